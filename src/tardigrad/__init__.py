@@ -1,0 +1,78 @@
+"""Tardigrad: asynchronous federated learning, where late gradients count.
+
+    import tardigrad as td
+
+    result = td.run(algorithm=td.FedBuff(lr=1.0), stop=td.Stop(trips=2000))
+    print(result.accuracy)
+
+Names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "tardigrad.errors": ["ConfigError", "RunError", "TardigradError"],
+    "tardigrad.core.bookkeeping": ["Bookkeeping", "Buffer"],
+    "tardigrad.core.staleness": ["Constant", "Exponential", "Hinge", "Linear", "Polynomial"],
+    "tardigrad.core.pace": [
+        "Arrivals",
+        "Asynchronous",
+        "Poisson",
+        "Queued",
+        "SampledStaleness",
+        "Scripted",
+        "Synchronous",
+    ],
+    "tardigrad.core.momentum": ["EMA", "HeavyBall", "Nesterov", "NoMomentum"],
+    "tardigrad.core.preconditioner": ["AdaGrad", "Adam", "NoPreconditioner", "Yogi"],
+    "tardigrad.algorithms.algorithm": ["Individual", "Rule", "SumOnly"],
+    "tardigrad.algorithms.fedasync": ["FedAsync"],
+    "tardigrad.algorithms.fedavg": ["FedAvg"],
+    "tardigrad.algorithms.fedavgm": ["FedAvgM"],
+    "tardigrad.algorithms.fedbuff": ["FedBuff"],
+    "tardigrad.algorithms.fedopt": ["FedAdaGrad", "FedAdam", "FedYogi"],
+    "tardigrad.algorithms.fedprox": ["FedProx"],
+    "tardigrad.algorithms.sgd": ["SGD"],
+    "tardigrad.learning.local": ["Local"],
+    "tardigrad.learning.models": ["MLP", "FedACCNN", "FedAsyncCNN", "FedBuffCNN"],
+    "tardigrad.learning.schedule": ["ConstantRate", "Cosine", "StepDecay"],
+    "tardigrad.data.partition": ["IID", "Central", "Dirichlet"],
+    "tardigrad.data.sources": ["Digits", "Synthetic"],
+    "tardigrad.simulation.delay": [
+        "ConstantDelay",
+        "ExponentialByExamples",
+        "ExponentialDelay",
+        "HalfNormal",
+        "LogNormal",
+        "Trace",
+        "UniformDelay",
+    ],
+    "tardigrad.simulation.evaluation": ["Evaluation"],
+    "tardigrad.simulation.stop": ["Stop"],
+    "tardigrad.experiments.config": ["Config", "load_config"],
+    "tardigrad.experiments.run": ["Result", "run"],
+}
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = ["__version__", *sorted(_MODULE_OF)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'tardigrad' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+if TYPE_CHECKING:
+    from tardigrad.experiments.config import Config as Config
+    from tardigrad.experiments.run import Result as Result
+    from tardigrad.experiments.run import run as run

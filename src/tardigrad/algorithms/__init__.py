@@ -1,0 +1,1 @@
+"""One file a paper; each reads like the paper's pseudo-code, with its equation numbers."""

@@ -1,0 +1,125 @@
+"""The aggregator: the values that bookkeeping never sees. Both drivers use it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
+from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.momentum import State
+from tardigrad.core.situation import Situation
+from tardigrad.core.upload import Member, Received, Upload, Vectors, WeightedSum
+
+
+class Aggregator:
+    """The buffer's tensors and the algorithm's state.
+
+    A sum-only algorithm is given the weighted sum of the buffer and nothing else; uploads are added in
+    the order they were accepted, which fixes the bits.
+    """
+
+    def __init__(
+        self,
+        algorithm: SumOnly | Individual,
+        model: Tensor,
+        situation: Situation,
+        model_average: float | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.version = 0
+        self.model_average = model_average
+        """Decay of the running average of models that is evaluated in place of the newest."""
+        self.state: State = algorithm.start(model, situation)
+        if model_average is not None:
+            self.state["model_average"] = model.clone()
+        self._sums: Vectors = {}
+        self._received: list[Received] = []
+        self._members: list[Member] = []
+
+    @property
+    def evaluated_model(self) -> Tensor:
+        """The model that people judge by: the newest, or the running average."""
+        model: Tensor = self.state["model" if self.model_average is None else "model_average"]
+        return model
+
+    def broadcast(self) -> Vectors:
+        """What a client downloads at this version."""
+        return self.algorithm.broadcast(self.state)
+
+    def add(self, delivery: Delivery, upload: Upload, start: Tensor) -> None:
+        """Take an accepted upload into the buffer. `start`: the model it started from."""
+        assert delivery.accepted, "only accepted uploads reach the aggregator"
+        assert delivery.start_version is not None
+        assert delivery.staleness is not None
+        member = Member(delivery.start_version, delivery.staleness, delivery.weight, delivery.mass)
+        self._members.append(member)
+        if isinstance(self.algorithm, Individual):
+            self._received.append(Received(upload, member, start))
+            return
+        for name, vector in upload.vectors.items():
+            if name in self._sums:
+                self._sums[name].add_(vector, alpha=member.weight)
+            else:
+                self._sums[name] = vector * member.weight
+
+    def step(self) -> Metrics:
+        """Turn the buffer into the next version."""
+        members = tuple(self._members)
+        if isinstance(self.algorithm, Individual):
+            metrics = self.algorithm.step(self.state, self._received, self.version)
+        elif members:
+            divisor = sum(member.mass for member in members)
+            buffer = WeightedSum(self._sums, members, self.version, divisor)
+            metrics = self.algorithm.step(self.state, buffer)
+        else:
+            metrics = {}  # nobody joined (Poisson pace): the version counts, the model stays
+        self.version += 1
+        self._sums, self._received, self._members = {}, [], []
+        if self.model_average is not None:
+            decay = self.model_average
+            self.state["model_average"] = (
+                decay * self.state["model_average"] + (1 - decay) * self.state["model"]
+            )
+        return metrics
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that is needed to go on: tensors, and the rest as JSON."""
+        tensors, numbers = {}, {}
+        for name, value in self.state.items():
+            if isinstance(value, Tensor):
+                tensors[f"state/{name}"] = value
+            else:
+                numbers[name] = value
+        tensors |= {f"sum/{name}": value for name, value in self._sums.items()}
+        received = []
+        for index, one in enumerate(self._received):
+            tensors[f"received/{index}/start"] = one.start
+            tensors |= {f"received/{index}/vector/{n}": v for n, v in one.upload.vectors.items()}
+            received.append([one.upload.examples, one.upload.steps, one.upload.loss])
+        return tensors, {
+            "version": self.version,
+            "numbers": numbers,
+            "members": [list(member) for member in self._members],
+            "received": received,
+        }
+
+    def restore(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+        """Go on from `snapshot()`."""
+        self.version = rest["version"]
+        self.state = dict(rest["numbers"]) | _below("state/", tensors)
+        self._sums = _below("sum/", tensors)
+        self._members = [Member(*row) for row in rest["members"]]
+        self._received = [
+            Received(
+                Upload(_below(f"received/{i}/vector/", tensors), *row),
+                self._members[i],
+                tensors[f"received/{i}/start"],
+            )
+            for i, row in enumerate(rest["received"])
+        ]
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,24 @@
+"""FedAvg: "Communication-Efficient Learning of Deep Networks from Decentralized Data" (McMahan et al.)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import PositiveFloat
+
+from tardigrad.algorithms.algorithm import Metrics, SumOnly
+from tardigrad.core.momentum import State
+from tardigrad.core.upload import WeightedSum
+
+
+class FedAvg(SumOnly):
+    """Rounds; the model moves by the mean of the cohort's deltas."""
+
+    kind: Literal["fedavg"] = "fedavg"
+    synchronous: ClassVar[bool] = True
+    lr: PositiveFloat = 1.0
+    """The server's learning rate; 1 replaces the model by the mean of the clients' models."""
+
+    def step(self, state: State, buffer: WeightedSum) -> Metrics:
+        state["model"] = state["model"] - self.lr * buffer.mean()
+        return {}

@@ -1,0 +1,42 @@
+"""FedBuff: "Federated Learning with Buffered Asynchronous Aggregation" (Nguyen et al.), Algorithms 1, 2."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from tardigrad.algorithms.algorithm import Metrics, SumOnly
+from tardigrad.core.momentum import State
+from tardigrad.core.situation import Situation
+from tardigrad.core.staleness import Polynomial, StalenessLaw
+from tardigrad.core.step import Step
+from tardigrad.core.upload import WeightedSum
+
+
+class FedBuff(SumOnly, Step):
+    """A step for every K uploads, late ones discounted; with any momentum and preconditioner.
+
+    Algorithm 1 divides by K, Appendix B.2 sums: take `lr` K times larger for the sum. Learning-rate
+    normalisation (section 5) is `lr_normalisation` of the local training.
+    """
+
+    kind: Literal["fedbuff"] = "fedbuff"
+    staleness: StalenessLaw = Polynomial(a=0.5)
+    """s(staleness); section 5 takes (1 + staleness)^-0.5."""
+
+    @property
+    def default_staleness_bound(self) -> int | None:
+        return self.momentum.default_staleness_bound
+
+    @property
+    def law(self) -> StalenessLaw:
+        return self.staleness
+
+    def start(self, model: Tensor, situation: Situation) -> State:
+        return super().start(model, situation) | self.begin(model, situation)
+
+    def step(self, state: State, buffer: WeightedSum) -> Metrics:
+        r = buffer.mean()  # lines 8 and 11: (1/K) sum of s(tau_i) delta_i
+        state["model"] = self.move(state, r, buffer)  # line 14: w = w - eta_g r
+        return self.momentum.metrics(state)

@@ -1,0 +1,34 @@
+"""FedProx: "Federated Optimization in Heterogeneous Networks" (Li et al.)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import NonNegativeFloat
+from torch import Tensor
+
+from tardigrad.algorithms.algorithm import Rule
+from tardigrad.algorithms.fedavg import FedAvg
+from tardigrad.core.upload import Task, Vectors
+
+
+class ProximalRule(Rule):
+    """SGD on f(x) + mu/2 |x - x_start|^2: the gradient plus mu (x - x_start)."""
+
+    def __init__(self, task: Task, memory: Vectors, lr: float, mu: float) -> None:
+        super().__init__(task, memory, lr)
+        self.mu = mu
+
+    def direction(self, gradient: Tensor, x: Tensor) -> Tensor:
+        return gradient.add_(x - self.start, alpha=self.mu)
+
+
+class FedProx(FedAvg):
+    """FedAvg whose clients are held near the model they started from."""
+
+    kind: Literal["fedprox"] = "fedprox"  # type: ignore[assignment]
+    mu: NonNegativeFloat = 0.01
+    """Strength of the pull back to the start; the papers use 0.001 to 1."""
+
+    def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
+        return ProximalRule(task, memory, lr, self.mu)

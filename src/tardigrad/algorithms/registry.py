@@ -1,0 +1,69 @@
+"""All algorithms that a config can name: one line for each, and a door for one's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from pydantic import Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
+
+from tardigrad.algorithms.algorithm import Algorithm, Individual, SumOnly
+from tardigrad.algorithms.fedasync import FedAsync
+from tardigrad.algorithms.fedavg import FedAvg
+from tardigrad.algorithms.fedavgm import FedAvgM
+from tardigrad.algorithms.fedbuff import FedBuff
+from tardigrad.algorithms.fedopt import FedAdaGrad, FedAdam, FedYogi
+from tardigrad.algorithms.fedprox import FedProx
+from tardigrad.algorithms.sgd import SGD
+from tardigrad.core.setting import by_name
+from tardigrad.errors import ConfigError
+
+BuiltIn = Annotated[
+    FedBuff | FedAsync | FedAvg | FedAvgM | FedProx | FedAdam | FedAdaGrad | FedYogi | SGD,
+    Field(discriminator="kind"),
+]
+
+BUILT_IN: tuple[type[Algorithm], ...] = get_args(get_args(BuiltIn)[0])
+
+
+def _own_or_built_in(value: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
+    if isinstance(value, SumOnly | Individual):
+        return value
+    if isinstance(value, dict) and ".py:" in str(value.get("kind")):
+        settings = {name: setting for name, setting in value.items() if name != "kind"}
+        return load_algorithm(str(value["kind"])).model_validate(settings)
+    return built_in(value)
+
+
+def load_algorithm(place: str) -> type[SumOnly] | type[Individual]:
+    """The class named by "path/to/file.py:Class"."""
+    file, _, name = place.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise ConfigError(f"algorithm.kind: there is no file {file}; give 'path/to/file.py:Class'")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = getattr(module, name, None)
+    if not (inspect.isclass(found) and issubclass(found, SumOnly | Individual)):
+        raise ConfigError(
+            f"algorithm.kind: {file} has no class {name} that is a SumOnly or Individual algorithm"
+        )
+    return found
+
+
+def _dump(algorithm: Algorithm) -> dict[str, Any]:
+    settings = algorithm.model_dump(mode="json")
+    if isinstance(algorithm, BUILT_IN):
+        return settings
+    place = f"{Path(inspect.getfile(type(algorithm))).resolve()}:{type(algorithm).__qualname__}"
+    return settings | {"kind": place}
+
+
+AnyAlgorithm = Annotated[
+    BuiltIn, by_name, WrapValidator(_own_or_built_in), PlainSerializer(_dump, return_type=dict[str, Any])
+]

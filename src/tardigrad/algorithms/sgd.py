@@ -1,0 +1,24 @@
+"""Plain SGD on all data in one place: the reference that no federated run can use."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from tardigrad.algorithms.algorithm import Metrics, SumOnly
+from tardigrad.core.momentum import State
+from tardigrad.core.upload import WeightedSum
+
+
+class SGD(SumOnly):
+    """Single-thread SGD ("Asynchronous Federated Optimization", Algorithm 3): one client has all data.
+
+    Needs `data.partition = {kind = "central"}`; a trip is as many minibatches as `local` says.
+    """
+
+    kind: Literal["sgd"] = "sgd"
+    single_upload: ClassVar[bool] = True
+    default_buffer: ClassVar[int] = 1
+
+    def step(self, state: State, buffer: WeightedSum) -> Metrics:
+        state["model"] = state["model"] - buffer.mean()
+        return {}

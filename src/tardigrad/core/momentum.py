@@ -1,0 +1,90 @@
+"""Momentum: from the buffer's mean r to the direction m that the model moves along."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from tardigrad.core.setting import Setting
+from tardigrad.core.situation import Situation
+from tardigrad.core.upload import WeightedSum
+
+State = dict[str, Any]
+"""An algorithm's state: tensors and numbers by name. Print it, save it, resume from it."""
+
+
+class _Momentum(Setting):
+    default_staleness_bound: ClassVar[int | None] = None
+    """buffer.staleness_bound where the config names none."""
+
+    def start(self, model: Tensor, situation: Situation) -> State:
+        """The state before the first step."""
+        return {}
+
+    def metrics(self, state: State) -> dict[str, float]:
+        """What to tell of the step that was just made."""
+        return {}
+
+    @abstractmethod
+    def direction(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
+        """m for this step; keeps what it needs in `state`."""
+
+
+class NoMomentum(_Momentum):
+    """m = r."""
+
+    kind: Literal["none"] = "none"
+
+    def direction(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
+        return r
+
+
+class EMA(_Momentum):
+    """m = beta m + (1 - beta) r: an average, so the learning rate keeps its meaning."""
+
+    kind: Literal["ema"] = "ema"
+    beta: float = Field(0.9, gt=-1, lt=1)
+    """Share of the past; negative values are allowed (they can help asynchronous training)."""
+
+    def start(self, model: Tensor, situation: Situation) -> State:
+        return {"momentum": model.new_zeros(model.shape)}
+
+    def direction(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
+        state["momentum"] = m = self.beta * state["momentum"] + (1 - self.beta) * r
+        return m
+
+
+class HeavyBall(_Momentum):
+    """m = beta m + r: a sum, so the learning rate acts 1 / (1 - beta) times stronger than with `ema`."""
+
+    kind: Literal["heavy_ball"] = "heavy_ball"
+    beta: float = Field(0.9, gt=-1, lt=1)
+    """Share of the past."""
+
+    def start(self, model: Tensor, situation: Situation) -> State:
+        return {"momentum": model.new_zeros(model.shape)}
+
+    def direction(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
+        state["momentum"] = m = self.beta * state["momentum"] + r
+        return m
+
+
+class Nesterov(_Momentum):
+    """m = beta m + (1 - beta) r, and the direction looks one step ahead: beta m + (1 - beta) r.
+
+    With the Adam preconditioner this is Nadam.
+    """
+
+    kind: Literal["nesterov"] = "nesterov"
+    beta: float = Field(0.9, ge=0, lt=1)
+    """Share of the past."""
+
+    def start(self, model: Tensor, situation: Situation) -> State:
+        return {"momentum": model.new_zeros(model.shape)}
+
+    def direction(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
+        state["momentum"] = m = self.beta * state["momentum"] + (1 - self.beta) * r
+        return self.beta * m + (1 - self.beta) * r

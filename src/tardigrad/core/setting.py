@@ -1,0 +1,31 @@
+"""Settings: frozen, typed, and strict about unknown keys; the same objects in Python and in TOML."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+
+class Setting(BaseModel):
+    """One table of a config file.
+
+    Subclasses that are one of several kinds carry `kind: Literal[...]`, and their union is told apart
+    by it. A class is its own configuration: `Polynomial(a=0.5)` in Python is
+    `{kind = "polynomial", a = 0.5}` in TOML.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )
+
+
+def _named(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+by_name = BeforeValidator(_named)
+"""Lets `staleness = "constant"` stand for `staleness = {kind = "constant"}`."""

@@ -1,0 +1,93 @@
+"""Snapshots: tensors and a JSON document in one safetensors file, written atomically and checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tardigrad.errors import RunError
+
+FORMAT = "tardigrad-snapshot-1"
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    """A fingerprint of names, shapes and bits."""
+    sha = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().contiguous().cpu()
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        sha.update(memoryview(tensor.view(-1).view(torch.uint8).numpy()))
+    return sha.hexdigest()
+
+
+def write_snapshot(path: Path, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
+    """Write all or nothing: a reader finds the old file or the new one, whole."""
+    stored: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}  # one tensor under several names is stored once
+    seen: dict[tuple[int, torch.Size], str] = {}
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().contiguous()
+        key = (tensor.data_ptr(), tensor.shape)
+        if tensor.numel() and key in seen:
+            aliases[name] = seen[key]
+        else:
+            seen[key] = name
+            stored[name] = tensor
+    text = json.dumps({"aliases": aliases, "document": document})
+    metadata = {
+        "format": FORMAT,
+        "sha256": digest(stored),
+        "text": text,
+        "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
+    }
+    partial = path.with_name(path.name + ".partial")
+    save_file(stored, partial, metadata)
+    replace(partial, path)
+
+
+def read_snapshot(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the document, or a RunError that says what is wrong with the file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise RunError(f"{path}: no such snapshot") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({error}); delete it and run again without --resume") from None
+    if metadata.get("format") != FORMAT:
+        raise RunError(
+            f"{path} is not a {FORMAT} file (format {metadata.get('format')!r}); "
+            "delete it and run again without --resume"
+        )
+    text = metadata.get("text", "")
+    if (
+        metadata.get("sha256") != digest(tensors)
+        or metadata.get("text_sha256") != hashlib.sha256(text.encode()).hexdigest()
+    ):
+        raise RunError(
+            f"{path} is damaged (its checksum does not match); delete it and run again without --resume"
+        )
+    content = json.loads(text)
+    tensors |= {name: tensors[of] for name, of in content["aliases"].items()}
+    return tensors, content["document"]
+
+
+def replace(partial: Path, path: Path) -> None:
+    """Put a finished file in its place, so that it survives a crash."""
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

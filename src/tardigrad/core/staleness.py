@@ -1,0 +1,101 @@
+"""Staleness laws: how much an upload counts that started `staleness` versions ago.
+
+Every law gives 1 to a fresh upload (staleness 0) and never more than 1. Formulas from "Asynchronous
+Federated Optimization", section 4, with fresh counted as 0.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from tardigrad.core.setting import Setting, by_name
+
+
+class _Law(Setting):
+    @abstractmethod
+    def __call__(self, staleness: int) -> float:
+        """The weight of an upload of this staleness, in [0, 1]."""
+
+
+class Constant(_Law):
+    """s = 1: late uploads count as much as fresh ones.
+
+    >>> Constant()(7)
+    1.0
+    """
+
+    kind: Literal["constant"] = "constant"
+
+    def __call__(self, staleness: int) -> float:
+        return 1.0
+
+
+class Linear(_Law):
+    """s = 1 / (a staleness + 1).
+
+    >>> Linear(a=1.0)(3)
+    0.25
+    """
+
+    kind: Literal["linear"] = "linear"
+    a: PositiveFloat = 1.0
+    """How fast the weight falls."""
+
+    def __call__(self, staleness: int) -> float:
+        return 1.0 / (self.a * staleness + 1.0)
+
+
+class Polynomial(_Law):
+    """s = (staleness + 1)^-a; the papers take a = 0.5.
+
+    >>> Polynomial(a=0.5)(3)
+    0.5
+    """
+
+    kind: Literal["polynomial"] = "polynomial"
+    a: PositiveFloat = 0.5
+    """The exponent."""
+
+    def __call__(self, staleness: int) -> float:
+        return (staleness + 1.0) ** -self.a
+
+
+class Exponential(_Law):
+    """s = exp(-a staleness).
+
+    >>> round(Exponential(a=1.0)(2), 4)
+    0.1353
+    """
+
+    kind: Literal["exponential"] = "exponential"
+    a: PositiveFloat = 0.5
+    """The rate."""
+
+    def __call__(self, staleness: int) -> float:
+        return math.exp(-self.a * staleness)
+
+
+class Hinge(_Law):
+    """s = 1 up to staleness b, then 1 / (a (staleness - b) + 1).
+
+    >>> Hinge(a=10.0, b=4.0)(4), Hinge(a=10.0, b=4.0)(5)
+    (1.0, 0.09090909090909091)
+    """
+
+    kind: Literal["hinge"] = "hinge"
+    a: PositiveFloat = 10.0
+    """How fast the weight falls past the hinge."""
+    b: NonNegativeFloat = 4.0
+    """The staleness up to which an upload counts in full."""
+
+    def __call__(self, staleness: int) -> float:
+        return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)
+
+
+StalenessLaw = Annotated[
+    Constant | Linear | Polynomial | Exponential | Hinge, Field(discriminator="kind"), by_name
+]

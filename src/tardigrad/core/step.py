@@ -1,0 +1,38 @@
+"""The step: momentum x preconditioner x learning rate."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+
+from tardigrad.core.momentum import EMA, HeavyBall, Nesterov, NoMomentum, State
+from tardigrad.core.preconditioner import NoPreconditioner, Preconditioner
+from tardigrad.core.setting import Setting, by_name
+from tardigrad.core.situation import Situation
+from tardigrad.core.upload import WeightedSum
+
+Momentum = Annotated[NoMomentum | EMA | HeavyBall | Nesterov, Field(discriminator="kind"), by_name]
+
+
+class Step(Setting):
+    """model -= lr * preconditioner(momentum(r))."""
+
+    lr: PositiveFloat = 1.0
+    """The server's learning rate (the papers' eta_g)."""
+    momentum: Momentum = NoMomentum()
+    """none, ema, heavy_ball or nesterov, with beta."""
+    preconditioner: Preconditioner = NoPreconditioner()
+    """none, adam, adagrad or yogi."""
+
+    def begin(self, model: Tensor, situation: Situation) -> State:
+        """The state before the first step."""
+        return self.momentum.start(model, situation) | self.preconditioner.start(model)
+
+    def move(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
+        """The next model: a new tensor, for clients may still be training from the old one."""
+        m = self.momentum.direction(state, r, buffer)
+        self.preconditioner.update(state, r)
+        model: Tensor = state["model"] - self.lr * self.preconditioner.divide(state, m)
+        return model

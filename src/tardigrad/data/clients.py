@@ -1,0 +1,172 @@
+"""Clients and their data: what the simulator trains on, whatever it comes from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from tardigrad.errors import ConfigError
+
+Examples = tuple[Tensor, Tensor]
+
+
+class Clients(ABC):
+    """A population: how many clients there are, and each one's data when it is asked for.
+
+    Clients are numbered from 0; `name` is what people call them.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def examples(self, client: int) -> int:
+        """How many training examples this client has. Must be cheap: the planner asks it."""
+
+    @abstractmethod
+    def load(self, client: int) -> Examples:
+        """Features and labels that this client trains on."""
+
+    def held_out(self, client: int) -> Examples | None:
+        """Features and labels that this client keeps for evaluation, if it does."""
+        return None
+
+    def name(self, client: int) -> int | str:
+        """What this client is called in events."""
+        return client
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Everything a run needs to know of its data."""
+
+    clients: Clients
+    test: Examples | None
+    """The central test set."""
+    shape: tuple[int, ...]
+    """Of one example's features."""
+    classes: int
+
+
+class Partitioned(Clients):
+    """One data set, held once; a client is a list of indices into it."""
+
+    def __init__(self, examples: Examples, parts: Sequence[np.ndarray]) -> None:
+        self._features, self._labels = examples
+        self._parts = [torch.from_numpy(np.asarray(part, dtype=np.int64)) for part in parts]
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def examples(self, client: int) -> int:
+        return len(self._parts[client])
+
+    def load(self, client: int) -> Examples:
+        part = self._parts[client]
+        return self._features[part], self._labels[part]
+
+
+class HoldingOut(Clients):
+    """Other clients, each of which keeps a random share of its examples for evaluation."""
+
+    def __init__(self, clients: Clients, share: float, seed: int) -> None:
+        self._clients, self._share, self._seed = clients, share, seed
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def _kept(self, client: int) -> int:
+        # at least one, but never all: a client with one example trains on it
+        n = self._clients.examples(client)
+        return min(max(1, round(self._share * n)), n - 1)
+
+    def _order(self, client: int) -> Tensor:
+        random = np.random.default_rng([self._seed, client])
+        return torch.from_numpy(random.permutation(self._clients.examples(client)))
+
+    def examples(self, client: int) -> int:
+        return self._clients.examples(client) - self._kept(client)
+
+    def load(self, client: int) -> Examples:
+        features, labels = self._clients.load(client)
+        part = self._order(client)[self._kept(client) :]
+        return features[part], labels[part]
+
+    def held_out(self, client: int) -> Examples | None:
+        kept = self._kept(client)
+        if kept == 0:
+            return None
+        features, labels = self._clients.load(client)
+        part = self._order(client)[:kept]
+        return features[part], labels[part]
+
+    def name(self, client: int) -> int | str:
+        return self._clients.name(client)
+
+
+class Given(Clients):
+    """The user's own clients: a mapping of id to a (features, labels) pair or a torch Dataset."""
+
+    def __init__(self, clients: Mapping[Hashable, Any]) -> None:
+        if not clients:
+            raise ConfigError("clients: the mapping is empty; give {id: (features, labels), ...}")
+        self._names = [key if isinstance(key, int | str) else str(key) for key in clients]
+        self._data = [_pair(key, value) for key, value in clients.items()]
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def examples(self, client: int) -> int:
+        return len(self._data[client][1])
+
+    def load(self, client: int) -> Examples:
+        return self._data[client]
+
+    def name(self, client: int) -> int | str:
+        return self._names[client]
+
+
+def _pair(key: Hashable, value: Any) -> Examples:
+    """A client's data as two tensors, or a ConfigError that names the client."""
+    if isinstance(value, Dataset):
+        rows = [value[i] for i in range(len(value))]  # type: ignore[arg-type]
+        if not rows:
+            raise ConfigError(f"clients[{key!r}]: the Dataset is empty")
+        value = (
+            torch.stack([torch.as_tensor(row[0]) for row in rows]),
+            torch.stack([torch.as_tensor(row[1]) for row in rows]),
+        )
+    try:
+        features, labels = (torch.as_tensor(part) for part in value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"clients[{key!r}]: expected a (features, labels) pair of arrays or a torch Dataset; {error}"
+        ) from None
+    if len(features) != len(labels) or len(labels) == 0:
+        raise ConfigError(
+            f"clients[{key!r}]: {len(features)} features and {len(labels)} labels; "
+            "there must be as many of one as of the other, and at least one"
+        )
+    if features.dtype == torch.float64:
+        features = features.float()
+    if not labels.dtype.is_floating_point:
+        labels = labels.long()
+    return features, labels
+
+
+def given(clients: Mapping[Hashable, Any], test: Any | None) -> Federation:
+    """A federation of the user's own clients, with an optional central test set."""
+    population = Given(clients)
+    checked = None if test is None else _pair("test", test)
+    features, _ = population.load(0)
+    labels = [population.load(i)[1] for i in range(len(population))]
+    labels += [] if checked is None else [checked[1]]
+    classes = 1 + max(int(part.max()) for part in labels)
+    return Federation(population, checked, tuple(features.shape[1:]), classes)

@@ -1,0 +1,56 @@
+"""Data sets that a config can name."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from tardigrad.core.setting import Setting, by_name
+from tardigrad.data.clients import Federation, Partitioned
+from tardigrad.data.digits import load_digits
+from tardigrad.data.partition import Dirichlet, Partition
+from tardigrad.data.synthetic import SyntheticClients
+
+
+class _Source(Setting):
+    @abstractmethod
+    def federation(self, seed: int) -> Federation:
+        """The clients and the test set: a function of the data and the seed."""
+
+
+class Digits(_Source):
+    """1,797 real handwritten digits of 8 x 8 pixels, in 10 classes; part of scikit-learn, no download."""
+
+    kind: Literal["digits"] = "digits"
+    partition: Partition = Dirichlet(clients=100, alpha=0.3)
+    """Who holds what: iid, dirichlet or central."""
+
+    def federation(self, seed: int) -> Federation:
+        train, test = load_digits()
+        parts = self.partition.split(train[1].numpy(), np.random.default_rng(seed))
+        return Federation(Partitioned(train, parts), test, (1, 8, 8), 10)
+
+
+class Synthetic(_Source):
+    """Gaussian classes, made on touch: for any number of clients, up to millions."""
+
+    kind: Literal["synthetic"] = "synthetic"
+    clients: PositiveInt = 1000
+    """How many clients there are."""
+    examples: PositiveInt = 50
+    """Examples of each client."""
+    features: PositiveInt = 20
+    """Length of one example."""
+    classes: PositiveInt = 10
+    """Number of labels."""
+
+    def federation(self, seed: int) -> Federation:
+        clients = SyntheticClients(self.clients, self.examples, self.features, self.classes, seed)
+        test = clients.draw(np.random.default_rng([seed, 2]), 2000, shift=0.0)
+        return Federation(clients, test, (self.features,), self.classes)
+
+
+Source = Annotated[Digits | Synthetic, Field(discriminator="kind"), by_name]

@@ -1,0 +1,1 @@
+"""Config, run, compare: what a user does with all the rest."""

@@ -1,0 +1,256 @@
+"""The config of a run: one TOML file, or the same objects in Python."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import types
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import tomli_w
+from pydantic import NonNegativeInt, ValidationError
+
+from tardigrad.algorithms.fedbuff import FedBuff
+from tardigrad.algorithms.registry import AnyAlgorithm
+from tardigrad.algorithms.sgd import SGD
+from tardigrad.core.bookkeeping import Buffer
+from tardigrad.core.pace import Asynchronous, Pace, Poisson, SampledStaleness, Scripted, Synchronous
+from tardigrad.core.setting import Setting
+from tardigrad.data.sources import Digits, Source
+from tardigrad.errors import ConfigError
+from tardigrad.learning.local import Local
+from tardigrad.learning.models import MLP, Model
+from tardigrad.simulation.delay import Delay, HalfNormal, read_trace
+from tardigrad.simulation.evaluation import Evaluation
+from tardigrad.simulation.stop import Stop
+
+
+class Config(Setting):
+    """Everything that determines a run."""
+
+    seed: NonNegativeInt = 0
+    """Every random draw depends on it."""
+    algorithm: AnyAlgorithm = FedBuff()
+    """How the model moves. `tardigrad list algorithms`"""
+    data: Source | None = Digits()
+    """What is learned from. `tardigrad list datasets`"""
+    model: Model | None = MLP()
+    """What learns. `tardigrad list models`"""
+    local: Local = Local()
+    """How a client trains."""
+    pace: Pace | None = None
+    """Who may start when. Default: asynchronous, or synchronous for algorithms that work in rounds.
+    `tardigrad list paces`"""
+    buffer: Buffer = Buffer()
+    """What counts, and how many uploads make a step."""
+    delay: Delay = HalfNormal()
+    """How long a trip takes. `tardigrad list delays`"""
+    stop: Stop = Stop(trips=2000)
+    """When the run ends."""
+    evaluation: Evaluation = Evaluation()
+    """When and on what the model is evaluated."""
+
+    def resolved(self, population: int) -> Config:
+        """With the defaults that depend on other settings filled in, for this many clients; a ConfigError
+        if the settings do not fit each other."""
+        algorithm, buffer = self.algorithm, self.buffer
+        pace = self.pace
+        if pace is None and algorithm.synchronous:
+            pace = Synchronous(cohort=min(10, population))
+        elif pace is None:
+            pace = Asynchronous(concurrency=min(100, population))
+        name = getattr(algorithm, "kind", type(algorithm).__name__)
+        if algorithm.synchronous and not (
+            isinstance(pace, Synchronous) or (isinstance(pace, Poisson) and buffer.size is None)
+        ):
+            raise ConfigError(
+                f"pace.kind: {name} works in rounds and needs the pace 'synchronous' (or 'poisson' without "
+                f"buffer.size), not {pace.kind!r}; for buffered asynchronous training use algorithm.kind "
+                "'fedbuff', which takes the same momentum and preconditioners"
+            )
+        if isinstance(pace, Synchronous):
+            if buffer.size not in (None, pace.cohort):
+                raise ConfigError(
+                    f"buffer.size: a synchronous round is closed by its cohort ({pace.cohort}); "
+                    f"leave buffer.size out, or set it to {pace.cohort}, not {buffer.size}"
+                )
+            size = pace.cohort
+        else:
+            size = buffer.size or algorithm.default_buffer
+        if not isinstance(pace, Poisson) or buffer.size is not None:
+            buffer = buffer.model_copy(update={"size": size})
+        if buffer.staleness_bound is None and algorithm.default_staleness_bound is not None:
+            buffer = buffer.model_copy(update={"staleness_bound": algorithm.default_staleness_bound})
+        if algorithm.single_upload and buffer.size != 1:
+            raise ConfigError(
+                f"buffer.size: {name} moves the model at every upload; it must be 1, not {size}"
+            )
+        if isinstance(pace, SampledStaleness) and (
+            self.delay.give_up or (buffer.staleness_bound or pace.maximum) < pace.maximum
+        ):
+            raise ConfigError(
+                "pace.kind 'sampled_staleness' draws the staleness of uploads that count: it needs "
+                "delay.give_up = 0 and no buffer.staleness_bound below pace.maximum"
+            )
+        config = self.model_copy(update={"pace": pace, "buffer": buffer})
+        config._check_that_steps_happen()
+        config._check_population(population)
+        return config
+
+    def _check_that_steps_happen(self) -> None:
+        size, trips = self.buffer.size, self.stop.trips
+        if size is None:
+            return
+        if trips is not None and size > trips:
+            raise ConfigError(
+                f"buffer.size: {size} uploads make a step, but the run stops after {trips} trips "
+                f"(stop.trips): the model would never move; give at most {trips}"
+            )
+        if isinstance(self.pace, Scripted):
+            script = len(self.pace.trips or read_trace(self.pace.file or Path(), "pace.file"))
+            if size > script:
+                raise ConfigError(
+                    f"buffer.size: {size} uploads make a step, but the script has {script} trips: "
+                    f"the model would never move; give at most {script}"
+                )
+
+    def _check_population(self, population: int) -> None:
+        pace, size = self.pace, self.buffer.size
+        if isinstance(pace, Synchronous):
+            selected = pace.selected or pace.cohort
+            if selected > population:
+                key = "pace.selected" if pace.selected else "pace.cohort"
+                raise ConfigError(f"{key}: {selected} clients a round, but there are {population}")
+        if isinstance(pace, Asynchronous) and pace.concurrency > population:
+            raise ConfigError(
+                f"pace.concurrency: {pace.concurrency} clients at work, but there are {population}, "
+                f"and each makes one trip at a time; give at most {population}"
+            )
+        if self.buffer.once_per_client and size is not None and size > population:
+            raise ConfigError(
+                f"buffer.size: {size} different clients make a step (buffer.once_per_client), "
+                f"but there are {population}; give at most {population}"
+            )
+        if isinstance(self.algorithm, SGD) and population != 1:
+            raise ConfigError(
+                f"algorithm.kind 'sgd' trains on all data in one place, but there are {population} clients; "
+                "set data.partition = {kind = 'central'} and pace = {kind = 'asynchronous', concurrency = 1}"
+            )
+
+    def to_toml(self) -> str:
+        """The config as TOML; `load_config` reads it back."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+def load_config(file: Path, settings: Iterable[str] = ()) -> Config:
+    """Read a TOML file, change the `settings` ("local.lr=0.1") and check all of it."""
+    return parse_config(read_toml(file), str(file), settings)
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """A TOML file as a dict, or a ConfigError."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: there is no such file; `tardigrad init {file}` writes one") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read ({error})") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}") from None
+
+
+def parse_config(values: dict[str, Any], source: str, settings: Iterable[str] = ()) -> Config:
+    """A Config from a dict; `source` is named in errors."""
+    for setting in settings:
+        _set(values, setting)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{source}: {line}" for line in explain(error, Config))) from None
+
+
+def _set(values: dict[str, Any], setting: str) -> None:
+    path, equals, text = setting.partition("=")
+    if not equals or not path:
+        raise ConfigError(f"--set {setting}: must be KEY=VALUE, such as local.lr=0.1")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a word needs no quotes on the command line
+    *tables, last = path.strip().split(".")
+    for table in tables:
+        inner = values.setdefault(table, {})
+        if isinstance(inner, str):  # algorithm = "fedbuff" stands for algorithm = {kind = "fedbuff"}
+            inner = values[table] = {"kind": inner}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"--set {setting}: {table} is a value, not a table")
+        values = inner
+    if last == "kind" and values.get("kind", value) != value:
+        values.clear()  # another kind has other keys
+    values[last] = value
+
+
+def explain(error: ValidationError, root: type[Setting]) -> list[str]:
+    """One sentence for each thing that is wrong: the key, what was given, what would be right."""
+    lines = []
+    for problem in error.errors():
+        path, owner = _walk(root, problem["loc"])
+        key, given = ".".join(path) or "config", problem.get("input")
+        match problem["type"]:
+            case "extra_forbidden":
+                known = sorted(owner.model_fields) if owner else []
+                close = difflib.get_close_matches(path[-1], known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
+                lines.append(f"unknown key {key!r}; {hint}")
+            case "union_tag_invalid":
+                context = problem["ctx"]
+                lines.append(f"{key}.kind must be one of {context['expected_tags']}; got {context['tag']!r}")
+            case "union_tag_not_found":
+                lines.append(f"{key}.kind is missing: it says which of the kinds is meant")
+            case "missing":
+                lines.append(f"{key} is missing")
+            case _:
+                said = problem["msg"].removeprefix("Value error, ")
+                said = said.replace("Input should be", "must be").replace("Assertion failed, ", "")
+                value = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
+                lines.append(f"{key}: {said}{value}")
+    return lines
+
+
+def _walk(root: type[Setting], location: tuple[int | str, ...]) -> tuple[list[str], type[Setting] | None]:
+    """The key as a user writes it (without union tags), and the table that it stands in."""
+    path: list[str] = []
+    owner: type[Setting] | None = root
+    inside: Any = root
+    for part in location:
+        options = _settings_in(inside)
+        tagged = [s for s in options if _kind(s) == part]
+        if tagged and len(options) > 1:
+            inside = owner = tagged[0]
+            continue
+        if len(options) == 1:
+            owner = options[0]
+        path.append(str(part))
+        field = owner.model_fields.get(str(part)) if owner else None
+        inside = field.annotation if field else None
+    return path, owner
+
+
+def _settings_in(annotation: Any) -> list[type[Setting]]:
+    """The tables that a type stands for: itself, or the members of a union."""
+    if isinstance(annotation, type) and issubclass(annotation, Setting):
+        return [annotation]
+    if get_origin(annotation) is Literal:
+        return []
+    if get_origin(annotation) in (Union, types.UnionType) or hasattr(annotation, "__metadata__"):
+        return [one for argument in get_args(annotation) for one in _settings_in(argument)]
+    return []
+
+
+def _kind(setting: type[Setting]) -> Any:
+    field = setting.model_fields.get("kind")
+    return field.default if field else None

@@ -1,0 +1,156 @@
+"""A run's directory: config, events, metrics, model, snapshot, summary."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tardigrad.core.snapshot import read_snapshot, replace, write_snapshot
+from tardigrad.errors import ConfigError, RunError
+from tardigrad.experiments.config import Config
+
+Event = dict[str, Any]
+SCHEMA = 1
+
+
+class RunDirectory:
+    """Writes a run. What is on disk at any moment is enough to go on from the last snapshot."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.events = path / "events.jsonl"
+        self._lock: io.IOBase | None = None
+        self._log: BinaryIO | None = None
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """The result of a finished run."""
+        file = self.path / "summary.json"
+        return json.loads(file.read_text()) if file.exists() else None
+
+    def create(self, config: Config) -> None:
+        """Start afresh; refuses a folder that holds something already."""
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            holds = "a run" if (self.path / "config.toml").exists() else "something"
+            raise ConfigError(
+                f"--out {self.path}: already holds {holds}; give another folder, or --resume to go on"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--out {self.path}: cannot be made ({error})") from None
+        self._acquire()
+        _write(self.path / "config.toml", config.to_toml())
+        self._log = self.events.open("wb")
+        self.record([{"event": "start", "schema": SCHEMA, "seed": config.seed}])
+
+    def reopen(self, config: Config) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Go on with a run of the same config: its snapshot, or nothing if it died before the first."""
+        stored_file = self.path / "config.toml"
+        if not stored_file.exists():
+            raise ConfigError(f"--resume: {self.path} holds no run; leave --resume out to start one")
+        self._acquire()
+        stored = tomllib.loads(stored_file.read_text())
+        different = _differences(stored, tomllib.loads(config.to_toml()))
+        if different:
+            raise ConfigError(
+                f"--resume: the config differs from that of {self.path} in {', '.join(different)}; "
+                "resume with the same config, or start a new run"
+            )
+        file = self.path / "snapshot.safetensors"
+        snapshot = read_snapshot(file) if file.exists() else None
+        length = 0 if snapshot is None else snapshot[1]["events_bytes"]
+        if not self.events.exists() or self.events.stat().st_size < length:
+            raise RunError(f"{self.events} is shorter than the snapshot says; start a new run")
+        self._log = self.events.open("r+b")
+        self._log.truncate(length)
+        self._log.seek(length)
+        if snapshot is None:
+            self.record([{"event": "start", "schema": SCHEMA, "seed": config.seed}])
+        return snapshot
+
+    def record(self, events: list[Event]) -> None:
+        """Append events."""
+        assert self._log is not None
+        for event in events:
+            self._log.write(json.dumps(event).encode() + b"\n")
+
+    def snapshot(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
+        """Put a snapshot in the place of the last one."""
+        assert self._log is not None
+        self._log.flush()
+        os.fsync(self._log.fileno())
+        document = document | {"events_bytes": self._log.tell()}
+        write_snapshot(self.path / "snapshot.safetensors", tensors, document)
+        self._write_metrics()
+
+    def finish(self, model: dict[str, Tensor], summary: dict[str, Any]) -> None:
+        """Write the model and the result; the summary comes last and says that all is there."""
+        assert self._log is not None
+        self._log.flush()
+        os.fsync(self._log.fileno())
+        partial = self.path / "model.safetensors.partial"
+        save_file(model, partial)
+        replace(partial, self.path / "model.safetensors")
+        self._write_metrics()
+        _write(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._log is not None:
+            self._log.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _acquire(self) -> None:
+        lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise ConfigError(f"--out {self.path}: another process is running it right now") from None
+        self._lock = lock
+
+    def _write_metrics(self) -> None:
+        rows = [event for event in read_events(self.events) if event["event"] == "evaluation"]
+        columns = list(dict.fromkeys(name for row in rows for name in row if name != "event"))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        _write(self.path / "metrics.csv", text.getvalue())
+
+
+def read_events(file: Path) -> Iterator[Event]:
+    """The events of a run, in order; a last line that was cut off is left out."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                raise RunError(f"{file}, line {number}: not an event; the file is damaged") from None
+
+
+def _write(file: Path, text: str) -> None:
+    partial = file.with_name(file.name + ".partial")
+    partial.write_text(text)
+    replace(partial, file)
+
+
+def _differences(a: Any, b: Any, path: str = "") -> list[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = sorted(set(a) | set(b))
+        return [d for n in names for d in _differences(a.get(n), b.get(n), f"{path}.{n}" if path else n)]
+    return [] if a == b else [path]

@@ -1,0 +1,260 @@
+"""Run one config: put the parts together, drive the engine, keep the record."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import time
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.core.bookkeeping import Bookkeeping
+from tardigrad.core.situation import Situation
+from tardigrad.data.clients import Clients, Federation, HoldingOut, given
+from tardigrad.errors import ConfigError
+from tardigrad.experiments.config import Config
+from tardigrad.experiments.directory import Event, RunDirectory
+from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.head import MultiClass
+from tardigrad.learning.local import Trainer
+from tardigrad.simulation.delay import Durations
+from tardigrad.simulation.draws import key
+from tardigrad.simulation.engine import Engine
+from tardigrad.simulation.evaluation import Evaluator
+from tardigrad.simulation.executor import Inline
+from tardigrad.simulation.planner import Planner
+
+SNAPSHOT_SECONDS = 30.0
+
+
+class Observer(Protocol):
+    """Somebody who watches a run: a progress bar, a tracker."""
+
+    def begin(self, config: Config, events: list[Event]) -> None:
+        """The run starts, or goes on after these evaluations."""
+
+    def see(self, events: list[Event]) -> None:
+        """This has just happened."""
+
+    def end(self) -> None:
+        """The run is over, whichever way."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to."""
+
+    client_trips: int
+    steps: int
+    virtual_time: float
+    accuracy: float | None
+    loss: float | None
+    model_sha256: str
+    wall_seconds: float
+    trips_per_second: float
+    refused: dict[str, int]
+    given_up: int
+    stopped_by: str
+    metrics: dict[str, float]
+    """Of the last evaluation."""
+    history: list[Event] = field(repr=False, default_factory=list)
+    """Every evaluation: version, trips, time, and the metrics."""
+    model: dict[str, Tensor] = field(repr=False, default_factory=dict)
+    """The final model, for `load_state_dict`."""
+
+    def summary(self) -> dict[str, Any]:
+        """Without the history and the model: what `--json` prints."""
+        return {k: v for k, v in asdict(self).items() if k not in ("history", "model")}
+
+
+class Simulation:
+    """A config put together: data, model, planner, aggregator, engine."""
+
+    def __init__(self, config: Config, federation: Federation, module: nn.Module) -> None:
+        clients: Clients = federation.clients
+        if config.evaluation.held_out > 0:
+            clients = HoldingOut(clients, config.evaluation.held_out, key(config.seed, "held out"))
+            federation = Federation(clients, federation.test, federation.shape, federation.classes)
+        self.config = config = config.resolved(len(clients))
+        assert config.pace is not None
+        self.flat = FlatModule(module)
+        head = MultiClass()
+        opening = len(clients) if config.algorithm.opening else 0
+        book = Bookkeeping(config.pace, config.buffer, config.algorithm.law, opening)
+        durations = Durations(config.delay, clients, config.seed)
+        self.planner = Planner(book, clients, durations, config.seed)
+        self.aggregator = Aggregator(
+            config.algorithm,
+            self.flat.vector.clone(),
+            _situation(config, clients),
+            config.evaluation.model_average,
+        )
+        trainer = Trainer(self.flat, head, config.algorithm, config.local)
+        self.executor = Inline(trainer, clients)
+        evaluator = Evaluator(self.flat, head, federation, config.evaluation, durations.factor, config.seed)
+        self.engine = Engine(
+            self.planner, self.aggregator, self.executor, clients, evaluator,
+            config.evaluation, config.stop, config.seed,
+        )  # fmt: skip
+
+    @property
+    def model(self) -> Tensor:
+        """The model that is evaluated and saved."""
+        return self.aggregator.evaluated_model
+
+
+def build(
+    config: Config,
+    model: nn.Module | None = None,
+    clients: Mapping[Hashable, Any] | None = None,
+    test: Any | None = None,
+) -> Simulation:
+    """Put a simulation together from a config, with one's own model and data where given."""
+    if clients is not None:
+        federation = given(clients, test)
+        config = config.model_copy(update={"data": None})
+    elif config.data is not None:
+        federation = config.data.federation(key(config.seed, "data"))
+    else:
+        raise ConfigError("data: name a data set in the config, or give clients in Python")
+    if model is not None:
+        module = copy.deepcopy(model)
+        config = config.model_copy(update={"model": None})
+    elif config.model is not None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(config.seed, "model"))
+            module = config.model.build(federation.shape, federation.classes)
+    else:
+        raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
+    return Simulation(config, federation, module)
+
+
+def run(
+    config: Config | None = None,
+    *,
+    model: nn.Module | None = None,
+    clients: Mapping[Hashable, Any] | None = None,
+    test: Any | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    observers: tuple[Observer, ...] = (),
+    **settings: Any,
+) -> Result:
+    """Simulate a federated run and return what it came to.
+
+    Give a `Config`, or its parts as keywords; `model`, `clients` and `test` to use one's own:
+
+    >>> result = run(stop=Stop(trips=20), evaluation=Evaluation(every_steps=1))  # doctest: +SKIP
+    >>> result.accuracy  # doctest: +SKIP
+    """
+    config = Config(**settings) if config is None else config.model_copy(update=settings)
+    with _one_thread():
+        simulation = build(config, model, clients, test)
+        if out is None:
+            return _drive(simulation, None, None, observers)
+        directory = RunDirectory(Path(out))
+        try:
+            if not resume:
+                directory.create(simulation.config)
+                return _drive(simulation, directory, None, observers)
+            snapshot = directory.reopen(simulation.config)
+            return _drive(simulation, directory, snapshot, observers)
+        finally:
+            directory.close()
+
+
+def _drive(
+    simulation: Simulation,
+    directory: RunDirectory | None,
+    snapshot: tuple[dict[str, Tensor], dict[str, Any]] | None,
+    observers: tuple[Observer, ...],
+) -> Result:
+    engine = simulation.engine
+    history: list[Event] = []
+    before = 0.0
+    if snapshot is not None:
+        tensors, document = snapshot
+        engine.restore(tensors, document["engine"])
+        history, before = document["history"], document["wall_seconds"]
+    began = written = time.monotonic()
+    cost = 0.0
+    stopped_by = ""
+    trips_before = engine.trips
+
+    def save() -> None:
+        if directory is not None:
+            tensors, document = engine.snapshot()
+            elapsed = before + time.monotonic() - began
+            directory.snapshot(tensors, {"engine": document, "history": history, "wall_seconds": elapsed})
+
+    for observer in observers:
+        observer.begin(simulation.config, history)
+    try:
+        for events in engine.run():
+            history += [event for event in events if event["event"] == "evaluation"]
+            if events and events[-1]["event"] == "end":
+                stopped_by = events[-1]["reason"]
+            if directory is not None:
+                directory.record(events)
+            for observer in observers:
+                observer.see(events)
+            now = time.monotonic()
+            if directory is not None and now - written > max(SNAPSHOT_SECONDS, 20 * cost):
+                save()
+                written = time.monotonic()
+                cost = written - now
+    except KeyboardInterrupt:
+        save()
+        raise
+    finally:
+        simulation.executor.close()
+        for observer in observers:
+            observer.end()
+    seconds = time.monotonic() - began
+    result = Result(
+        client_trips=engine.trips,
+        steps=engine.version,
+        virtual_time=engine.time,
+        accuracy=engine.metrics.get("accuracy"),
+        loss=engine.metrics.get("loss"),
+        model_sha256=hashlib.sha256(simulation.model.numpy().tobytes()).hexdigest(),
+        wall_seconds=round(before + seconds, 3),
+        trips_per_second=round((engine.trips - trips_before) / max(seconds, 1e-9), 1),
+        refused=dict(engine.refused),
+        given_up=engine.given_up,
+        stopped_by=stopped_by,
+        metrics=engine.metrics,
+        history=history,
+        model=simulation.flat.state_dict(simulation.model),
+    )
+    if directory is not None:
+        directory.finish(result.model, result.summary())
+    return result
+
+
+def _situation(config: Config, clients: Clients) -> Situation:
+    seen = range(min(len(clients), 1000))
+    local_steps = sum(config.local.steps_for(clients.examples(c)) for c in seen) / len(seen)
+    steps = config.stop.steps
+    if config.stop.trips is not None and config.buffer.size is not None:
+        steps = min(steps or config.stop.trips, config.stop.trips // config.buffer.size)
+    buffer = config.buffer
+    return Situation(len(clients), buffer.size, buffer.staleness_bound, steps, local_steps)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small batches are many times slower on several threads, and the bits depend on their number."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

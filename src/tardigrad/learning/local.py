@@ -1,0 +1,127 @@
+"""Local training: minibatch SGD on a client's examples, steered by the algorithm's rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from torch import Tensor
+
+from tardigrad.algorithms.algorithm import Algorithm
+from tardigrad.core.setting import Setting
+from tardigrad.core.upload import Task, Upload, Vectors
+from tardigrad.errors import RunError
+from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.head import Head
+from tardigrad.learning.schedule import ConstantRate, Schedule
+
+Examples = tuple[Tensor, Tensor]
+"""Features and labels of one client, first dimension the example."""
+
+
+class Local(Setting):
+    """How a client trains."""
+
+    epochs: PositiveInt | None = None
+    """Passes over the client's examples (default 1)."""
+    steps: PositiveInt | None = None
+    """Minibatches per trip, in place of `epochs`."""
+    batch_size: PositiveInt = 32
+    """Examples per minibatch; the last one of a pass may be smaller."""
+    lr: PositiveFloat = 0.1
+    """The client's learning rate."""
+    schedule: Schedule = ConstantRate()
+    """constant, step_decay or cosine, by the version that the trip starts from."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Added to the gradient, times the parameters."""
+    lr_normalisation: bool = False
+    """Scale the learning rate by n / batch_size on minibatches with n < batch_size examples
+    (FedBuff, section 5)."""
+
+    @model_validator(mode="after")
+    def _epochs_or_steps(self) -> Local:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("give epochs or steps, not both")
+        return self
+
+    def steps_for(self, examples: int) -> int:
+        """How many minibatches a trip takes on that many examples."""
+        if self.steps is not None:
+            return self.steps
+        return (self.epochs or 1) * math.ceil(examples / self.batch_size)
+
+    def minibatches(self, examples: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Indices of each minibatch: every pass in a new random order."""
+        left = self.steps_for(examples)
+        while left > 0:
+            for batch in torch.randperm(examples, generator=generator).split(self.batch_size)[:left]:
+                yield batch
+                left -= 1
+
+
+class Trainer:
+    """One scratch module, used for trip after trip."""
+
+    def __init__(self, flat: FlatModule, head: Head, algorithm: Algorithm, local: Local) -> None:
+        self.flat = flat
+        self.head = head
+        self.algorithm = algorithm
+        self.local = local
+        self._draws_globally: bool | None = None  # does the module use torch's global generator?
+
+    def train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
+        """Run one trip. Returns what to upload, and what the client would remember if it counts."""
+        if self._draws_globally:
+            return self._train_with_global_seed(task, memory, examples, seed)
+        if self._draws_globally is None:  # the first trip finds out, and is run again if so
+            before = torch.get_rng_state()
+            result = self._train(task, memory, examples, seed)
+            self._draws_globally = not torch.equal(before, torch.get_rng_state())
+            if self._draws_globally:
+                torch.set_rng_state(before)
+                return self._train_with_global_seed(task, memory, examples, seed)
+            return result
+        return self._train(task, memory, examples, seed)
+
+    def _train_with_global_seed(
+        self, task: Task, memory: Vectors, examples: Examples, seed: int
+    ) -> tuple[Upload, Vectors]:
+        # Dropout and the like draw from torch's global generator: lend it the trip's seed.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed ^ 1)
+            return self._train(task, memory, examples, seed)
+
+    def _train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
+        local, module, loss_of = self.local, self.flat.module, self.head.loss
+        x, gradient = self.flat.vector, self.flat.gradient
+        features, labels = examples
+        generator = torch.Generator().manual_seed(seed)
+        rule = self.algorithm.rule(task, memory, local.lr * local.schedule.factor(task.version))
+        module.train()
+        with torch.no_grad():
+            x.copy_(rule.start)
+        steps, path, total_loss = 0, 0.0, 0.0
+        for batch in local.minibatches(len(labels), generator):
+            gradient.zero_()
+            loss = loss_of(module(features[batch]), labels[batch])
+            loss.backward()
+            with torch.no_grad():
+                if local.weight_decay:
+                    gradient.add_(x, alpha=local.weight_decay)
+                lr = rule.lr
+                if local.lr_normalisation:
+                    lr *= len(batch) / local.batch_size
+                x.sub_(rule.direction(gradient, x), alpha=lr)
+            steps += 1
+            path += lr
+            total_loss += loss.item()
+        if not math.isfinite(total_loss):
+            raise RunError(
+                f"trip {task.trip} of client {task.client}: the training loss is not finite; "
+                f"lower local.lr (now {local.lr:g}) or the algorithm's learning rate"
+            )
+        with torch.no_grad():
+            vectors = rule.finish(x, steps, path)
+        return Upload(vectors, len(labels), steps, total_loss / steps), rule.memory

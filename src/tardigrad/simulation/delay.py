@@ -1,0 +1,186 @@
+"""Delay laws: how long a trip takes, in virtual time, and whether it ends at all."""
+
+from __future__ import annotations
+
+import csv
+from abc import abstractmethod
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+
+from tardigrad.core.pace import check_trip
+from tardigrad.core.setting import Setting, by_name
+from tardigrad.data.clients import Clients
+from tardigrad.errors import ConfigError
+from tardigrad.simulation.draws import Draws, uniform
+
+
+class _Delay(Setting):
+    by_examples: ClassVar[bool] = False
+    """Whether a duration is multiplied with the client's number of examples."""
+    device_spread: NonNegativeFloat = 0.0
+    """How much devices differ for good: each has a log-normal factor of its own (median 1) with this
+    spread, times the law."""
+    give_up: float = Field(0.0, ge=0, lt=1)
+    """The chance that a client does not come back: its trip ends without an upload."""
+
+    @abstractmethod
+    def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
+        """n durations of a typical device, none negative."""
+
+
+class ConstantDelay(_Delay):
+    """Every trip takes the same time."""
+
+    kind: Literal["constant"] = "constant"
+    duration: NonNegativeFloat = 1.0
+    """That time."""
+
+    def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
+        return np.full(n, self.duration)
+
+
+class HalfNormal(_Delay):
+    """minimum + |N(0, scale)|: what a production system was seen to have (FedBuff, Appendix C.1)."""
+
+    kind: Literal["half_normal"] = "half_normal"
+    scale: PositiveFloat = 1.0
+    """Standard deviation of the normal; the mean of its half is 0.798 of it."""
+    minimum: NonNegativeFloat = 0.0
+    """Added to every duration."""
+
+    def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
+        return self.minimum + np.abs(random.normal(0.0, self.scale, n))
+
+
+class UniformDelay(_Delay):
+    """Uniform between `low` and `high`."""
+
+    kind: Literal["uniform"] = "uniform"
+    low: NonNegativeFloat = 0.0
+    """The shortest."""
+    high: NonNegativeFloat = 2.0
+    """The longest."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> UniformDelay:
+        if self.high < self.low:
+            raise ValueError(f"high must be at least low ({self.low:g}); {self.high:g} was given")
+        return self
+
+    def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
+        return random.uniform(self.low, self.high, n)
+
+
+class ExponentialDelay(_Delay):
+    """Exponential."""
+
+    kind: Literal["exponential"] = "exponential"
+    mean: PositiveFloat = 1.0
+    """The mean duration."""
+
+    def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
+        return random.exponential(self.mean, n)
+
+
+class LogNormal(_Delay):
+    """Log-normal: a few trips take very long."""
+
+    kind: Literal["log_normal"] = "log_normal"
+    median: PositiveFloat = 1.0
+    """Half of the trips are shorter."""
+    spread: PositiveFloat = 1.0
+    """Standard deviation of the logarithm."""
+
+    def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
+        return self.median * random.lognormal(0.0, self.spread, n)
+
+
+class ExponentialByExamples(_Delay):
+    """Exponential with a mean of `straggler` times the client's examples (FedBuff, Appendix C.2)."""
+
+    kind: Literal["exponential_by_examples"] = "exponential_by_examples"
+    by_examples: ClassVar[bool] = True
+    straggler: PositiveFloat = 1.0
+    """The paper's lambda: mean time per example."""
+
+    def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
+        return random.exponential(self.straggler, n)
+
+
+class Trace(_Delay):
+    """Durations that were measured: each trip takes one of its client's own, or anyone's where the
+    client has none. (To replay the start times too, use pace.kind = "scripted" with the same file.)"""
+
+    kind: Literal["trace"] = "trace"
+    file: Path
+    """A CSV file with the columns client, start, duration; clients are counted from 0."""
+
+    def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
+        return random.random(n)  # which of the recorded durations
+
+
+Delay = Annotated[
+    HalfNormal | ConstantDelay | UniformDelay | ExponentialDelay | LogNormal | ExponentialByExamples | Trace,
+    Field(discriminator="kind"),
+    by_name,
+]
+
+
+def read_trace(file: Path, key: str) -> list[tuple[float, float, int]]:
+    """[start, duration, client] of every row of a trace file, or a ConfigError that names the row."""
+    if not file.is_file():
+        raise ConfigError(
+            f"{key}: there is no file {file}; give a CSV with the columns client,start,duration"
+        )
+    trips = []
+    with file.open(newline="", encoding="utf-8", errors="replace") as lines:
+        rows = csv.DictReader(lines)
+        if not {"client", "start", "duration"} <= set(rows.fieldnames or ()):
+            raise ConfigError(
+                f"{key}: {file} has the columns {', '.join(rows.fieldnames or ['none'])}; "
+                "it must have client, start and duration in its first line"
+            )
+        for row in rows:
+            try:
+                trip = (float(row["start"]), float(row["duration"]), int(row["client"]))
+                check_trip(*trip)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"{key}: {file}, line {rows.line_num}: {error}") from None
+            trips.append(trip)
+    if not trips:
+        raise ConfigError(f"{key}: {file} has no trips")
+    return trips
+
+
+class Durations:
+    """A delay law for one population: how long trip `n` of client `c` takes."""
+
+    def __init__(self, law: Delay, clients: Clients, seed: int) -> None:
+        self._law, self._clients = law, clients
+        self._draws = Draws(seed, "delay", law.sample)
+        self._devices = Draws(seed, "device", lambda random, n: random.lognormal(0.0, law.device_spread, n))
+        self._endings = Draws(seed, "give up", uniform)
+        self._recorded: dict[int, list[float]] = {}
+        if isinstance(law, Trace):
+            for _, duration, client in read_trace(law.file, "delay.file"):
+                self._recorded.setdefault(client, []).append(duration)
+            self._recorded[-1] = [d for own in self._recorded.values() for d in own]
+
+    def factor(self, client: int) -> float:
+        """How slow this client's device is for good; 1 is typical."""
+        factor = self._devices[client] if self._law.device_spread else 1.0
+        return factor * self._clients.examples(client) if self._law.by_examples else factor
+
+    def __call__(self, trip: int, client: int) -> float:
+        drawn = self._draws[trip]
+        if self._recorded:
+            own = self._recorded.get(client, self._recorded[-1])
+            drawn = own[int(drawn * len(own))]
+        return drawn * self.factor(client) if self._law.device_spread or self._law.by_examples else drawn
+
+    def gives_up(self, trip: int) -> bool:
+        """Whether this trip ends without an upload."""
+        return self._law.give_up > 0 and self._endings[trip] < self._law.give_up

@@ -1,0 +1,301 @@
+"""The engine: takes the plan, has the trips trained, and commits them in virtual-time order."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.core.bookkeeping import Delivery, Refusal, Ticket
+from tardigrad.core.upload import Task, Vectors
+from tardigrad.data.clients import Clients
+from tardigrad.simulation.draws import key
+from tardigrad.simulation.evaluation import Evaluation, Evaluator
+from tardigrad.simulation.executor import Executor, Job
+from tardigrad.simulation.planner import GiveUp, Joined, Planned, Planner
+from tardigrad.simulation.stop import Stop
+
+Event = dict[str, Any]
+
+
+class Engine:
+    """One simulated run. It contains no algorithm: the aggregator has it.
+
+    A trip is submitted to the executor as soon as its inputs exist: the version it starts from, and, for
+    algorithms with client memory, what its client remembers. That may be long before it is committed.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        aggregator: Aggregator,
+        executor: Executor,
+        clients: Clients,
+        evaluator: Evaluator,
+        evaluation: Evaluation,
+        stop: Stop,
+        seed: int,
+    ) -> None:
+        self._planner, self._aggregator, self._executor = planner, aggregator, executor
+        self._clients, self._evaluator, self._evaluation, self._stop = clients, evaluator, evaluation, stop
+        self._seed = seed
+        self._remembers = aggregator.algorithm.remembers
+        self._plan: deque[Planned] = deque()  # planned, not committed
+        self._ahead = 0  # accepted uploads among them
+        self._broadcasts: dict[int, Vectors] = {}  # by version, while somebody may start from it
+        self._starting: Counter[int] = Counter()  # trips by version that were not submitted yet
+        self._tasks: dict[int, Task] = {}  # submitted, not committed
+        self._waiting: list[Delivery] = []  # planned, not submitted
+        self._memories: dict[int, Vectors] = {}
+        self._training: set[int] = set()  # clients of submitted trips
+        self._losses: list[float] = []  # training losses of the uploads in the buffer
+        self.time = 0.0
+        self.trips = 0
+        self.given_up = 0
+        self.refused: Counter[str] = Counter()
+        self.metrics: dict[str, float] = {}
+        """Of the last evaluation."""
+        self._evaluated = -1  # the version of the last evaluation
+        self._resumed = False
+        self._broadcasts[0] = aggregator.broadcast()
+
+    @property
+    def version(self) -> int:
+        """The version that the model is at."""
+        return self._aggregator.version
+
+    def run(self) -> Iterator[list[Event]]:
+        """All that happens, as events; those that belong together come together, and between two such
+        lists the engine can be snapshotted."""
+        if not self._resumed:
+            yield [self._evaluate()]
+        reason = self._reason_to_stop()
+        while reason is None:
+            self._look_ahead()
+            if not self._plan:
+                reason = "the script is over"
+                break
+            limit = self._stop.virtual_time
+            if limit is not None and _time(self._plan[0]) > limit:
+                self.time, reason = limit, "virtual_time"
+                break
+            yield list(self._commit(self._plan.popleft()))
+            reason = self._reason_to_stop()
+        last = [self._evaluate()] if self._evaluated != self.version else []
+        yield [*last, {"event": "end", "reason": reason} | self._where()]
+
+    def _reason_to_stop(self) -> str | None:
+        stop = self._stop
+        if stop.accuracy is not None and self.metrics.get("accuracy", 0.0) >= stop.accuracy:
+            return "accuracy"
+        if stop.trips is not None and self.trips >= stop.trips:
+            return "trips"
+        if stop.steps is not None and self.version >= stop.steps:
+            return "steps"
+        return None
+
+    def _where(self) -> Event:
+        return {"version": self.version, "trips": self.trips, "time": self.time}
+
+    # -- looking ahead ---------------------------------------------------------------------------
+
+    def _look_ahead(self) -> None:
+        """Plan until enough trips are known, and submit those that are ready."""
+        while self._ahead < self._executor.ahead or not self._plan:
+            planned = self._planner.advance()
+            if not planned:
+                break
+            for item in planned:
+                self._note(item)
+            self._plan.extend(planned)
+
+    def _note(self, item: Planned) -> None:
+        if isinstance(item, Ticket):
+            self._starting[item.version] += 1
+        elif isinstance(item, GiveUp):
+            self._starting[item.ticket.version] -= 1
+        elif isinstance(item, Delivery):
+            if item.accepted:
+                self._ahead += 1
+                self._waiting.append(item)
+                self._submit_ready()
+            else:
+                self._starting[_start(item)] -= 1
+
+    def _submit_ready(self) -> None:
+        """Submit the waiting trips whose inputs exist, in the order they will be committed."""
+        waiting: list[Delivery] = []
+        earlier: set[int] = set()  # clients with an earlier trip that still waits
+        for item in self._waiting:
+            client, version = _client(item), _start(item)
+            ready = version in self._broadcasts
+            if self._remembers:
+                ready = ready and client not in earlier and client not in self._training
+                earlier.add(client)
+            if not ready:
+                waiting.append(item)
+                continue
+            self._starting[version] -= 1
+            task = Task(item.trip, client, version, self._broadcasts[version], float(item.staleness or 0))
+            self._tasks[item.trip] = task
+            self._training.add(client)
+            memory = self._memories.get(client, {})
+            self._executor.submit(Job(task, client, memory, key(self._seed, "trip", item.trip)))
+        self._waiting = waiting
+
+    def _forget_versions(self) -> None:
+        """Let go of broadcasts that nobody will start from any more."""
+        open_version = self._planner.book.version
+        for version in [v for v in self._broadcasts if v < open_version and self._starting[v] <= 0]:
+            del self._broadcasts[version], self._starting[version]
+
+    # -- committing ------------------------------------------------------------------------------
+
+    def _commit(self, item: Planned) -> Iterator[Event]:
+        moved = ended = False
+        if isinstance(item, Delivery):
+            self.time, ended, moved = item.time, True, item.closes
+            self.trips += 1
+            yield self._upload(item)
+        elif isinstance(item, GiveUp):
+            self.time, moved = item.time, item.closes
+            self.given_up += 1
+            ticket = item.ticket
+            yield {
+                "event": "give_up", "trip": ticket.trip, "client": self._name(ticket.client),
+                "start_time": ticket.time, "time": item.time, "start_version": ticket.version,
+            }  # fmt: skip
+        elif isinstance(item, Refusal):
+            self.refused[item.reason] += 1
+            yield {"event": "turned_away", "client": self._name(item.client), "reason": item.reason}
+        elif isinstance(item, Joined):
+            self.time, moved = item.time, item.closes
+        if moved:
+            yield self._step()
+        if self._evaluation.due(self.version, moved, self.trips, ended):
+            yield self._evaluate()
+
+    def _upload(self, item: Delivery) -> Event:
+        if item.accepted:
+            client = _client(item)
+            upload, memory = self._executor.result(item.trip)
+            task = self._tasks.pop(item.trip)
+            self._aggregator.add(item, upload, task.vectors["model"])
+            self._losses.append(upload.loss)
+            if self._remembers:
+                self._memories[client] = memory
+            self._ahead -= 1
+            self._training.discard(client)
+            if self._remembers:
+                self._submit_ready()
+        else:
+            assert item.reason is not None
+            self.refused[item.reason] += 1
+        return {
+            "event": "upload", "trip": item.trip, "client": self._name(item.client),
+            "start_time": item.start_time, "time": item.time, "start_version": item.start_version,
+            "version": item.version, "staleness": item.staleness, "weight": item.weight,
+            "accepted": item.accepted, "reason": item.reason, "step": item.step,
+        }  # fmt: skip
+
+    def _step(self) -> Event:
+        metrics = self._aggregator.step()
+        self._broadcasts[self.version] = self._aggregator.broadcast()
+        self._submit_ready()
+        self._forget_versions()
+        losses, self._losses = self._losses, []
+        loss = sum(losses) / len(losses) if losses else None
+        return {"event": "step"} | self._where() | {"training_loss": loss} | metrics
+
+    def _evaluate(self) -> Event:
+        self.metrics = self._evaluator(self._aggregator.evaluated_model, self.version)
+        self._evaluated = self.version
+        return {"event": "evaluation"} | self._where() | self.metrics
+
+    def _name(self, client: int | str | None) -> int | str | None:
+        return self._clients.name(client) if isinstance(client, int) else client
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that is needed to go on exactly: tensors, and the rest as JSON."""
+        tensors, aggregator = self._aggregator.snapshot()
+        kept = dict(self._broadcasts) | {task.version: task.vectors for task in self._tasks.values()}
+        for version, vectors in kept.items():
+            tensors |= {f"broadcast/{version}/{name}": v for name, v in vectors.items()}
+        for client, vectors in self._memories.items():
+            tensors |= {f"memory/{client}/{name}": v for name, v in vectors.items()}
+        return tensors, {
+            "aggregator": aggregator,
+            "planner": self._planner.state(),
+            "plan": [[type(item).__name__, *_flat(item)] for item in self._plan],
+            "losses": self._losses,
+            "time": self.time,
+            "trips": self.trips,
+            "given_up": self.given_up,
+            "refused": dict(self.refused),
+            "metrics": self.metrics,
+            "evaluated": self._evaluated,
+        }
+
+    def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
+        """Go on from `snapshot()`."""
+        self._aggregator.restore(tensors, document["aggregator"])
+        self._planner.restore(document["planner"])
+        self._broadcasts = _grouped("broadcast/", tensors)
+        self._memories = _grouped("memory/", tensors)
+        self._losses = document["losses"]
+        self.time, self.trips, self.given_up = document["time"], document["trips"], document["given_up"]
+        self.refused = Counter(document["refused"])
+        self.metrics, self._evaluated = document["metrics"], document["evaluated"]
+        self._starting = Counter(ticket.version for ticket in self._planner.book.in_flight.values())
+        plan = [_planned(row) for row in document["plan"]]
+        for item in plan:  # uploads in the plan are not under way for the planner any more
+            if isinstance(item, Delivery):
+                self._starting[_start(item)] += 1
+            elif isinstance(item, GiveUp):
+                self._starting[item.ticket.version] += 1
+        for item in plan:
+            if not isinstance(item, Ticket):
+                self._note(item)
+        self._plan = deque(plan)
+        self._resumed = True
+
+
+def _time(item: Planned) -> float:
+    return 0.0 if isinstance(item, Refusal) else item.time
+
+
+def _client(item: Delivery) -> int:
+    assert isinstance(item.client, int)
+    return item.client
+
+
+def _start(item: Delivery) -> int:
+    assert item.start_version is not None
+    return item.start_version
+
+
+def _flat(item: Planned) -> list[Any]:
+    return [list(part) if isinstance(part, Ticket) else part for part in item]
+
+
+def _planned(row: list[Any]) -> Planned:
+    kind, *parts = row
+    if kind == "GiveUp":
+        return GiveUp(Ticket(*parts[0]), *parts[1:])
+    kinds: dict[str, Any] = {"Ticket": Ticket, "Refusal": Refusal, "Delivery": Delivery, "Joined": Joined}
+    item: Planned = kinds[kind](*parts)
+    return item
+
+
+def _grouped(prefix: str, tensors: dict[str, Tensor]) -> dict[int, Vectors]:
+    groups: dict[int, Vectors] = {}
+    for path, tensor in tensors.items():
+        if path.startswith(prefix):
+            number, name = path.removeprefix(prefix).split("/", 1)
+            groups.setdefault(int(number), {})[name] = tensor
+    return groups

@@ -1,0 +1,103 @@
+"""Evaluation during a run: when, on what, and what is reported."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from pydantic import Field, PositiveInt, model_validator
+from torch import Tensor
+
+from tardigrad.core.setting import Setting
+from tardigrad.data.clients import Examples, Federation
+from tardigrad.errors import RunError
+from tardigrad.learning.evaluate import evaluate
+from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.head import Head
+from tardigrad.simulation.draws import key
+
+
+class Evaluation(Setting):
+    """When and on what the model is evaluated."""
+
+    every_steps: PositiveInt | None = None
+    """Evaluate at every so many versions (default 10, unless every_trips is given)."""
+    every_trips: PositiveInt | None = None
+    """Evaluate after every so many trips, in place of every_steps."""
+    model_average: float | None = Field(None, gt=0, lt=1)
+    """Evaluate a running average of the models with this decay, in place of the newest."""
+    held_out: float = Field(0.0, ge=0, lt=1)
+    """Share of its examples that each client keeps to evaluate on; 0 for none."""
+    clients: PositiveInt = 100
+    """How many clients (drawn once) are asked to evaluate on what they hold out."""
+
+    @model_validator(mode="after")
+    def _one_clock(self) -> Evaluation:
+        if self.every_steps is not None and self.every_trips is not None:
+            raise ValueError("give every_steps or every_trips, not both")
+        return self
+
+    def due(self, version: int, moved: bool, trips: int, ended: bool) -> bool:
+        """Whether to evaluate now: the model has just `moved`, or a trip has just `ended`."""
+        if self.every_trips is not None:
+            return ended and trips % self.every_trips == 0
+        return moved and version % (self.every_steps or 10) == 0
+
+
+class Evaluator:
+    """Evaluates models for one run."""
+
+    def __init__(
+        self,
+        flat: FlatModule,
+        head: Head,
+        federation: Federation,
+        settings: Evaluation,
+        slowness: Callable[[int], float],
+        seed: int,
+    ) -> None:
+        self._flat, self._head, self._test = flat, head, federation.test
+        self._own: list[tuple[float, Examples]] = []
+        """Slowness and held-out examples of the clients that are asked."""
+        if settings.held_out > 0:
+            clients = federation.clients
+            random = np.random.default_rng(key(seed, "evaluation"))
+            count = min(settings.clients, len(clients))
+            for client in np.sort(random.choice(len(clients), size=count, replace=False)).tolist():
+                held_out = clients.held_out(client)
+                if held_out is not None:
+                    self._own.append((slowness(client), held_out))
+
+    def __call__(self, vector: Tensor, version: int) -> dict[str, float]:
+        """Metrics of this model; a RunError if it has diverged."""
+        metrics: dict[str, float] = {}
+        if self._test is not None:
+            metrics |= evaluate(self._flat, self._head, vector, *self._test)
+        if self._own:
+            metrics |= self._on_clients(vector)
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise RunError(
+                    f"{name} is {value} at version {version}: training has diverged; "
+                    "lower local.lr or algorithm.lr"
+                )
+        return metrics
+
+    def _on_clients(self, vector: Tensor) -> dict[str, float]:
+        scores = np.array(
+            [evaluate(self._flat, self._head, vector, *own)["accuracy"] for _, own in self._own]
+        )
+        slowness = np.array([slow for slow, _ in self._own])
+        metrics = {
+            "client_accuracy": float(scores.mean()),
+            "client_accuracy_worst_decile": float(np.sort(scores)[: max(1, len(scores) // 10)].mean()),
+        }
+        middle = np.median(slowness)
+        fast, slow = scores[slowness < middle], scores[slowness > middle]
+        if len(fast) and len(slow):  # only where devices differ
+            metrics["client_accuracy_fast"] = float(fast.mean())
+            metrics["client_accuracy_slow"] = float(slow.mean())
+        if self._test is None:
+            metrics["accuracy"] = metrics["client_accuracy"]
+        return metrics

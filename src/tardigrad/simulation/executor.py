@@ -1,0 +1,56 @@
+"""Executors: where trips are trained. The result is the same, bit for bit, whichever one it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tardigrad.core.upload import Task, Upload, Vectors
+from tardigrad.data.clients import Clients
+from tardigrad.learning.local import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One trip to train: all its inputs exist."""
+
+    task: Task
+    client: int
+    memory: Vectors
+    seed: int
+
+
+class Executor(Protocol):
+    """Takes jobs as soon as they are ready, gives results when they are asked for."""
+
+    ahead: int
+    """How many trips it wants planned ahead of the one that is committed."""
+
+    def submit(self, job: Job) -> None:
+        """A job is ready; train it some time before its result is asked for."""
+
+    def result(self, trip: int) -> tuple[Upload, Vectors]:
+        """The upload of a submitted trip, and what its client would remember."""
+
+    def close(self) -> None:
+        """No more results will be asked for."""
+
+
+class Inline:
+    """Trains in this process, when the result is asked for."""
+
+    ahead = 1
+
+    def __init__(self, trainer: Trainer, clients: Clients) -> None:
+        self._trainer, self._clients = trainer, clients
+        self._jobs: dict[int, Job] = {}
+
+    def submit(self, job: Job) -> None:
+        self._jobs[job.task.trip] = job
+
+    def result(self, trip: int) -> tuple[Upload, Vectors]:
+        job = self._jobs.pop(trip)
+        return self._trainer.train(job.task, job.memory, self._clients.load(job.client), job.seed)
+
+    def close(self) -> None:
+        self._jobs.clear()

@@ -1,0 +1,135 @@
+"""The planner: bookkeeping in virtual time, far ahead of training.
+
+Delays do not depend on parameters, so who starts from which version, who arrives when, what is stale and
+what counts is all known before any gradient is computed. The planner yields it in order.
+
+At equal times arrivals come before starts, arrivals in the order of their trip numbers, and all clients
+that may start at one instant start together.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Any, NamedTuple
+
+from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Refusal, Ticket
+from tardigrad.core.pace import Arrivals, Poisson, SampledStaleness, Scripted
+from tardigrad.data.clients import Clients
+from tardigrad.errors import RunError
+from tardigrad.simulation.delay import Durations, read_trace
+from tardigrad.simulation.starts import ClosedLoop, OpenLoop, PoissonJoining, SampledStarts, Script, Starts
+
+
+class GiveUp(NamedTuple):
+    """A trip that ended without an upload."""
+
+    ticket: Ticket
+    time: float
+    closes: bool
+    """Whether the model moves now: the step waited for this client."""
+
+
+class Joined(NamedTuple):
+    """All who join at a version have started (Poisson pace)."""
+
+    time: float
+    closes: bool
+    """Whether the model moves now: nobody joined."""
+
+
+Planned = Ticket | Refusal | Delivery | GiveUp | Joined
+
+
+class Planner:
+    """Tells what happens, in virtual-time order: starts, arrivals, givings up."""
+
+    def __init__(self, book: Bookkeeping, clients: Clients, durations: Durations, seed: int) -> None:
+        self.book = book
+        self._clients, self._durations = clients, durations
+        self._starts = _starts(book, len(clients), seed)
+        self._arrivals: list[tuple[float, int]] = []
+        self._busy_until: dict[int, float] = {}  # by client, where tasks queue
+        self._now = 0.0
+
+    def advance(self) -> list[Planned]:
+        """What happens next: one trip ends, or all that start at one instant do. Nothing: it is over."""
+        start_time = self._starts.next_time(self._now)
+        if self._arrivals and self._arrivals[0][0] <= start_time:
+            self._now, trip = heappop(self._arrivals)
+            ended = self._end(trip)
+            self._starts.something_ended()
+            return [ended]
+        if start_time < inf:
+            self._now = start_time
+            return self._start(start_time)
+        if self._starts.may_run_dry:
+            return []
+        raise RunError(
+            f"nobody is left to train at virtual time {self._now:g}: {self.book.accepted} of "
+            f"{self.book.buffer.size} uploads are in the buffer and no client may start; "
+            "lower buffer.size, or set buffer.once_per_client to false, or have more clients"
+        )
+
+    def _end(self, trip: int) -> Planned:
+        if self._durations.gives_up(trip):
+            gave_up = self.book.give_up(trip)
+            assert gave_up is not None, "every arrival belongs to a trip under way"
+            return GiveUp(gave_up[0], self._now, gave_up[1])
+        if self.book.buffer.weights == "equal":
+            return self.book.deliver(trip, self._now)
+        client = self.book.in_flight[trip].client
+        assert isinstance(client, int)
+        return self.book.deliver(trip, self._now, self._clients.examples(client))
+
+    def _start(self, time: float) -> list[Planned]:
+        planned: list[Planned] = []
+        for client, duration in self._starts.clients(time):
+            ticket = self.book.check_in(client, time)
+            planned.append(ticket)
+            if isinstance(ticket, Ticket):
+                if duration is None:
+                    duration = self._durations(ticket.trip, client)
+                begin = time
+                if self.book.pace.queues:
+                    begin = max(time, self._busy_until.get(client, 0.0))
+                    self._busy_until[client] = begin + duration
+                heappush(self._arrivals, (begin + duration, ticket.trip))
+        if self._starts.joins:
+            planned.append(Joined(time, self.book.all_joined()))
+        return planned
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as JSON. Draws need nothing: they depend on their index alone."""
+        return {
+            "now": self._now,
+            "arrivals": [list(arrival) for arrival in self._arrivals],
+            "busy_until": list(self._busy_until.items()),
+            "starts": self._starts.state(),
+            "book": self.book.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state()`."""
+        self._now = state["now"]
+        self._arrivals[:] = [(time, trip) for time, trip in state["arrivals"]]
+        heapify(self._arrivals)
+        self._busy_until = dict(state["busy_until"])
+        self._starts.restore(state["starts"])
+        self.book.restore(state["book"])
+
+
+def _starts(book: Bookkeeping, population: int, seed: int) -> Starts:
+    pace = book.pace
+    match pace:
+        case Arrivals():
+            return OpenLoop(book, population, seed, pace)
+        case Poisson():
+            return PoissonJoining(book, population, seed, pace)
+        case SampledStaleness():
+            return SampledStarts(book, population, seed, pace)
+        case Scripted():
+            trips = list(pace.trips) if pace.file is None else read_trace(pace.file, "pace.file")
+            return Script(book, population, seed, trips)
+        case _:
+            return ClosedLoop(book, population, seed)
