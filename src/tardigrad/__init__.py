@@ -38,6 +38,7 @@ _WHERE = {
     "tardigrad.algorithms.fedopt": ["FedAdaGrad", "FedAdam", "FedYogi"],
     "tardigrad.algorithms.fedprox": ["FedProx"],
     "tardigrad.algorithms.sgd": ["SGD"],
+    "tardigrad.learning.head": ["Head", "MultiClass"],
     "tardigrad.learning.local": ["Local"],
     "tardigrad.learning.models": ["MLP", "FedACCNN", "FedAsyncCNN", "FedBuffCNN"],
     "tardigrad.learning.schedule": ["ConstantRate", "Cosine", "StepDecay"],

@@ -24,7 +24,7 @@ def digest(tensors: dict[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().contiguous().cpu()
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        sha.update(memoryview(tensor.view(-1).view(torch.uint8).numpy()))
+        sha.update(tensor.view(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()
 
 

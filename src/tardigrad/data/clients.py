@@ -114,11 +114,11 @@ class HoldingOut(Clients):
 class Given(Clients):
     """The user's own clients: a mapping of id to a (features, labels) pair or a torch Dataset."""
 
-    def __init__(self, clients: Mapping[Hashable, Any]) -> None:
+    def __init__(self, clients: Mapping[Hashable, Any], dtype: torch.dtype) -> None:
         if not clients:
             raise ConfigError("clients: the mapping is empty; give {id: (features, labels), ...}")
         self._names = [key if isinstance(key, int | str) else str(key) for key in clients]
-        self._data = [_pair(key, value) for key, value in clients.items()]
+        self._data = [_pair(key, value, dtype) for key, value in clients.items()]
 
     def __len__(self) -> int:
         return len(self._data)
@@ -133,7 +133,7 @@ class Given(Clients):
         return self._names[client]
 
 
-def _pair(key: Hashable, value: Any) -> Examples:
+def _pair(key: Hashable, value: Any, dtype: torch.dtype) -> Examples:
     """A client's data as two tensors, or a ConfigError that names the client."""
     if isinstance(value, Dataset):
         rows = [value[i] for i in range(len(value))]  # type: ignore[arg-type]
@@ -154,17 +154,17 @@ def _pair(key: Hashable, value: Any) -> Examples:
             f"clients[{key!r}]: {len(features)} features and {len(labels)} labels; "
             "there must be as many of one as of the other, and at least one"
         )
-    if features.dtype == torch.float64:
-        features = features.float()
-    if not labels.dtype.is_floating_point:
-        labels = labels.long()
-    return features, labels
+    if features.dtype.is_floating_point:
+        features = features.to(dtype)
+    return features, labels.to(dtype if labels.dtype.is_floating_point else torch.int64)
 
 
-def given(clients: Mapping[Hashable, Any], test: Any | None) -> Federation:
+def given(
+    clients: Mapping[Hashable, Any], test: Any | None, dtype: torch.dtype = torch.float32
+) -> Federation:
     """A federation of the user's own clients, with an optional central test set."""
-    population = Given(clients)
-    checked = None if test is None else _pair("test", test)
+    population = Given(clients, dtype)
+    checked = None if test is None else _pair("test", test, dtype)
     features, _ = population.load(0)
     labels = [population.load(i)[1] for i in range(len(population))]
     labels += [] if checked is None else [checked[1]]

@@ -22,7 +22,7 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.config import Config
 from tardigrad.experiments.directory import Event, RunDirectory
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import MultiClass
+from tardigrad.learning.head import Head, MultiClass
 from tardigrad.learning.local import Trainer
 from tardigrad.simulation.delay import Durations
 from tardigrad.simulation.draws import key
@@ -77,7 +77,9 @@ class Result:
 class Simulation:
     """A config put together: data, model, planner, aggregator, engine."""
 
-    def __init__(self, config: Config, federation: Federation, module: nn.Module) -> None:
+    def __init__(
+        self, config: Config, federation: Federation, module: nn.Module, head: Head | None = None
+    ) -> None:
         clients: Clients = federation.clients
         if config.evaluation.held_out > 0:
             clients = HoldingOut(clients, config.evaluation.held_out, key(config.seed, "held out"))
@@ -85,7 +87,7 @@ class Simulation:
         self.config = config = config.resolved(len(clients))
         assert config.pace is not None
         self.flat = FlatModule(module)
-        head = MultiClass()
+        head = head or MultiClass()
         opening = len(clients) if config.algorithm.opening else 0
         book = Bookkeeping(config.pace, config.buffer, config.algorithm.law, opening)
         durations = Durations(config.delay, clients, config.seed)
@@ -115,10 +117,12 @@ def build(
     model: nn.Module | None = None,
     clients: Mapping[Hashable, Any] | None = None,
     test: Any | None = None,
+    head: Head | None = None,
 ) -> Simulation:
-    """Put a simulation together from a config, with one's own model and data where given."""
+    """Put a simulation together from a config, with one's own model, data and loss where given."""
     if clients is not None:
-        federation = given(clients, test)
+        dtypes = [p.dtype for p in model.parameters()] if model is not None else []
+        federation = given(clients, test, dtypes[0] if dtypes else torch.float32)
         config = config.model_copy(update={"data": None})
     elif config.data is not None:
         federation = config.data.federation(key(config.seed, "data"))
@@ -133,7 +137,7 @@ def build(
             module = config.model.build(federation.shape, federation.classes)
     else:
         raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
-    return Simulation(config, federation, module)
+    return Simulation(config, federation, module, head)
 
 
 def run(
@@ -142,6 +146,7 @@ def run(
     model: nn.Module | None = None,
     clients: Mapping[Hashable, Any] | None = None,
     test: Any | None = None,
+    head: Head | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     observers: tuple[Observer, ...] = (),
@@ -149,14 +154,14 @@ def run(
 ) -> Result:
     """Simulate a federated run and return what it came to.
 
-    Give a `Config`, or its parts as keywords; `model`, `clients` and `test` to use one's own:
+    Give a `Config`, or its parts as keywords; `model`, `clients`, `test` and `head` to use one's own:
 
     >>> result = run(stop=Stop(trips=20), evaluation=Evaluation(every_steps=1))  # doctest: +SKIP
     >>> result.accuracy  # doctest: +SKIP
     """
     config = Config(**settings) if config is None else config.model_copy(update=settings)
     with _one_thread():
-        simulation = build(config, model, clients, test)
+        simulation = build(config, model, clients, test, head)
         if out is None:
             return _drive(simulation, None, None, observers)
         directory = RunDirectory(Path(out))
