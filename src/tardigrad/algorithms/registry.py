@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import sys
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -43,10 +44,11 @@ def load_algorithm(place: str) -> type[SumOnly] | type[Individual]:
     path = Path(file)
     if not path.is_file():
         raise ConfigError(f"algorithm.kind: there is no file {file}; give 'path/to/file.py:Class'")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    own = f"tardigrad_own.{path.stem}"
+    spec = importlib.util.spec_from_file_location(own, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[own] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     found = getattr(module, name, None)
     if not (inspect.isclass(found) and issubclass(found, SumOnly | Individual)):

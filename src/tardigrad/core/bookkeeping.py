@@ -114,11 +114,8 @@ class Bookkeeping:
         self._this_version = 0  # trips from the current version, under way or accepted
         self._waiting = 0  # trips from the current version, under way
         self._joined = False  # whether all who join at this version have (Poisson without a size)
+        self._in_opening = opening > 0
         self._discounts: dict[int, float] = {}
-
-    @property
-    def _in_opening(self) -> bool:
-        return self.version == 0 and self.opening > 0
 
     def room(self) -> int:
         """How many more clients may start now."""
@@ -217,7 +214,7 @@ class Bookkeeping:
         if full:
             self.version += 1
             self.accepted = self._this_version = self._waiting = 0
-            self._joined = False
+            self._joined = self._in_opening = False
             self.contributed.clear()
         return full
 
@@ -252,6 +249,7 @@ class Bookkeeping:
         self._this_version = state["this_version"]
         self._waiting = state["waiting"]
         self._joined = state["joined"]
+        self._in_opening = self.opening > 0 and self.version == 0
 
 
 __all__ = [

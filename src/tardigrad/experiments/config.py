@@ -227,7 +227,7 @@ def _walk(root: type[Setting], location: tuple[int | str, ...]) -> tuple[list[st
     owner: type[Setting] | None = root
     inside: Any = root
     for part in location:
-        options = _settings_in(inside)
+        options = kinds_of(inside)
         tagged = [s for s in options if _kind(s) == part]
         if tagged and len(options) > 1:
             inside = owner = tagged[0]
@@ -240,14 +240,14 @@ def _walk(root: type[Setting], location: tuple[int | str, ...]) -> tuple[list[st
     return path, owner
 
 
-def _settings_in(annotation: Any) -> list[type[Setting]]:
+def kinds_of(annotation: Any) -> list[type[Setting]]:
     """The tables that a type stands for: itself, or the members of a union."""
     if isinstance(annotation, type) and issubclass(annotation, Setting):
         return [annotation]
     if get_origin(annotation) is Literal:
         return []
     if get_origin(annotation) in (Union, types.UnionType) or hasattr(annotation, "__metadata__"):
-        return [one for argument in get_args(annotation) for one in _settings_in(argument)]
+        return [one for argument in get_args(annotation) for one in kinds_of(argument)]
     return []
 
 

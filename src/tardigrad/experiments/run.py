@@ -24,14 +24,13 @@ from tardigrad.experiments.directory import Event, RunDirectory
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import Head, MultiClass
 from tardigrad.learning.local import Trainer
+from tardigrad.learning.models import Model
 from tardigrad.simulation.delay import Durations
 from tardigrad.simulation.draws import key
 from tardigrad.simulation.engine import Engine
 from tardigrad.simulation.evaluation import Evaluator
 from tardigrad.simulation.executor import Inline
 from tardigrad.simulation.planner import Planner
-
-SNAPSHOT_SECONDS = 30.0
 
 
 class Observer(Protocol):
@@ -114,12 +113,14 @@ class Simulation:
 
 def build(
     config: Config,
-    model: nn.Module | None = None,
+    model: nn.Module | Model | None = None,
     clients: Mapping[Hashable, Any] | None = None,
     test: Any | None = None,
     head: Head | None = None,
 ) -> Simulation:
     """Put a simulation together from a config, with one's own model, data and loss where given."""
+    if model is not None and not isinstance(model, nn.Module):
+        config, model = config.model_copy(update={"model": model}), None
     if clients is not None:
         dtypes = [p.dtype for p in model.parameters()] if model is not None else []
         federation = given(clients, test, dtypes[0] if dtypes else torch.float32)
@@ -143,18 +144,21 @@ def build(
 def run(
     config: Config | None = None,
     *,
-    model: nn.Module | None = None,
+    model: nn.Module | Model | None = None,
     clients: Mapping[Hashable, Any] | None = None,
     test: Any | None = None,
     head: Head | None = None,
     out: Path | str | None = None,
     resume: bool = False,
+    snapshot_seconds: float = 30.0,
     observers: tuple[Observer, ...] = (),
     **settings: Any,
 ) -> Result:
     """Simulate a federated run and return what it came to.
 
     Give a `Config`, or its parts as keywords; `model`, `clients`, `test` and `head` to use one's own:
+
+    A run with `out` is snapshotted every `snapshot_seconds` and when it is interrupted.
 
     >>> result = run(stop=Stop(trips=20), evaluation=Evaluation(every_steps=1))  # doctest: +SKIP
     >>> result.accuracy  # doctest: +SKIP
@@ -163,14 +167,14 @@ def run(
     with _one_thread():
         simulation = build(config, model, clients, test, head)
         if out is None:
-            return _drive(simulation, None, None, observers)
+            return _drive(simulation, None, None, snapshot_seconds, observers)
         directory = RunDirectory(Path(out))
         try:
             if not resume:
                 directory.create(simulation.config)
-                return _drive(simulation, directory, None, observers)
+                return _drive(simulation, directory, None, snapshot_seconds, observers)
             snapshot = directory.reopen(simulation.config)
-            return _drive(simulation, directory, snapshot, observers)
+            return _drive(simulation, directory, snapshot, snapshot_seconds, observers)
         finally:
             directory.close()
 
@@ -179,6 +183,7 @@ def _drive(
     simulation: Simulation,
     directory: RunDirectory | None,
     snapshot: tuple[dict[str, Tensor], dict[str, Any]] | None,
+    snapshot_seconds: float,
     observers: tuple[Observer, ...],
 ) -> Result:
     engine = simulation.engine
@@ -211,7 +216,7 @@ def _drive(
             for observer in observers:
                 observer.see(events)
             now = time.monotonic()
-            if directory is not None and now - written > max(SNAPSHOT_SECONDS, 20 * cost):
+            if directory is not None and now - written > max(snapshot_seconds, 20 * cost):
                 save()
                 written = time.monotonic()
                 cost = written - now

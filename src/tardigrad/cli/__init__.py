@@ -1,0 +1,174 @@
+"""The `tardigrad` command. Thin: what it does is in the packages, and they are imported when needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tardigrad.errors import TardigradError
+
+app = typer.Typer(
+    help="Asynchronous federated learning, where late gradients count.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE.toml", show_default=False)]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as local.lr=0.05. Repeatable."),
+]
+
+
+def main() -> None:
+    """Run the command; an error that a user can put right is one sentence, not a traceback."""
+    try:
+        app()
+    except TardigradError as error:
+        Console(stderr=True).print(
+            f"[bold red]error:[/] {_plain(str(error))}", highlight=False, soft_wrap=True
+        )
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped; go on with the same command and --resume", highlight=False)
+        sys.exit(130)
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+@app.command(epilog="Example: `tardigrad run fedbuff.toml --out runs/first --set local.lr=0.05`")
+def run(
+    file: File,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for the record of the run.")] = None,
+    settings: Settings = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DIR.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    snapshot_seconds: Annotated[
+        float,
+        typer.Option("--snapshot-seconds", min=0, help="How often the run is made safe against a crash."),
+    ] = 30.0,
+) -> None:
+    """Simulate one federated run in virtual time."""
+    from tardigrad.errors import ConfigError
+    from tardigrad.experiments.config import load_config
+    from tardigrad.experiments.directory import RunDirectory
+    from tardigrad.experiments.progress import Bar, Lines
+    from tardigrad.experiments.run import run as simulate
+    from tardigrad.experiments.show import show_run, show_summary
+
+    if resume and out is None:
+        raise ConfigError("--resume needs --out DIR: the folder of the run to go on with")
+    config = load_config(file, settings or ())
+    finished = RunDirectory(out).summary if resume and out is not None else None
+    console = Console(stderr=as_json)
+    if finished is None:
+        display = Bar(console) if console.is_terminal else Lines(console)
+        result = simulate(
+            config, out=out, resume=resume, snapshot_seconds=snapshot_seconds, observers=(display,)
+        )
+        summary = result.summary()
+    else:
+        summary = finished
+    if out is not None:
+        show_run(out, console)
+    else:
+        show_summary(summary, console)
+    if as_json:
+        print(json.dumps(summary))
+
+
+@app.command(epilog="Example: `tardigrad init fedbuff.toml`, then `tardigrad run fedbuff.toml`")
+def init(file: File = Path("tardigrad.toml")) -> None:
+    """Write a commented config to start from."""
+    from importlib.resources import files
+
+    from tardigrad.errors import ConfigError
+
+    if file.exists():
+        raise ConfigError(f"{file}: exists already; give another name")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file}: there is no folder {file.parent}")
+    file.write_text(files("tardigrad.experiments").joinpath("template.toml").read_text())
+    Console().print(f"wrote {file}; run it with: tardigrad run {file} --out runs/first", highlight=False)
+
+
+@app.command(epilog="Example: `tardigrad show runs/first --plot first.png`")
+def show(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw the curves.")] = None,
+) -> None:
+    """Show what a run came to (or how far it has come)."""
+    from tardigrad.experiments.show import plot_run, show_run
+
+    show_run(directory, Console())
+    if plot is not None:
+        plot_run(directory, plot)
+        Console().print(f"wrote {plot}", highlight=False)
+
+
+@app.command("list", epilog="Example: `tardigrad list delays`")
+def list_kinds(
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="algorithms, delays, paces, datasets, ...")
+    ] = "",
+) -> None:
+    """List what a config can name, with its settings and defaults."""
+    from tardigrad.errors import ConfigError
+    from tardigrad.experiments.listing import LISTS, entries
+
+    console = Console()
+    if not what:
+        console.print("tardigrad list " + " | ".join(LISTS), highlight=False)
+        return
+    if what not in LISTS:
+        raise ConfigError(f"list {what}: there is no such list; give one of {', '.join(LISTS)}")
+    for entry in entries(what):
+        console.print(f"[bold]{entry.kind}[/]  {_plain(entry.about)}", highlight=False)
+        for name, default, meaning in entry.settings:
+            console.print(
+                f"    [cyan]{name}[/] = {_plain(default)}  [dim]{_plain(meaning)}[/]", highlight=False
+            )
+
+
+@app.command(epilog="Example: `tardigrad schema > schema.json` (editors check TOML files against it)")
+def schema() -> None:
+    """Print the JSON schema of a config file."""
+    from tardigrad.experiments.config import Config
+
+    print(json.dumps(Config.model_json_schema(), indent=2))
+
+
+@app.command(epilog="Example: `tardigrad compare experiments/demo.toml --out runs/demo`")
+def compare(
+    file: File,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the runs, the table and the plot.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as one JSON object.")] = False,
+) -> None:
+    """Compare algorithms on the same data and delays, over several seeds."""
+    from tardigrad.experiments.compare import compare as run_comparison
+
+    console = Console(stderr=as_json)
+    table = run_comparison(file, out, console)
+    if as_json:
+        print(json.dumps(table))
+
+
+@app.callback()
+def _global(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from tardigrad import __version__
+
+        print(__version__)
+        raise typer.Exit

@@ -1,0 +1,93 @@
+"""Pictures: accuracy over client trips and over virtual time, with a band over seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+# Okabe and Ito's colours, which colour-blind people can tell apart
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1)), (0, (3, 1, 1, 1)), "-")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One algorithm: for each seed a list of (trips, time, accuracy)."""
+
+    label: str
+    runs: list[list[tuple[float, float, float]]]
+
+
+def draw_comparison(curves: list[Curve], target: float, title: str, file: Path) -> None:
+    """Accuracy over trips and over virtual time, mean and range over seeds, and the target."""
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, layout="constrained")
+    for axis, column, label in ((axes[0], 0, "client trips"), (axes[1], 1, "virtual time")):
+        for number, curve in enumerate(curves):
+            _band(axis, curve, column, number)
+        axis.axhline(target, color="0.45", linewidth=1, linestyle=":")
+        axis.set_xlabel(label)
+        _tidy(axis)
+    axes[0].annotate(
+        f"target {target:.0%}", (1, target), xycoords=("axes fraction", "data"), xytext=(-4, 3),
+        textcoords="offset points", ha="right", fontsize=9, color="0.35",
+    )  # fmt: skip
+    axes[0].set_ylabel("test accuracy")
+    axes[0].yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
+    axes[0].legend(frameon=False, loc="lower right")
+    seeds = len(curves[0].runs)
+    axes[1].set_title(f"mean and range over {seeds} seeds", loc="right", fontsize=9, color="0.35")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    _save(figure, file)
+
+
+def draw_run(curve: Curve, staleness: list[int], file: Path) -> None:
+    """One run: accuracy over trips and over time, and how stale its uploads were."""
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
+    for axis, column, label in ((axes[0], 0, "client trips"), (axes[1], 1, "virtual time")):
+        _band(axis, curve, column, 0)
+        axis.set_xlabel(label)
+        axis.set_ylabel("accuracy")
+        axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
+        _tidy(axis)
+    counts = np.bincount(staleness) if staleness else np.zeros(1)
+    axes[2].bar(range(len(counts)), counts / max(counts.sum(), 1), color=COLOURS[0], width=0.9)
+    axes[2].set_xlabel("staleness (versions)")
+    axes[2].set_ylabel("share of accepted uploads")
+    axes[2].yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
+    axes[2].xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+    _tidy(axes[2])
+    figure.suptitle(curve.label, x=0.01, ha="left")
+    _save(figure, file)
+
+
+def _band(axis: Axes, curve: Curve, column: int, number: int) -> None:
+    """Mean over seeds on a common grid, in a band from the worst to the best."""
+    runs = [np.array(run) for run in curve.runs if run]
+    end = min(run[-1, column] for run in runs)
+    grid = np.linspace(0.0, end, 200)
+    values = np.stack([np.interp(grid, run[:, column], run[:, 2]) for run in runs])
+    colour = COLOURS[number % len(COLOURS)]
+    style = STYLES[number % len(STYLES)]
+    axis.plot(grid, values.mean(axis=0), color=colour, linestyle=style, linewidth=1.8, label=curve.label)
+    if len(runs) > 1:
+        axis.fill_between(grid, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+
+
+def _tidy(axis: Axes) -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="y", color="0.9", linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.set_xlim(left=0 if axis.get_xlabel() != "staleness (versions)" else None)
+
+
+def _save(figure: plt.Figure, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=140)
+    plt.close(figure)

@@ -1,0 +1,103 @@
+"""What a run came to: a table in the terminal, curves as a picture. Reads the events alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tardigrad.errors import ConfigError
+from tardigrad.experiments.directory import read_events
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def show_summary(summary: dict[str, Any], console: Console, title: str = "") -> None:
+    """The result of a run as a table."""
+    table = Table(title=title or None, show_header=False, title_justify="left")
+    table.add_column(style="cyan")
+    table.add_column()
+    for name, value in summary.items():
+        if name == "metrics":
+            continue
+        if isinstance(value, float):
+            text = f"{value:.4g}" if name != "virtual_time" else f"{value:,.2f}"
+        elif isinstance(value, dict):
+            text = ", ".join(f"{reason}: {count:,}" for reason, count in value.items()) or "none"
+        else:
+            text = f"{value:,}" if isinstance(value, int) else str(value)
+        table.add_row(name.replace("_", " "), text)
+    for name, value in summary.get("metrics", {}).items():
+        if name not in summary:
+            table.add_row(name.replace("_", " "), f"{value:.4g}")
+    console.print(table)
+
+
+def show_run(directory: Path, console: Console) -> None:
+    """The result, the course of accuracy and the spread of staleness of a run's folder."""
+    events = _events(directory)
+    accuracy, staleness, last = [], Counter[int](), {}
+    refused = Counter[str]()
+    for event in read_events(events):
+        if event["event"] == "evaluation" and "accuracy" in event:
+            accuracy.append(event["accuracy"])
+        elif event["event"] == "upload":
+            last = event
+            if event["accepted"]:
+                staleness[event["staleness"]] += 1
+            else:
+                refused[event["reason"]] += 1
+    summary_file = directory / "summary.json"
+    if summary_file.exists():
+        show_summary(json.loads(summary_file.read_text()), console, str(directory))
+    else:
+        console.print(
+            f"{directory}: not finished; {last.get('trip', -1) + 1:,} trips so far, "
+            f"refused: {dict(refused) or 'none'}. Go on with: tardigrad run ... --resume",
+            highlight=False,
+        )
+    if accuracy:
+        console.print(
+            f"accuracy   {_spark(accuracy)}  {accuracy[0]:.1%} to {accuracy[-1]:.1%}", highlight=False
+        )
+    if staleness:
+        top = max(staleness)
+        counts = [float(staleness[s]) for s in range(top + 1)]
+        mean = sum(s * n for s, n in staleness.items()) / staleness.total()
+        console.print(f"staleness  {_spark(counts, floor=0.0)}  0 to {top}, mean {mean:.2f}", highlight=False)
+
+
+def plot_run(directory: Path, file: Path) -> None:
+    """Draw accuracy over trips and over virtual time, and the staleness of accepted uploads."""
+    from tardigrad.experiments.plot import Curve, draw_run
+
+    curve: list[tuple[float, float, float]] = []
+    staleness: list[int] = []
+    for event in read_events(_events(directory)):
+        if event["event"] == "evaluation" and "accuracy" in event:
+            curve.append((event["trips"], event["time"], event["accuracy"]))
+        elif event["event"] == "upload" and event["accepted"]:
+            staleness.append(event["staleness"])
+    if not curve:
+        raise ConfigError(f"{directory}: no evaluation with an accuracy yet, so there is nothing to draw")
+    draw_run(Curve(directory.name, [curve]), staleness, file)
+
+
+def _events(directory: Path) -> Path:
+    file = directory / "events.jsonl"
+    if not file.exists():
+        raise ConfigError(f"{directory}: holds no run (there is no events.jsonl)")
+    return file
+
+
+def _spark(values: list[float], floor: float | None = None, width: int = 40) -> str:
+    """A line of blocks, as high as the values."""
+    if len(values) > width:
+        values = [values[i * len(values) // width] for i in range(width - 1)] + [values[-1]]
+    low = min(values) if floor is None else floor
+    span = (max(values) - low) or 1.0
+    return "".join(BLOCKS[round((value - low) / span * (len(BLOCKS) - 1))] for value in values)

@@ -1,0 +1,219 @@
+"""The command line, as a user types it: what it prints, what it exits with, what it leaves behind."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tardigrad.cli import main
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    """Run the command in an empty folder; exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["tardigrad", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return ended.value.code or 0, said.out, said.err
+
+    return call
+
+
+SHORT = ("--set", "stop.trips=120")
+
+
+def test_init_run_show(cli, tmp_path):
+    assert cli("init", "a.toml")[0] == 0
+    code, out, _ = cli("run", "a.toml", "--out", "run", *SHORT)
+    assert code == 0
+    assert "120" in out
+    code, out, _ = cli("show", "run", "--plot", "a.png")
+    assert code == 0
+    assert "staleness" in out
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_is_one_object_on_the_last_line(cli):
+    cli("init", "a.toml")
+    code, out, _ = cli("run", "a.toml", "--json", *SHORT)
+    result = json.loads(out.strip().splitlines()[-1])
+    assert code == 0
+    assert set(result) >= {
+        "client_trips", "steps", "virtual_time", "accuracy", "loss", "model_sha256", "wall_seconds",
+        "trips_per_second", "refused",
+    }  # fmt: skip
+    assert result["client_trips"] == 120
+
+
+def test_the_template_states_the_true_defaults(cli, tmp_path):
+    """Every line that is commented out in the template can be switched on without changing the run."""
+    import re
+
+    import tardigrad as td
+
+    cli("init", "a.toml")
+    template = (tmp_path / "a.toml").read_text()
+    lines = [
+        re.sub(r"^# ?(?=\w+ = )", "", line)
+        for line in template.splitlines()
+        if not any(word in line for word in ("staleness_bound", "model_average", "held_out", "accuracy ="))
+    ]
+    (tmp_path / "b.toml").write_text("\n".join(lines))
+    a, b = td.load_config(tmp_path / "a.toml"), td.load_config(tmp_path / "b.toml")
+    assert b.local.epochs == 1
+    b = b.model_copy(update={"local": b.local.model_copy(update={"epochs": None})})
+    assert a.resolved(100) == b.resolved(100)
+    assert template.count("\n# ") >= 12
+
+
+def test_list_and_schema(cli):
+    from tardigrad.experiments.listing import LISTS
+
+    for what in LISTS:
+        code, out, _ = cli("list", what)
+        assert code == 0
+        assert out.strip()
+    assert "fedbuff" in cli("list", "algorithms")[1]
+    schema = json.loads(cli("schema")[1])
+    assert "algorithm" in schema["properties"]
+
+
+BAD = {
+    "an unknown key": (("--set", "pace.concurency=3"), "unknown key 'pace.concurency'; did you mean 'concurrency'?"),
+    "an unknown table": (("--set", "paice.kind=x"), "unknown key 'paice'"),
+    "a wrong type": (("--set", "local.lr=fast"), "local.lr: must be a valid number"),
+    "a negative delay": (("--set", "delay.kind=constant", "--set", "delay.duration=-1"), "delay.duration: must be gre"),
+    "a negative learning rate": (("--set", "local.lr=-0.1"), "local.lr: must be greater than 0 (got -0.1)"),
+    "an unknown kind": (("--set", "algorithm.kind=fedbuf"), "algorithm.kind must be one of"),
+    "a buffer that never fills": (("--set", "buffer.size=4000"), "buffer.size: 4000 uploads make a step, but the run"),
+    "more at work than there are": (("--set", "pace.concurrency=101"), "pace.concurrency: 101 clients at work"),
+    "more once per client than there are": (
+        ("--set", "buffer.size=101", "--set", "buffer.once_per_client=true"), "buffer.size: 101 different clients",
+    ),
+    "rounds without a synchronous pace": (("--set", "algorithm.kind=fedavg"), "pace.kind: fedavg works in rounds"),
+    "no end": (("--set", "stop.trips=0"), "stop.trips: must be greater than 0"),
+    "a script that is not there": (
+        ("--set", "pace.kind=scripted", "--set", "pace.file=no.csv"), "pace.file: there is no file no.csv",
+    ),
+    "a model that does not fit": (("--set", "model.kind=fedac_cnn"), "model.kind 'fedac_cnn' needs images"),
+    "too many clients": (("--set", "data.partition.clients=99999"), "data.partition.clients: 99999 clients cannot"),
+    "FedAsync with a buffer": (
+        ("--set", "algorithm.kind=fedasync", "--set", "buffer.size=10"), "buffer.size: fedasync moves the model",
+    ),
+    "not KEY=VALUE": (("--set", "local.lr"), "--set local.lr: must be KEY=VALUE"),
+    "epochs and steps": (("--set", "local.epochs=1", "--set", "local.steps=2"), "local: give epochs or steps"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_config_is_one_clear_sentence_and_writes_nothing(cli, tmp_path, case):
+    settings, sentence = BAD[case]
+    cli("init", "a.toml")
+    code, out, err = cli("run", "a.toml", "--out", "run", *settings)
+    assert code == 2, err
+    assert sentence in err
+    assert err.count("\n") == 1, f"more than one sentence: {err}"
+    assert not out
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_files(cli, tmp_path):
+    code, _, err = cli("run", "none.toml")
+    assert code == 2
+    assert "none.toml: there is no such file" in err
+    (tmp_path / "bad.toml").write_text("seed = = 3")
+    code, _, err = cli("run", "bad.toml")
+    assert code == 2
+    assert "bad.toml: not valid TOML" in err
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    assert cli("run", "binary.toml")[0] == 2
+    assert cli("show", "nowhere")[0] == 2
+
+
+def test_a_diverging_run_ends_with_3_and_says_what_to_do(cli, tmp_path):
+    cli("init", "a.toml")
+    code, _, err = cli("run", "a.toml", "--out", "run", "--set", "local.lr=1e30")
+    assert code == 3
+    assert "is not finite; lower local.lr (now 1e+30)" in err
+    assert not (tmp_path / "run/model.safetensors").exists()
+    assert not (tmp_path / "run/summary.json").exists()
+
+
+def test_a_folder_is_never_overwritten_and_resume_wants_the_same_config(cli, tmp_path):
+    cli("init", "a.toml")
+    assert cli("run", "a.toml", "--out", "run", *SHORT)[0] == 0
+    before = {p: p.read_bytes() for p in (tmp_path / "run").iterdir()}
+    code, _, err = cli("run", "a.toml", "--out", "run", *SHORT)
+    assert code == 2
+    assert "already holds a run" in err
+    code, out, _ = cli("run", "a.toml", "--out", "run", *SHORT, "--resume", "--json")
+    assert code == 0, "a finished run is shown again"
+    assert json.loads(out.strip().splitlines()[-1])["client_trips"] == 120
+    assert before == {p: p.read_bytes() for p in (tmp_path / "run").iterdir()}
+    assert cli("run", "a.toml", "--resume")[0] == 2
+    assert cli("run", "a.toml", "--out", "other", "--resume")[0] == 2
+
+
+def test_resume_with_another_config_or_a_damaged_snapshot(cli, tmp_path):
+    import tardigrad as td
+
+    cli("init", "a.toml")
+    config = td.load_config(tmp_path / "a.toml", ["stop.trips=120"])
+    td.run(config, out=tmp_path / "run", snapshot_seconds=0)
+    (tmp_path / "run/summary.json").unlink()  # as if it had been killed just before the end
+    code, _, err = cli("run", "a.toml", "--out", "run", *SHORT, "--set", "local.lr=0.2", "--resume")
+    assert code == 2
+    assert "differs from that of run in local.lr" in err
+    snapshot = tmp_path / "run/snapshot.safetensors"
+    good = snapshot.read_bytes()
+    snapshot.write_bytes(good[: len(good) // 2])
+    code, _, err = cli("run", "a.toml", "--out", "run", *SHORT, "--resume")
+    assert code == 3
+    assert "snapshot.safetensors is damaged" in err
+    snapshot.write_bytes(good)
+    assert cli("run", "a.toml", "--out", "run", *SHORT, "--resume")[0] == 0
+
+
+def test_import_and_help_do_not_import_torch():
+    check = "import sys, tardigrad, tardigrad.cli; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_compare(cli, tmp_path):
+    (tmp_path / "c.toml").write_text(
+        """
+        title = "two"
+        seeds = [0, 1]
+        target = 0.3
+        [base]
+        stop = { trips = 300 }
+        local = { batch_size = 8 }
+        evaluation = { every_trips = 50 }
+        [entries.FedBuff]
+        [entries.broken]
+        local = { lr = 1e30 }
+        [entries."never there"]
+        local = { lr = 1e-9 }
+        """
+    )
+    code, out, err = cli("compare", "c.toml", "--out", "cmp", "--json")
+    assert code == 0, err
+    table = json.loads(out.strip().splitlines()[-1])
+    rows = {row["entry"]: row for row in table["rows"]}
+    assert rows["FedBuff"]["reached"] == 2
+    assert len(rows["broken"]["failed"]) == 2, "a failed run does not sink the others"
+    assert rows["never there"]["trips"] is None
+    assert "> 300" in err
+    assert (tmp_path / "cmp/comparison.png").exists()
+    finished = tmp_path / "cmp/FedBuff-seed0/summary.json"
+    before = finished.stat().st_mtime_ns
+    (tmp_path / "cmp/comparison.json").unlink()
+    code, out, _ = cli("compare", "c.toml", "--out", "cmp", "--json")
+    assert json.loads(out.strip().splitlines()[-1])["rows"][0] == rows["FedBuff"]
+    assert finished.stat().st_mtime_ns == before, "a finished run is not repeated"
