@@ -67,14 +67,16 @@ class Aggregator:
     def step(self) -> Metrics:
         """Turn the buffer into the next version."""
         members = tuple(self._members)
-        if isinstance(self.algorithm, Individual):
+        metrics: Metrics = {}
+        if not members:
+            pass  # nobody joined (Poisson pace): the version counts, the model stays
+        elif isinstance(self.algorithm, Individual):
             metrics = self.algorithm.step(self.state, self._received, self.version)
-        elif members:
-            divisor = sum(member.mass for member in members)
-            buffer = WeightedSum(self._sums, members, self.version, divisor)
-            metrics = self.algorithm.step(self.state, buffer)
         else:
-            metrics = {}  # nobody joined (Poisson pace): the version counts, the model stays
+            divisor = sum(member.mass for member in members)
+            metrics = self.algorithm.step(
+                self.state, WeightedSum(self._sums, members, self.version, divisor)
+            )
         self.version += 1
         self._sums, self._received, self._members = {}, [], []
         if self.model_average is not None:

@@ -11,6 +11,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which colour-blind people can tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -34,8 +35,8 @@ def draw_comparison(curves: list[Curve], target: float, title: str, file: Path) 
         axis.axhline(target, color="0.45", linewidth=1, linestyle=":")
         axis.set_xlabel(label)
         _tidy(axis)
-    axes[0].annotate(
-        f"target {target:.0%}", (1, target), xycoords=("axes fraction", "data"), xytext=(-4, 3),
+    axes[1].annotate(
+        f"target {target:.0%}", (1, target), xycoords=("axes fraction", "data"), xytext=(-4, -12),
         textcoords="offset points", ha="right", fontsize=9, color="0.35",
     )  # fmt: skip
     axes[0].set_ylabel("test accuracy")
@@ -87,7 +88,7 @@ def _tidy(axis: Axes) -> None:
     axis.set_xlim(left=0 if axis.get_xlabel() != "staleness (versions)" else None)
 
 
-def _save(figure: plt.Figure, file: Path) -> None:
+def _save(figure: Figure, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=140)
     plt.close(figure)

@@ -1,0 +1,136 @@
+"""FedAC: "Efficient Asynchronous Federated Learning with Prospective Momentum Aggregation and Fine-Grained
+Correction" (Zang et al.), Algorithm 1.
+
+The paper takes end - start and adds; here delta = start - end, and the server subtracts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+
+from tardigrad.algorithms.algorithm import Individual, Metrics, Rule
+from tardigrad.algorithms.scaffold import ControlledRule
+from tardigrad.core.momentum import Nesterov, State
+from tardigrad.core.preconditioner import Adam
+from tardigrad.core.situation import Situation
+from tardigrad.core.step import Step
+from tardigrad.core.upload import Received, Task, Vectors, WeightedSum
+
+
+class FedAC(Individual):
+    """Uploads weigh by how well they agree with where the model went meanwhile; the server steps by
+    Nadam; clients correct their drift by control variates. Each of the three can be switched off, as in
+    the paper's ablation (its Figure 3)."""
+
+    kind: Literal["fedac"] = "fedac"
+    remembers: ClassVar[bool] = True
+    default_buffer: ClassVar[int] = 20
+    lr: PositiveFloat = 0.01
+    """The server's learning rate (eta_g). The paper names 1, which cannot be with nadam: v starts at 0, so
+    the first step moves every coordinate by (1 - beta1^2) / sqrt(1 - beta2), about 2, times `lr`. Without
+    momentum, 1 is the natural value."""
+    weights: Literal["cosine", "uniform"] = "cosine"
+    """The paper's client weight by temporal gradient (WTG): by the cosine of the client's change with the
+    model's change during the trip; or all the same."""
+    momentum: Literal["nadam", "none"] = "nadam"
+    """The paper's adaptive update with prospective weighted momentum (APWM), which is Nadam; or plain
+    steps along the weighted mean."""
+    beta1: float = Field(0.6, ge=0, lt=1)
+    """Share of the past in m (nadam)."""
+    beta2: float = Field(0.9, ge=0, lt=1)
+    """Share of the past in v (nadam)."""
+    adaptivity: PositiveFloat = 1e-8
+    """Added to the root of v (nadam; the paper's epsilon)."""
+    correction: bool = True
+    """The paper's fine-grained gradient correction, by control variates as in SCAFFOLD; without it clients
+    run plain SGD and upload no control."""
+    control_scale: Literal["paper", "population"] = "paper"
+    """How far the buffer moves the common control c: by the weighted mean of the clients' changes, as the
+    paper prints it; or by buffer / population of that, which keeps c the mean of all clients' controls
+    where weights are uniform."""
+
+    @cached_property
+    def _step(self) -> Step:
+        if self.momentum == "none":
+            return Step(lr=self.lr)
+        adam = Adam(beta2=self.beta2, adaptivity=self.adaptivity)
+        return Step(lr=self.lr, momentum=Nesterov(beta=self.beta1), preconditioner=adam)
+
+    def start(self, model: Tensor, situation: Situation) -> State:
+        state = super().start(model, situation) | self._step.begin(model, situation)
+        if self.correction:
+            state |= {"control": torch.zeros_like(model), "population": situation.population}
+        return state
+
+    def broadcast(self, state: State) -> Vectors:
+        names = ("model", "control") if self.correction else ("model",)
+        return {name: state[name] for name in names}
+
+    def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
+        # Eqs 12 to 16: SCAFFOLD's, with h = c - c_i; K eta_l is the sum of the rates of the steps taken.
+        return ControlledRule(task, memory, lr) if self.correction else Rule(task, memory, lr)
+
+    def step(self, state: State, buffer: Sequence[Received], version: int) -> Metrics:
+        if self.weights == "cosine":
+            r, metrics = _agreement(state["model"], buffer)  # Eq. 4
+        else:
+            r, metrics = [1.0] * len(buffer), {}
+        weighted = _weighted(buffer, r, version)  # Eqs 5 and 7, and the sum of Eq. 17
+        state["model"] = self._step.move(state, weighted.mean(), weighted)  # Eqs 8 to 11, of this buffer
+        if self.correction:
+            scale = 1.0 if self.control_scale == "paper" else len(buffer) / state["population"]
+            state["control"] = state["control"] + scale * weighted.mean("control")  # Eq. 17
+        return metrics
+
+
+def _agreement(model: Tensor, buffer: Sequence[Received]) -> tuple[list[float], Metrics]:
+    """Eq. 4 with its gaps closed: r_i = max(cosine, 0); 1 if the model did not move during the trip
+    (fresh), 0 if the client did not. If nothing is left, all weigh the same. And how often that was."""
+    r: list[float] = []
+    cosines: list[float] = []
+    fresh = unchanged = 0
+    for received in buffer:
+        delta, moved = received.upload.vectors["delta"], received.start - model  # both signs turned
+        lengths = float(torch.linalg.vector_norm(moved)), float(torch.linalg.vector_norm(delta))
+        if lengths[0] == 0:
+            fresh += 1
+            r.append(1.0)
+        elif lengths[1] == 0:
+            unchanged += 1
+            r.append(0.0)
+        else:
+            cosine = float((moved * delta).sum()) / (lengths[0] * lengths[1])
+            cosines.append(cosine)
+            r.append(max(cosine, 0.0))
+    fallback = sum(r) == 0
+    if fallback:
+        r = [1.0] * len(buffer)
+    metrics = {
+        "fresh": fresh,
+        "unchanged": unchanged,
+        "negative": sum(cosine < 0 for cosine in cosines),
+        "fallback": int(fallback),
+    }
+    return r, metrics | ({"cosine": sum(cosines) / len(cosines)} if cosines else {})
+
+
+def _weighted(buffer: Sequence[Received], r: Sequence[float], version: int) -> WeightedSum:
+    """The buffer's sum with weights in proportion to r (and to each client's mass) that sum to 1."""
+    total = sum(received.member.mass * r_i for received, r_i in zip(buffer, r))
+    sums: Vectors = {}
+    members = []
+    for received, r_i in zip(buffer, r):
+        w = received.member.mass * r_i / total  # Eq. 5
+        members.append(received.member._replace(weight=w, mass=w))
+        for name, vector in received.upload.vectors.items():
+            if name in sums:
+                sums[name].add_(vector, alpha=w)  # Eq. 7
+            else:
+                sums[name] = vector * w
+    return WeightedSum(sums, tuple(members), version, divisor=1.0)

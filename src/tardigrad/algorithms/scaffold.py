@@ -1,0 +1,67 @@
+"""SCAFFOLD: "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning" (Karimireddy et al.)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from tardigrad.algorithms.algorithm import Metrics, Rule, SumOnly
+from tardigrad.core.momentum import State
+from tardigrad.core.situation import Situation
+from tardigrad.core.upload import Task, Vectors, WeightedSum
+
+
+class ControlledRule(Rule):
+    """SGD along gradient - c_i + c: what the client is known to add by itself, replaced by what all do.
+
+    c is broadcast as `control`; the client remembers its own c_i and uploads how much it changed.
+    """
+
+    def __init__(self, task: Task, memory: Vectors, lr: float) -> None:
+        super().__init__(task, memory, lr)
+        c = task.vectors["control"]
+        self.control = memory["control"] if memory else torch.zeros_like(c)  # c_i
+        self.correction = c - self.control
+
+    def direction(self, gradient: Tensor, x: Tensor) -> Tensor:
+        return gradient.add_(self.correction)  # y = y - eta_l (g - c_i + c)
+
+    def finish(self, end: Tensor, steps: int, path: float) -> Vectors:
+        delta = self.start - end
+        control = self.control
+        if path > 0:  # a learning rate that fell to 0 tells nothing of the gradient
+            control = delta / path - self.correction  # c_i - c + (x - y) / (K eta_l)
+        self.memory = {"control": control}
+        return {"delta": delta, "control": control - self.control}
+
+
+class SCAFFOLD(SumOnly):
+    """FedAvg whose clients correct their drift by control variates.
+
+    c_i is taken from the trip itself (option II), which costs no further gradient.
+    """
+
+    kind: Literal["scaffold"] = "scaffold"
+    synchronous: ClassVar[bool] = True
+    remembers: ClassVar[bool] = True
+    lr: PositiveFloat = 1.0
+    """The server's learning rate (eta_g)."""
+
+    def start(self, model: Tensor, situation: Situation) -> State:
+        state = super().start(model, situation)
+        return state | {"control": torch.zeros_like(model), "population": situation.population}
+
+    def broadcast(self, state: State) -> Vectors:
+        return {"model": state["model"], "control": state["control"]}
+
+    def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
+        return ControlledRule(task, memory, lr)
+
+    def step(self, state: State, buffer: WeightedSum) -> Metrics:
+        share = len(buffer.members) / state["population"]  # |S| / N
+        state["model"] = state["model"] - self.lr * buffer.mean()  # x = x + eta_g mean of (y - x)
+        state["control"] = state["control"] + share * buffer.mean("control")  # c = c + |S|/N mean of dc
+        return {}
