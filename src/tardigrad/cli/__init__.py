@@ -123,6 +123,8 @@ def list_kinds(
     ] = "",
 ) -> None:
     """List what a config can name, with its settings and defaults."""
+    from rich.table import Table
+
     from tardigrad.errors import ConfigError
     from tardigrad.experiments.listing import LISTS, entries
 
@@ -134,10 +136,13 @@ def list_kinds(
         raise ConfigError(f"list {what}: there is no such list; give one of {', '.join(LISTS)}")
     for entry in entries(what):
         console.print(f"[bold]{entry.kind}[/]  {_plain(entry.about)}", highlight=False)
+        settings = Table.grid(padding=(0, 2))
+        settings.add_column(style="cyan", no_wrap=True)
+        settings.add_column(max_width=34)
+        settings.add_column(style="dim")
         for name, default, meaning in entry.settings:
-            console.print(
-                f"    [cyan]{name}[/] = {_plain(default)}  [dim]{_plain(meaning)}[/]", highlight=False
-            )
+            settings.add_row(f"  {name}", _plain(default), _plain(meaning))
+        console.print(settings)
 
 
 @app.command(epilog="Example: `tardigrad schema > schema.json` (editors check TOML files against it)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from tardigrad.errors import ConfigError
+from tardigrad.learning.head import Head, MultiClass
+from tardigrad.learning.transform import Transform
 
 Examples = tuple[Tensor, Tensor]
 
@@ -51,8 +53,13 @@ class Federation:
     test: Examples | None
     """The central test set."""
     shape: tuple[int, ...]
-    """Of one example's features."""
+    """Of one example's features, as the model sees them."""
     classes: int
+    """How many outputs the model has: labels, or words of the vocabulary."""
+    head: Head = field(default_factory=MultiClass)
+    """The loss and metrics that go with these labels."""
+    transform: Transform = field(default_factory=Transform)
+    """From stored examples to what the model sees."""
 
 
 class Partitioned(Clients):

@@ -180,7 +180,8 @@ def _rows(comparison: Comparison, outcomes: list[Outcome]) -> Iterator[dict[str,
     for label in comparison.entries:
         own = [outcome for outcome in outcomes if outcome.label == label]
         errors = [outcome.error for outcome in own if outcome.error]
-        row: dict[str, Any] = {"entry": label, "failed": errors}
+        oracle = any(outcome.summary["oracle"] for outcome in own if outcome.summary)
+        row: dict[str, Any] = {"entry": label + (" (oracle)" if oracle else ""), "failed": errors}
         if not errors:
             row["reached"] = sum(outcome.reached is not None for outcome in own)
             everywhere = [outcome.reached for outcome in own if outcome.reached is not None]

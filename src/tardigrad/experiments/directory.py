@@ -52,7 +52,7 @@ class RunDirectory:
         self._acquire()
         _write(self.path / "config.toml", config.to_toml())
         self._log = self.events.open("wb")
-        self.record([{"event": "start", "schema": SCHEMA, "seed": config.seed}])
+        self._record_start(config)
 
     def reopen(self, config: Config) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Go on with a run of the same config: its snapshot, or nothing if it died before the first."""
@@ -76,8 +76,12 @@ class RunDirectory:
         self._log.truncate(length)
         self._log.seek(length)
         if snapshot is None:
-            self.record([{"event": "start", "schema": SCHEMA, "seed": config.seed}])
+            self._record_start(config)
         return snapshot
+
+    def _record_start(self, config: Config) -> None:
+        start = {"event": "start", "schema": SCHEMA, "seed": config.seed, "oracle": config.algorithm.oracle}
+        self.record([start])
 
     def record(self, events: list[Event]) -> None:
         """Append events."""

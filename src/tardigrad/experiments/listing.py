@@ -53,7 +53,9 @@ def _entry(setting: type[Setting]) -> Entry:
     if issubclass(setting, Individual):
         about += " (Needs individual uploads.)"
     rows = []
-    for name, field in setting.model_fields.items():
+    own_first = sorted(setting.model_fields, key=lambda name: name not in vars(setting)["__annotations__"])
+    for name in own_first:
+        field = setting.model_fields[name]
         if name == "kind":
             continue
         if field.is_required():

@@ -26,6 +26,7 @@ class Tally:
 
     def __init__(self, config: Config, history: list[Event]) -> None:
         self._stop = config.stop
+        self._oracle = "ORACLE" if config.algorithm.oracle else ""
         last = history[-1] if history else {}
         self.trips, self.steps = last.get("trips", 0), last.get("version", 0)
         self.time = last.get("time", 0.0)
@@ -71,6 +72,7 @@ class Tally:
             "steps": f"{self.steps:,} steps",
             "rate": f"{(self.trips - self._first) / seconds:,.0f} trips/s",
             "accuracy": "" if self.accuracy is None else f"accuracy {self.accuracy:.1%}",
+            "oracle": self._oracle,
             "staleness": f"staleness {self._staleness / max(self._accepted, 1):.1f}",
         }
 
@@ -79,7 +81,7 @@ class Bar:
     """A Rich progress bar."""
 
     def __init__(self, console: Console) -> None:
-        names = ("trips", "steps", "rate", "accuracy", "staleness")
+        names = ("trips", "steps", "rate", "accuracy", "staleness", "oracle")
         self._progress = Progress(
             SpinnerColumn(),
             BarColumn(bar_width=20),

@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.config import Config
 from tardigrad.experiments.directory import Event, RunDirectory
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head, MultiClass
+from tardigrad.learning.head import Head
 from tardigrad.learning.local import Trainer
 from tardigrad.learning.models import Model
 from tardigrad.simulation.delay import Durations
@@ -61,6 +61,8 @@ class Result:
     refused: dict[str, int]
     given_up: int
     stopped_by: str
+    oracle: bool
+    """Whether the algorithm used what only a simulation can know."""
     metrics: dict[str, float]
     """Of the last evaluation."""
     history: list[Event] = field(repr=False, default_factory=list)
@@ -76,17 +78,14 @@ class Result:
 class Simulation:
     """A config put together: data, model, planner, aggregator, engine."""
 
-    def __init__(
-        self, config: Config, federation: Federation, module: nn.Module, head: Head | None = None
-    ) -> None:
+    def __init__(self, config: Config, federation: Federation, module: nn.Module) -> None:
         clients: Clients = federation.clients
         if config.evaluation.held_out > 0:
             clients = HoldingOut(clients, config.evaluation.held_out, key(config.seed, "held out"))
-            federation = Federation(clients, federation.test, federation.shape, federation.classes)
+            federation = replace(federation, clients=clients)
         self.config = config = config.resolved(len(clients))
         assert config.pace is not None
         self.flat = FlatModule(module)
-        head = head or MultiClass()
         opening = len(clients) if config.algorithm.opening else 0
         book = Bookkeeping(config.pace, config.buffer, config.algorithm.law, opening)
         durations = Durations(config.delay, clients, config.seed)
@@ -97,9 +96,9 @@ class Simulation:
             _situation(config, clients),
             config.evaluation.model_average,
         )
-        trainer = Trainer(self.flat, head, config.algorithm, config.local)
+        trainer = Trainer(self.flat, federation.head, config.algorithm, config.local, federation.transform)
         self.executor = Inline(trainer, clients)
-        evaluator = Evaluator(self.flat, head, federation, config.evaluation, durations.factor, config.seed)
+        evaluator = Evaluator(self.flat, federation, config.evaluation, durations.factor, config.seed)
         self.engine = Engine(
             self.planner, self.aggregator, self.executor, clients, evaluator,
             config.evaluation, config.stop, config.seed,
@@ -129,6 +128,8 @@ def build(
         federation = config.data.federation(key(config.seed, "data"))
     else:
         raise ConfigError("data: name a data set in the config, or give clients in Python")
+    if head is not None:
+        federation = replace(federation, head=head)
     if model is not None:
         module = copy.deepcopy(model)
         config = config.model_copy(update={"model": None})
@@ -138,7 +139,7 @@ def build(
             module = config.model.build(federation.shape, federation.classes)
     else:
         raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
-    return Simulation(config, federation, module, head)
+    return Simulation(config, federation, module)
 
 
 def run(
@@ -240,6 +241,7 @@ def _drive(
         refused=dict(engine.refused),
         given_up=engine.given_up,
         stopped_by=stopped_by,
+        oracle=simulation.config.algorithm.oracle,
         metrics=engine.metrics,
         history=history,
         model=simulation.flat.state_dict(simulation.model),

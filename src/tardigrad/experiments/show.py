@@ -22,9 +22,11 @@ def show_summary(summary: dict[str, Any], console: Console, title: str = "") -> 
     table.add_column(style="cyan")
     table.add_column()
     for name, value in summary.items():
-        if name == "metrics":
+        if name == "metrics" or (name == "oracle" and not value):
             continue
-        if isinstance(value, float):
+        if name == "oracle":
+            text = "yes: it used the simulated future, which no real run can"
+        elif isinstance(value, float):
             text = f"{value:.4g}" if name != "virtual_time" else f"{value:,.2f}"
         elif isinstance(value, dict):
             text = ", ".join(f"{reason}: {count:,}" for reason, count in value.items()) or "none"

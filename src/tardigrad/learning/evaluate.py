@@ -6,16 +6,27 @@ import torch
 from torch import Tensor
 
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head
+from tardigrad.learning.head import Head, Outputs
+from tardigrad.learning.transform import Transform
 
 
 def evaluate(
-    flat: FlatModule, head: Head, vector: Tensor, features: Tensor, labels: Tensor, batch_size: int = 1024
+    flat: FlatModule,
+    head: Head,
+    vector: Tensor,
+    features: Tensor,
+    labels: Tensor,
+    transform: Transform | None = None,
+    batch_size: int = 1024,
 ) -> dict[str, float]:
-    """Loss and metrics of `vector` on these examples. Leaves torch's random state as it was."""
-    module = flat.module
-    module.eval()
+    """Loss and metrics of `vector` on these examples, batch by batch."""
+    transform = transform or Transform()
+
+    def outputs() -> Outputs:
+        for x, y in zip(features.split(batch_size), labels.split(batch_size)):
+            yield flat.module(transform.evaluate(x)), y
+
+    flat.module.eval()
     with torch.inference_mode():
         flat.vector.copy_(vector)
-        outputs = torch.cat([module(batch) for batch in features.split(batch_size)])
-        return head.metrics(outputs, labels)
+        return head.metrics(outputs())

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
 import torch.nn.functional as F
 from torch import Tensor
+
+Outputs = Iterable[tuple[Tensor, Tensor]]
+"""A model's outputs and the labels, batch after batch."""
 
 
 class Head(ABC):
@@ -16,8 +20,8 @@ class Head(ABC):
         """Mean loss of a minibatch."""
 
     @abstractmethod
-    def metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-        """Metrics over a whole evaluation set; always `loss` and `accuracy`."""
+    def metrics(self, outputs: Outputs) -> dict[str, float]:
+        """Metrics over a whole evaluation set: always `loss`, and `accuracy` where it has a meaning."""
 
 
 class MultiClass(Head):
@@ -26,8 +30,10 @@ class MultiClass(Head):
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(outputs, labels)
 
-    def metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-        return {
-            "loss": float(F.cross_entropy(outputs, labels)),
-            "accuracy": float((outputs.argmax(dim=1) == labels).double().mean()),
-        }
+    def metrics(self, outputs: Outputs) -> dict[str, float]:
+        loss, right, examples = 0.0, 0, 0
+        for scores, labels in outputs:
+            loss += float(F.cross_entropy(scores, labels, reduction="sum"))
+            right += int((scores.argmax(dim=1) == labels).sum())
+            examples += len(labels)
+        return {"loss": loss / examples, "accuracy": right / examples}

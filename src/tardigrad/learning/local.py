@@ -16,6 +16,7 @@ from tardigrad.errors import RunError
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import Head
 from tardigrad.learning.schedule import ConstantRate, Schedule
+from tardigrad.learning.transform import Transform
 
 Examples = tuple[Tensor, Tensor]
 """Features and labels of one client, first dimension the example."""
@@ -64,11 +65,19 @@ class Local(Setting):
 class Trainer:
     """One scratch module, used for trip after trip."""
 
-    def __init__(self, flat: FlatModule, head: Head, algorithm: Algorithm, local: Local) -> None:
+    def __init__(
+        self,
+        flat: FlatModule,
+        head: Head,
+        algorithm: Algorithm,
+        local: Local,
+        transform: Transform | None = None,
+    ) -> None:
         self.flat = flat
         self.head = head
         self.algorithm = algorithm
         self.local = local
+        self.transform = transform or Transform()
         self._draws_globally: bool | None = None  # does the module use torch's global generator?
 
     def train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
@@ -94,7 +103,7 @@ class Trainer:
             return self._train(task, memory, examples, seed)
 
     def _train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
-        local, module, loss_of = self.local, self.flat.module, self.head.loss
+        local, module, loss_of, prepare = self.local, self.flat.module, self.head.loss, self.transform.train
         x, gradient = self.flat.vector, self.flat.gradient
         features, labels = examples
         generator = torch.Generator().manual_seed(seed)
@@ -105,7 +114,7 @@ class Trainer:
         steps, path, total_loss = 0, 0.0, 0.0
         for batch in local.minibatches(len(labels), generator):
             gradient.zero_()
-            loss = loss_of(module(features[batch]), labels[batch])
+            loss = loss_of(module(prepare(features[batch], generator)), labels[batch])
             loss.backward()
             with torch.no_grad():
                 if local.weight_decay:

@@ -14,7 +14,6 @@ from tardigrad.data.clients import Examples, Federation
 from tardigrad.errors import RunError
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head
 from tardigrad.simulation.draws import key
 
 
@@ -51,13 +50,12 @@ class Evaluator:
     def __init__(
         self,
         flat: FlatModule,
-        head: Head,
         federation: Federation,
         settings: Evaluation,
         slowness: Callable[[int], float],
         seed: int,
     ) -> None:
-        self._flat, self._head, self._test = flat, head, federation.test
+        self._flat, self._federation = flat, federation
         self._own: list[tuple[float, Examples]] = []
         """Slowness and held-out examples of the clients that are asked."""
         if settings.held_out > 0:
@@ -72,8 +70,8 @@ class Evaluator:
     def __call__(self, vector: Tensor, version: int) -> dict[str, float]:
         """Metrics of this model; a RunError if it has diverged."""
         metrics: dict[str, float] = {}
-        if self._test is not None:
-            metrics |= evaluate(self._flat, self._head, vector, *self._test)
+        if self._federation.test is not None:
+            metrics |= self._evaluate(vector, self._federation.test)
         if self._own:
             metrics |= self._on_clients(vector)
         for name, value in metrics.items():
@@ -84,10 +82,12 @@ class Evaluator:
                 )
         return metrics
 
+    def _evaluate(self, vector: Tensor, examples: Examples) -> dict[str, float]:
+        of = self._federation
+        return evaluate(self._flat, of.head, vector, *examples, of.transform)
+
     def _on_clients(self, vector: Tensor) -> dict[str, float]:
-        scores = np.array(
-            [evaluate(self._flat, self._head, vector, *own)["accuracy"] for _, own in self._own]
-        )
+        scores = np.array([self._evaluate(vector, own)["accuracy"] for _, own in self._own])
         slowness = np.array([slow for slow, _ in self._own])
         metrics = {
             "client_accuracy": float(scores.mean()),
@@ -98,6 +98,6 @@ class Evaluator:
         if len(fast) and len(slow):  # only where devices differ
             metrics["client_accuracy_fast"] = float(fast.mean())
             metrics["client_accuracy_slow"] = float(slow.mean())
-        if self._test is None:
+        if self._federation.test is None:
             metrics["accuracy"] = metrics["client_accuracy"]
         return metrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from math import inf
 from typing import Any, ClassVar
 
@@ -46,15 +46,15 @@ class Starts:
         """A trip has ended: there may be room again."""
         self._blocked = False
 
-    def choose(self) -> int | None:
-        """A random client that may start now, or nobody."""
+    def choose(self, but: Container[int] = ()) -> int | None:
+        """A random client that may start now, and is not one of `but`; or nobody."""
         objection, trip = self.book.objection, self.book.next_trip
         for draws in self._choices:
             client = int(draws[trip] * self.population)
-            if objection(client) is None:
+            if objection(client) is None and client not in but:
                 return client
         # crowded: look through all of them
-        eligible = [client for client in range(self.population) if objection(client) is None]
+        eligible = [c for c in range(self.population) if objection(c) is None and c not in but]
         return eligible[int(self._choices[0][trip] * len(eligible))] if eligible else None
 
     def state(self) -> dict[str, Any]:
@@ -68,6 +68,23 @@ class Starts:
 
 class ClosedLoop(Starts):
     """As many at work as the pace allows: asynchronous, a synchronous cohort, or tasks that queue."""
+
+    def clients(self, time: float) -> Iterator[tuple[int, float | None]]:
+        return self._queue() if self.book.pace.queues else super().clients(time)
+
+    def _queue(self) -> Iterator[tuple[int, float | None]]:
+        """Who is at work may be drawn too, but nobody twice at once, unless more are drawn than there are."""
+        drawn: set[int] = set()
+        for _ in range(self.book.room()):
+            client = self.choose(drawn)
+            if client is None:
+                drawn.clear()
+                client = self.choose()
+            if client is None:
+                self._blocked = True
+                return
+            drawn.add(client)
+            yield client, None
 
 
 class OpenLoop(Starts):
