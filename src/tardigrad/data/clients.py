@@ -17,6 +17,8 @@ from tardigrad.learning.head import Head, MultiClass
 from tardigrad.learning.transform import Transform
 
 Examples = tuple[Tensor, Tensor]
+Indexed = tuple[Tensor, Tensor, Tensor | None]
+"""Features and labels, and which of them are meant (nothing: all)."""
 
 
 class Clients(ABC):
@@ -35,6 +37,10 @@ class Clients(ABC):
     @abstractmethod
     def load(self, client: int) -> Examples:
         """Features and labels that this client trains on."""
+
+    def indexed(self, client: int) -> Indexed:
+        """The same without a copy, where it is part of something larger."""
+        return *self.load(client), None
 
     def held_out(self, client: int) -> Examples | None:
         """Features and labels that this client keeps for evaluation, if it does."""
@@ -79,6 +85,9 @@ class Partitioned(Clients):
         part = self._parts[client]
         return self._features[part], self._labels[part]
 
+    def indexed(self, client: int) -> Indexed:
+        return self._features, self._labels, self._parts[client]
+
 
 class HoldingOut(Clients):
     """Other clients, each of which keeps a random share of its examples for evaluation."""
@@ -102,9 +111,13 @@ class HoldingOut(Clients):
         return self._clients.examples(client) - self._kept(client)
 
     def load(self, client: int) -> Examples:
-        features, labels = self._clients.load(client)
-        part = self._order(client)[self._kept(client) :]
+        features, labels, part = self.indexed(client)
         return features[part], labels[part]
+
+    def indexed(self, client: int) -> Indexed:
+        features, labels, part = self._clients.indexed(client)
+        order = self._order(client)[self._kept(client) :]
+        return features, labels, order if part is None else part[order]
 
     def held_out(self, client: int) -> Examples | None:
         kept = self._kept(client)

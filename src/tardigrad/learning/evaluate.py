@@ -24,7 +24,7 @@ def evaluate(
 
     def outputs() -> Outputs:
         for x, y in zip(features.split(batch_size), labels.split(batch_size)):
-            yield flat.module(transform.evaluate(x)), y
+            yield flat.module(flat.prepared(transform.evaluate(x))), y
 
     flat.module.eval()
     with torch.inference_mode():

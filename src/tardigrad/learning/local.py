@@ -14,12 +14,13 @@ from tardigrad.core.setting import Setting
 from tardigrad.core.upload import Task, Upload, Vectors
 from tardigrad.errors import RunError
 from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.gradient import Gradient
 from tardigrad.learning.head import Head
 from tardigrad.learning.schedule import ConstantRate, Schedule
 from tardigrad.learning.transform import Transform
 
-Examples = tuple[Tensor, Tensor]
-"""Features and labels of one client, first dimension the example."""
+Examples = tuple[Tensor, Tensor, Tensor | None]
+"""Features and labels, first dimension the example, and which of them are the client's (nothing: all)."""
 
 
 class Local(Setting):
@@ -78,6 +79,7 @@ class Trainer:
         self.algorithm = algorithm
         self.local = local
         self.transform = transform or Transform()
+        self._gradient = Gradient(flat, head)
         self._draws_globally: bool | None = None  # does the module use torch's global generator?
 
     def train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
@@ -103,19 +105,19 @@ class Trainer:
             return self._train(task, memory, examples, seed)
 
     def _train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
-        local, module, loss_of, prepare = self.local, self.flat.module, self.head.loss, self.transform.train
+        local, prepare, prepared = self.local, self.transform.train, self.flat.prepared
         x, gradient = self.flat.vector, self.flat.gradient
-        features, labels = examples
+        features, labels, index = examples
+        count = len(labels) if index is None else len(index)
         generator = torch.Generator().manual_seed(seed)
         rule = self.algorithm.rule(task, memory, local.lr * local.schedule.factor(task.version))
-        module.train()
+        self.flat.module.train()
         with torch.no_grad():
             x.copy_(rule.start)
         steps, path, total_loss = 0, 0.0, 0.0
-        for batch in local.minibatches(len(labels), generator):
-            gradient.zero_()
-            loss = loss_of(module(prepare(features[batch], generator)), labels[batch])
-            loss.backward()
+        for batch in local.minibatches(count, generator):
+            chosen = batch if index is None else index[batch]
+            loss = self._gradient(prepared(prepare(features[chosen], generator)), labels[chosen])
             with torch.no_grad():
                 if local.weight_decay:
                     gradient.add_(x, alpha=local.weight_decay)
@@ -125,7 +127,7 @@ class Trainer:
                 x.sub_(rule.direction(gradient, x), alpha=lr)
             steps += 1
             path += lr
-            total_loss += loss.item()
+            total_loss += loss
         if not math.isfinite(total_loss):
             raise RunError(
                 f"trip {task.trip} of client {task.client}: the training loss is not finite; "
@@ -133,4 +135,4 @@ class Trainer:
             )
         with torch.no_grad():
             vectors = rule.finish(x, steps, path)
-        return Upload(vectors, len(labels), steps, total_loss / steps), rule.memory
+        return Upload(vectors, count, steps, total_loss / steps), rule.memory

@@ -50,7 +50,7 @@ class Inline:
 
     def result(self, trip: int) -> tuple[Upload, Vectors]:
         job = self._jobs.pop(trip)
-        return self._trainer.train(job.task, job.memory, self._clients.load(job.client), job.seed)
+        return self._trainer.train(job.task, job.memory, self._clients.indexed(job.client), job.seed)
 
     def close(self) -> None:
         self._jobs.clear()

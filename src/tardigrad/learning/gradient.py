@@ -1,0 +1,87 @@
+"""Loss and gradient of a minibatch: eager, or from a graph traced once, which gives the same bits faster.
+
+For small models most of the time goes into dispatching Python calls, not into arithmetic. Tracing the
+gradient once for each batch shape and running the traced operations on the flat vector's views saves
+that. It is used only where it gives the same bits as the eager gradient, so that whether and when a shape
+was traced never shows in a result.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.head import Head
+
+TRACE_AFTER = 2000
+"""Tracing costs up to two seconds (most of it once) and saves a tenth of a millisecond a step."""
+
+Shape = tuple[torch.Size, torch.dtype, torch.Size, torch.dtype]
+Graph = Callable[..., tuple[Tensor, ...]]
+
+
+class Gradient:
+    """Computes the loss of a minibatch and leaves its gradient in `flat.gradient`."""
+
+    def __init__(self, flat: FlatModule, head: Head, trace: bool = True) -> None:
+        self._flat, self._head = flat, head
+        # where convolutions do the work there is nothing to save (measured: 0.95 to 1.05)
+        self._trace = trace and not any(isinstance(m, nn.modules.conv._ConvNd) for m in flat.module.modules())
+        self._seen: Counter[Shape] = Counter()
+        self._graphs: dict[Shape, Graph | None] = {}
+
+    def __call__(self, features: Tensor, labels: Tensor) -> float:
+        """The loss; the gradient is in `flat.gradient` afterwards."""
+        if self._trace:
+            shape = (features.shape, features.dtype, labels.shape, labels.dtype)
+            graph = self._graphs.get(shape)
+            if graph is not None:
+                with torch.inference_mode():
+                    loss, *slopes = graph(self._flat.values, features, labels)
+                    torch._foreach_copy_(self._flat.slopes, slopes)
+                return loss.item()
+            if shape not in self._graphs:
+                self._seen[shape] += 1
+                if self._seen[shape] == TRACE_AFTER:
+                    self._graphs[shape] = self._traced(features, labels)
+        return self._eager(features, labels)
+
+    def _eager(self, features: Tensor, labels: Tensor) -> float:
+        self._flat.gradient.zero_()
+        loss = self._head.loss(self._flat.module(features), labels)
+        loss.backward()
+        return loss.item()
+
+    def _traced(self, features: Tensor, labels: Tensor) -> Graph | None:
+        """A graph for this shape, or nothing if the module cannot be traced to the same bits."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        flat, head, names = self._flat, self._head, self._flat.names
+
+        def loss_and_slopes(values: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+            def loss(values: list[Tensor]) -> Tensor:
+                return head.loss(functional_call(flat.module, dict(zip(names, values)), (x,)), y)
+
+            slopes, value = torch.func.grad_and_value(loss)(values)
+            return value, *slopes
+
+        before = torch.get_rng_state()
+        try:
+            graph: Graph = make_fx(loss_and_slopes)(flat.values, features, labels)
+            expected_loss = self._eager(features, labels)
+            expected = [slope.clone() for slope in flat.slopes]
+            if not torch.equal(before, torch.get_rng_state()):
+                return None  # it draws random numbers: leave it alone
+            with torch.inference_mode():
+                loss, *slopes = graph(flat.values, features, labels)
+        except Exception:  # whatever a user's module does that tracing cannot follow
+            return None
+        finally:
+            torch.set_rng_state(before)
+        same = loss.item() == expected_loss and all(torch.equal(a, b) for a, b in zip(slopes, expected))
+        return graph if same else None
