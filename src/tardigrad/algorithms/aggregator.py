@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -56,7 +57,8 @@ class Aggregator:
         member = Member(delivery.start_version, delivery.staleness, delivery.weight, delivery.mass)
         self._members.append(member)
         if isinstance(self.algorithm, Individual):
-            self._received.append(Received(upload, member, start))
+            own = {name: vector.clone() for name, vector in upload.vectors.items()}  # the driver reuses its
+            self._received.append(Received(replace(upload, vectors=own), member, start))
             return
         for name, vector in upload.vectors.items():
             if name in self._sums:
@@ -74,9 +76,7 @@ class Aggregator:
             metrics = self.algorithm.step(self.state, self._received, self.version)
         else:
             divisor = sum(member.mass for member in members)
-            metrics = self.algorithm.step(
-                self.state, WeightedSum(self._sums, members, self.version, divisor)
-            )
+            metrics = self.algorithm.step(self.state, WeightedSum(self._sums, members, self.version, divisor))
         self.version += 1
         self._sums, self._received, self._members = {}, [], []
         if self.model_average is not None:

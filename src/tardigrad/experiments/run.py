@@ -29,8 +29,9 @@ from tardigrad.simulation.delay import Durations
 from tardigrad.simulation.draws import key
 from tardigrad.simulation.engine import Engine
 from tardigrad.simulation.evaluation import Evaluator
-from tardigrad.simulation.executor import Inline
+from tardigrad.simulation.executor import Executor, Inline
 from tardigrad.simulation.planner import Planner
+from tardigrad.simulation.processes import Processes
 
 
 class Observer(Protocol):
@@ -78,7 +79,7 @@ class Result:
 class Simulation:
     """A config put together: data, model, planner, aggregator, engine."""
 
-    def __init__(self, config: Config, federation: Federation, module: nn.Module) -> None:
+    def __init__(self, config: Config, federation: Federation, module: nn.Module, workers: int = 0) -> None:
         clients: Clients = federation.clients
         if config.evaluation.held_out > 0:
             clients = HoldingOut(clients, config.evaluation.held_out, key(config.seed, "held out"))
@@ -97,7 +98,9 @@ class Simulation:
             config.evaluation.model_average,
         )
         trainer = Trainer(self.flat, federation.head, config.algorithm, config.local, federation.transform)
-        self.executor = Inline(trainer, clients)
+        self.executor: Executor = Inline(trainer, clients)
+        if workers:
+            self.executor = Processes(trainer, clients, workers)
         evaluator = Evaluator(self.flat, federation, config.evaluation, durations.factor, config.seed)
         self.engine = Engine(
             self.planner, self.aggregator, self.executor, clients, evaluator,
@@ -116,6 +119,7 @@ def build(
     clients: Mapping[Hashable, Any] | None = None,
     test: Any | None = None,
     head: Head | None = None,
+    workers: int = 0,
 ) -> Simulation:
     """Put a simulation together from a config, with one's own model, data and loss where given."""
     if model is not None and not isinstance(model, nn.Module):
@@ -139,7 +143,7 @@ def build(
             module = config.model.build(federation.shape, federation.classes)
     else:
         raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
-    return Simulation(config, federation, module)
+    return Simulation(config, federation, module, workers)
 
 
 def run(
@@ -151,6 +155,7 @@ def run(
     head: Head | None = None,
     out: Path | str | None = None,
     resume: bool = False,
+    workers: int = 0,
     snapshot_seconds: float = 30.0,
     observers: tuple[Observer, ...] = (),
     **settings: Any,
@@ -166,7 +171,7 @@ def run(
     """
     config = Config(**settings) if config is None else config.model_copy(update=settings)
     with _one_thread():
-        simulation = build(config, model, clients, test, head)
+        simulation = build(config, model, clients, test, head, workers)
         if out is None:
             return _drive(simulation, None, None, snapshot_seconds, observers)
         directory = RunDirectory(Path(out))

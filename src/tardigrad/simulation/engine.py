@@ -48,9 +48,12 @@ class Engine:
         self._broadcasts: dict[int, Vectors] = {}  # by version, while somebody may start from it
         self._starting: Counter[int] = Counter()  # trips by version that were not submitted yet
         self._tasks: dict[int, Task] = {}  # submitted, not committed
-        self._waiting: list[Delivery] = []  # planned, not submitted
-        self._memories: dict[int, Vectors] = {}
+        self._using: Counter[int] = Counter()  # by version, trips of which the values are still needed
+        self._in_buffer: list[int] = []  # versions that uploads in the buffer started from
+        self._for_version: dict[int, list[Delivery]] = {}  # planned, waiting for their version
+        self._for_client: dict[int, deque[Delivery]] = {}  # waiting for what their client remembers
         self._training: set[int] = set()  # clients of submitted trips
+        self._memories: dict[int, Vectors] = {}
         self._losses: list[float] = []  # training losses of the uploads in the buffer
         self.time = 0.0
         self.trips = 0
@@ -60,7 +63,7 @@ class Engine:
         """Of the last evaluation."""
         self._evaluated = -1  # the version of the last evaluation
         self._resumed = False
-        self._broadcasts[0] = aggregator.broadcast()
+        self._publish()
 
     @property
     def version(self) -> int:
@@ -120,37 +123,55 @@ class Engine:
         elif isinstance(item, Delivery):
             if item.accepted:
                 self._ahead += 1
-                self._waiting.append(item)
-                self._submit_ready()
+                if _start(item) in self._broadcasts:
+                    self._version_exists(item)
+                else:
+                    self._for_version.setdefault(_start(item), []).append(item)
             else:
                 self._starting[_start(item)] -= 1
 
-    def _submit_ready(self) -> None:
-        """Submit the waiting trips whose inputs exist, in the order they will be committed."""
-        waiting: list[Delivery] = []
-        earlier: set[int] = set()  # clients with an earlier trip that still waits
-        for item in self._waiting:
-            client, version = _client(item), _start(item)
-            ready = version in self._broadcasts
-            if self._remembers:
-                ready = ready and client not in earlier and client not in self._training
-                earlier.add(client)
-            if not ready:
-                waiting.append(item)
-                continue
-            self._starting[version] -= 1
-            task = Task(item.trip, client, version, self._broadcasts[version], float(item.staleness or 0))
-            self._tasks[item.trip] = task
-            self._training.add(client)
-            memory = self._memories.get(client, {})
-            self._executor.submit(Job(task, client, memory, key(self._seed, "trip", item.trip)))
-        self._waiting = waiting
+    def _version_exists(self, item: Delivery) -> None:
+        """Submit a trip whose version exists, unless its client must first hear of an earlier one."""
+        client = _client(item)
+        if self._remembers and client in self._training:
+            self._for_client.setdefault(client, deque()).append(item)
+        else:
+            self._submit(item)
+
+    def _submit(self, item: Delivery) -> None:
+        client, version = _client(item), _start(item)
+        self._starting[version] -= 1
+        self._using[version] += 1
+        self._training.add(client)
+        task = Task(item.trip, client, version, self._broadcasts[version], float(item.staleness or 0))
+        self._tasks[item.trip] = task
+        seed = key(self._seed, "trip", item.trip)
+        memory = self._memories.get(client, {})
+        self._executor.submit(Job(item.time, task, client, memory, seed))
+
+    def _client_returned(self, client: int) -> None:
+        """What the client remembers is committed: its next trip may be trained."""
+        self._training.discard(client)
+        waiting = self._for_client.get(client)
+        if waiting:
+            self._submit(waiting.popleft())
+            if not waiting:
+                del self._for_client[client]
+
+    def _publish(self) -> None:
+        """Make the newest version available, and submit the trips that waited for it."""
+        self._broadcasts[self.version] = self._executor.publish(self.version, self._aggregator.broadcast())
+        for item in self._for_version.pop(self.version, []):
+            self._version_exists(item)
+        self._forget_versions()
 
     def _forget_versions(self) -> None:
-        """Let go of broadcasts that nobody will start from any more."""
+        """Let go of versions that nobody will start from any more."""
         open_version = self._planner.book.version
-        for version in [v for v in self._broadcasts if v < open_version and self._starting[v] <= 0]:
-            del self._broadcasts[version], self._starting[version]
+        for version in [v for v in self._broadcasts if v < open_version]:
+            if self._starting[version] <= 0 and self._using[version] <= 0:
+                self._executor.withdraw(version)
+                del self._broadcasts[version], self._starting[version], self._using[version]
 
     # -- committing ------------------------------------------------------------------------------
 
@@ -184,13 +205,12 @@ class Engine:
             upload, memory = self._executor.result(item.trip)
             task = self._tasks.pop(item.trip)
             self._aggregator.add(item, upload, task.vectors["model"])
+            self._in_buffer.append(task.version)
             self._losses.append(upload.loss)
+            self._ahead -= 1
             if self._remembers:
                 self._memories[client] = memory
-            self._ahead -= 1
-            self._training.discard(client)
-            if self._remembers:
-                self._submit_ready()
+            self._client_returned(client)
         else:
             assert item.reason is not None
             self.refused[item.reason] += 1
@@ -203,9 +223,10 @@ class Engine:
 
     def _step(self) -> Event:
         metrics = self._aggregator.step()
-        self._broadcasts[self.version] = self._aggregator.broadcast()
-        self._submit_ready()
-        self._forget_versions()
+        for version in self._in_buffer:
+            self._using[version] -= 1
+        self._in_buffer = []
+        self._publish()
         losses, self._losses = self._losses, []
         loss = sum(losses) / len(losses) if losses else None
         return {"event": "step"} | self._where() | {"training_loss": loss} | metrics
@@ -223,8 +244,7 @@ class Engine:
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that is needed to go on exactly: tensors, and the rest as JSON."""
         tensors, aggregator = self._aggregator.snapshot()
-        kept = dict(self._broadcasts) | {task.version: task.vectors for task in self._tasks.values()}
-        for version, vectors in kept.items():
+        for version, vectors in self._broadcasts.items():
             tensors |= {f"broadcast/{version}/{name}": v for name, v in vectors.items()}
         for client, vectors in self._memories.items():
             tensors |= {f"memory/{client}/{name}": v for name, v in vectors.items()}
@@ -232,6 +252,7 @@ class Engine:
             "aggregator": aggregator,
             "planner": self._planner.state(),
             "plan": [[type(item).__name__, *_flat(item)] for item in self._plan],
+            "in_buffer": self._in_buffer,
             "losses": self._losses,
             "time": self.time,
             "trips": self.trips,
@@ -245,7 +266,14 @@ class Engine:
         """Go on from `snapshot()`."""
         self._aggregator.restore(tensors, document["aggregator"])
         self._planner.restore(document["planner"])
-        self._broadcasts = _grouped("broadcast/", tensors)
+        for version in self._broadcasts:
+            self._executor.withdraw(version)
+        self._broadcasts = {
+            version: self._executor.publish(version, vectors)
+            for version, vectors in _grouped("broadcast/", tensors).items()
+        }
+        self._in_buffer = document["in_buffer"]
+        self._using = Counter(self._in_buffer)
         self._memories = _grouped("memory/", tensors)
         self._losses = document["losses"]
         self.time, self.trips, self.given_up = document["time"], document["trips"], document["given_up"]

@@ -14,6 +14,8 @@ from tardigrad.learning.local import Trainer
 class Job:
     """One trip to train: all its inputs exist."""
 
+    time: float
+    """When it arrives: results are asked for in this order."""
     task: Task
     client: int
     memory: Vectors
@@ -26,11 +28,17 @@ class Executor(Protocol):
     ahead: int
     """How many trips it wants planned ahead of the one that is committed."""
 
+    def publish(self, version: int, vectors: Vectors) -> Vectors:
+        """A version exists: the same vectors, where the executor wants to have them."""
+
+    def withdraw(self, version: int) -> None:
+        """Nobody needs this version any more."""
+
     def submit(self, job: Job) -> None:
         """A job is ready; train it some time before its result is asked for."""
 
     def result(self, trip: int) -> tuple[Upload, Vectors]:
-        """The upload of a submitted trip, and what its client would remember."""
+        """The upload of a submitted trip, and what its client would remember. Valid until the next call."""
 
     def close(self) -> None:
         """No more results will be asked for."""
@@ -44,6 +52,12 @@ class Inline:
     def __init__(self, trainer: Trainer, clients: Clients) -> None:
         self._trainer, self._clients = trainer, clients
         self._jobs: dict[int, Job] = {}
+
+    def publish(self, version: int, vectors: Vectors) -> Vectors:
+        return vectors
+
+    def withdraw(self, version: int) -> None:
+        pass
 
     def submit(self, job: Job) -> None:
         self._jobs[job.task.trip] = job

@@ -1,0 +1,270 @@
+"""Training in several processes on one machine, one thread each.
+
+Workers are forked, so they have the data and the module without a copy. Versions and uploads pass through
+shared memory, once; small messages go through pipes, several trips in one. Jobs are trained in the order in
+which they will be committed, only so far ahead that nobody runs dry: what is kept for long is versions,
+which many trips share, not uploads. A worker that dies or hangs is replaced and its jobs run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import heapq
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+import torch
+
+from tardigrad.core.upload import Task, Upload, Vectors
+from tardigrad.data.clients import Clients
+from tardigrad.errors import RunError, TardigradError
+from tardigrad.learning.local import Trainer
+from tardigrad.simulation.executor import Job
+from tardigrad.simulation.shared import Layout, Slots, packed_size
+
+CHUNK_SECONDS = 0.005
+"""Trips that take so long together go in one message."""
+QUEUE_SECONDS = 0.05
+"""So much work lies ready at each worker, for the engine is away that long when it evaluates."""
+SILENCE_SECONDS = 60.0
+"""A worker that says nothing for so long, and 50 times its mean trip, is taken to hang."""
+TRIES = 3
+MOST_QUEUED = 128
+
+Order = tuple[int, int, int, int, float | None, int, Layout, int, Layout]
+"""trip, client, version, version slot, staleness, seed, version layout, upload slot, memory layout."""
+Reply = tuple[int, Layout, Layout, int, int, float, float] | tuple[int, str]
+"""trip, upload layout, memory layout, examples, steps, loss, seconds; or trip and what went wrong."""
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    jobs: dict[int, Job] = field(default_factory=dict)
+    """Given to it, not answered, by trip."""
+    heard: float = field(default_factory=time.monotonic)
+
+
+class Processes:
+    """Trains trips in worker processes."""
+
+    def __init__(self, trainer: Trainer, clients: Clients, workers: int) -> None:
+        self._trainer, self._clients = trainer, clients
+        self.ahead = 4 * MOST_QUEUED * workers
+        self._count = workers
+        self._context = multiprocessing.get_context("fork")
+        self._workers: list[_Worker] = []
+        self._versions: Slots | None = None
+        self._published: dict[int, tuple[int, Layout]] = {}
+        vector = trainer.flat.vector.numel() * trainer.flat.vector.element_size()
+        self._memory_size = (
+            4 * vector + 4096
+        )  # of a slot for memory that goes in; what comes out is behind it
+        self._uploads = Slots(2 * self._memory_size + 4 * vector, 8 * MOST_QUEUED * workers)
+        self._upload_slots: dict[int, int] = {}
+        self._ready: list[tuple[float, int]] = []  # (arrival, trip), not given to a worker yet
+        self._jobs: dict[int, Job] = {}
+        self._results: dict[int, tuple[Upload, Vectors] | str] = {}
+        self._tries: dict[int, int] = {}
+        self._last: int | None = None  # the trip whose slot the engine is done with at the next call
+        self._seconds = 0.0  # of a mean trip
+
+    # -- versions --------------------------------------------------------------------------------
+
+    def publish(self, version: int, vectors: Vectors) -> Vectors:
+        if self._versions is None:
+            self._versions = Slots(packed_size(vectors), 4096)
+        slot = self._versions.take()
+        if slot is None:
+            raise RunError(
+                f"{len(self._published)} versions are in use at once, which is more than shared memory "
+                "has room for; set buffer.staleness_bound, or run with one worker"
+            )
+        layout = self._versions.pack(slot, vectors)
+        assert layout is not None, "all versions have the same vectors"
+        self._published[version] = (slot, layout)
+        return self._versions.unpack(slot, layout)
+
+    def withdraw(self, version: int) -> None:
+        assert self._versions is not None
+        slot, _ = self._published.pop(version)
+        self._versions.give_back(slot)
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def submit(self, job: Job) -> None:
+        trip = job.task.trip
+        self._jobs[trip] = job
+        heapq.heappush(self._ready, (job.time, trip))
+
+    def result(self, trip: int) -> tuple[Upload, Vectors]:
+        if self._last is not None:
+            self._uploads.give_back(self._upload_slots.pop(self._last))
+            self._last = None
+        self._assign(needed=trip)
+        while trip not in self._results:
+            self._listen()
+            self._assign(needed=trip)
+        result = self._results.pop(trip)
+        if isinstance(result, str):
+            raise RunError(result)
+        self._last = trip
+        return result
+
+    def _queue_length(self) -> int:
+        """How many jobs a worker should have lying ready."""
+        return max(2, min(MOST_QUEUED, int(QUEUE_SECONDS / self._seconds))) if self._seconds else 2
+
+    def _assign(self, needed: int) -> None:
+        """Give ready jobs to workers that run low, the earliest first."""
+        if not self._workers:
+            gc.freeze()  # what exists now is not looked at again by the workers' collectors
+            self._workers = [self._start() for _ in range(self._count)]
+        length = self._queue_length()
+        chunk = max(1, min(length // 2, int(CHUNK_SECONDS / self._seconds))) if self._seconds else 1
+        window = 3 * length * self._count  # trained and not committed, at most
+        for worker in sorted(self._workers, key=lambda w: len(w.jobs)):
+            room = length - len(worker.jobs)
+            if room < chunk and needed not in self._jobs:
+                continue
+            batch: list[Job] = []
+            while self._ready and len(batch) < room:
+                trip = self._ready[0][1]
+                if len(self._results) + sum(len(w.jobs) for w in self._workers) >= window and trip != needed:
+                    break
+                heapq.heappop(self._ready)
+                batch.append(self._jobs.pop(trip))
+            self._send(worker, batch)
+
+    def _send(self, worker: _Worker, batch: list[Job]) -> None:
+        if not batch:
+            return
+        if not worker.jobs:
+            worker.heard = time.monotonic()
+        orders = [self._order(job) for job in batch]
+        worker.jobs.update((job.task.trip, job) for job in batch)
+        with contextlib.suppress(BrokenPipeError):  # it died: found out when it is listened to
+            worker.pipe.send(orders)
+
+    def _order(self, job: Job) -> Order:
+        task = job.task
+        slot = self._uploads.take()
+        assert slot is not None, "the window is smaller than the number of slots"
+        self._upload_slots[task.trip] = slot
+        memory = self._uploads.pack(slot, job.memory)
+        assert memory is not None, "a client remembers at most four vectors"
+        version_slot, layout = self._published[task.version]
+        assert isinstance(task.client, int)
+        trip, client, version = task.trip, task.client, task.version
+        return trip, client, version, version_slot, task.staleness, job.seed, layout, slot, memory
+
+    # -- workers ---------------------------------------------------------------------------------
+
+    def _start(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=self._work, args=(theirs, ours), daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def _listen(self) -> None:
+        """Wait until a worker has something to say, has died, or has been silent for too long."""
+        pipes = {worker.pipe: worker for worker in self._workers}
+        for pipe in wait(list(pipes), timeout=1.0):
+            worker = pipes[pipe]  # type: ignore[index]
+            try:
+                for reply in worker.pipe.recv():
+                    self._take(worker, reply)
+            except (EOFError, OSError):
+                self._replace(worker, "died")
+        now = time.monotonic()
+        patience = max(SILENCE_SECONDS, 50 * self._seconds)
+        for worker in self._workers:
+            if worker.jobs and now - worker.heard > patience:
+                self._replace(worker, f"said nothing for {patience:.0f} seconds")
+
+    def _take(self, worker: _Worker, reply: Reply) -> None:
+        worker.heard = time.monotonic()
+        trip = reply[0]
+        worker.jobs.pop(trip)
+        if len(reply) == 2:
+            self._results[trip] = reply[1]
+            return
+        _, upload_layout, memory_layout, examples, steps, loss, seconds = reply
+        slot = self._upload_slots[trip]
+        upload = Upload(self._uploads.unpack(slot, upload_layout), examples, steps, loss)
+        memory = self._uploads.unpack(slot, memory_layout)
+        self._results[trip] = (upload, {name: vector.clone() for name, vector in memory.items()})
+        self._seconds = seconds if not self._seconds else 0.95 * self._seconds + 0.05 * seconds
+
+    def _replace(self, worker: _Worker, what: str) -> None:
+        """Start another worker; the jobs of the lost one are ready again."""
+        with contextlib.suppress(ProcessLookupError, TypeError):
+            os.kill(worker.process.pid, signal.SIGKILL)  # type: ignore[arg-type]
+        worker.process.join()
+        worker.pipe.close()
+        for trip, job in worker.jobs.items():
+            tries = self._tries[trip] = self._tries.get(trip, 0) + 1
+            if tries >= TRIES:
+                raise RunError(
+                    f"a worker {what} {tries} times with trip {trip} of client {job.task.client} in hand "
+                    f"(exit code {worker.process.exitcode}); run with --workers 1 to see why"
+                )
+            self._uploads.give_back(self._upload_slots.pop(trip))
+            self.submit(job)
+        self._workers[self._workers.index(worker)] = self._start()
+
+    def _work(self, pipe: Connection, parents_end: Connection) -> None:
+        """The life of a worker."""
+        parents_end.close()
+        for other in self._workers:  # inherited: or their end would never be noticed
+            other.pipe.close()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's business
+        torch.set_num_threads(1)
+        with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+            while True:
+                replies: list[Reply] = []
+                said = time.perf_counter()
+                for order in pipe.recv():
+                    replies.append(self._train(order))
+                    if time.perf_counter() - said > CHUNK_SECONDS:
+                        pipe.send(replies)
+                        replies, said = [], time.perf_counter()
+                if replies:
+                    pipe.send(replies)
+
+    def _train(self, order: Order) -> Reply:
+        trip, client, version, version_slot, staleness, seed, layout, slot, memory_layout = order
+        assert self._versions is not None
+        began = time.perf_counter()
+        task = Task(trip, client, version, self._versions.unpack(version_slot, layout), staleness)
+        memory = self._uploads.unpack(slot, memory_layout)
+        try:
+            upload, memory = self._trainer.train(task, memory, self._clients.indexed(client), seed)
+        except TardigradError as error:
+            return trip, str(error)
+        remembered = self._uploads.pack(slot, memory, start=self._memory_size)
+        sent = self._uploads.pack(slot, upload.vectors, start=2 * self._memory_size)
+        if remembered is None or sent is None:
+            return trip, f"trip {trip}: more than four vectors to upload or remember; run with --workers 1"
+        seconds = time.perf_counter() - began
+        return trip, sent, remembered, upload.examples, upload.steps, upload.loss, seconds
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.pipe.close()
+        for worker in self._workers:
+            worker.process.join(timeout=2)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        if self._workers:
+            gc.unfreeze()
+        self._workers = []
