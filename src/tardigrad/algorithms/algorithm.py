@@ -44,14 +44,17 @@ class Algorithm(Setting):
 
     synchronous: ClassVar[bool] = False
     """Whether it is defined by rounds, without staleness."""
-    oracle: ClassVar[bool] = False
-    """Whether it uses what only a simulation can know; every output says so."""
     remembers: ClassVar[bool] = False
     """Whether its clients keep a memory between trips."""
     single_upload: ClassVar[bool] = False
     """Whether every upload moves the model, so that K is 1."""
     default_buffer: ClassVar[int] = 10
     """K where the config names none."""
+
+    @property
+    def oracle(self) -> bool:
+        """Whether it uses what only a simulation can know; every output says so."""
+        return False
 
     @property
     def opening(self) -> bool:

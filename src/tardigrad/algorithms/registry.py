@@ -11,18 +11,41 @@ from typing import Annotated, Any, get_args
 from pydantic import Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
 
 from tardigrad.algorithms.algorithm import Algorithm, Individual, SumOnly
+from tardigrad.algorithms.ca2fl import CA2FL
+from tardigrad.algorithms.defedavg import DeFedAvg
+from tardigrad.algorithms.fadas import FADAS
+from tardigrad.algorithms.fedac import FedAC
 from tardigrad.algorithms.fedasync import FedAsync
 from tardigrad.algorithms.fedavg import FedAvg
 from tardigrad.algorithms.fedavgm import FedAvgM
 from tardigrad.algorithms.fedbuff import FedBuff
 from tardigrad.algorithms.fedopt import FedAdaGrad, FedAdam, FedYogi
 from tardigrad.algorithms.fedprox import FedProx
+from tardigrad.algorithms.masfl import AdaMasFL, MasFL
+from tardigrad.algorithms.scaffold import SCAFFOLD
 from tardigrad.algorithms.sgd import SGD
+from tardigrad.algorithms.weight_prediction import WeightPrediction
 from tardigrad.core.setting import by_name
 from tardigrad.errors import ConfigError
 
 BuiltIn = Annotated[
-    FedBuff | FedAsync | FedAvg | FedAvgM | FedProx | FedAdam | FedAdaGrad | FedYogi | SGD,
+    FedBuff
+    | WeightPrediction
+    | FedAsync
+    | FedAC
+    | MasFL
+    | AdaMasFL
+    | CA2FL
+    | FADAS
+    | DeFedAvg
+    | FedAvg
+    | FedAvgM
+    | FedProx
+    | FedAdam
+    | FedAdaGrad
+    | FedYogi
+    | SCAFFOLD
+    | SGD,
     Field(discriminator="kind"),
 ]
 
@@ -59,7 +82,7 @@ def load_algorithm(place: str) -> type[SumOnly] | type[Individual]:
 
 
 def _dump(algorithm: Algorithm) -> dict[str, Any]:
-    settings = algorithm.model_dump(mode="json")
+    settings = algorithm.model_dump(mode="json", exclude_none=True)
     if isinstance(algorithm, BUILT_IN):
         return settings
     place = f"{Path(inspect.getfile(type(algorithm))).resolve()}:{type(algorithm).__qualname__}"

@@ -121,7 +121,10 @@ class Bookkeeping:
         """How many more clients may start now."""
         if self._in_opening:
             return self.opening - self._this_version
-        return self.pace.room(len(self.in_flight), self._this_version)
+        in_flight = len(self.in_flight)
+        if self.pace.queues:
+            in_flight += self.accepted  # others take their place at the step, not before
+        return self.pace.room(in_flight, self._this_version)
 
     def objection(self, client: Client) -> Reason | None:
         """Why this client in particular may not start now."""

@@ -27,8 +27,8 @@ class _Pace(Setting):
     def room(self, in_flight: int, this_version: int) -> int:
         """How many more clients may start now.
 
-        `in_flight`: trips under way. `this_version`: trips that started from the current version and
-        are under way or have counted.
+        `in_flight`: trips under way, and where tasks queue those in the buffer too. `this_version`: trips
+        that started from the current version and are under way or have counted.
         """
 
 
@@ -93,15 +93,16 @@ class Poisson(_Pace):
 
 
 class Queued(_Pace):
-    """At each step `clients` of them are drawn and given the model; who is at work does it afterwards."""
+    """At each step as many clients are drawn as made it, and given the new model; who is at work does it
+    afterwards."""
 
     kind: Literal["queued"] = "queued"
     queues: ClassVar[bool] = True
-    clients: PositiveInt = 10
-    """How many are drawn at each step."""
+    concurrency: PositiveInt = 100
+    """How many tasks are given out at first, and are open after each step."""
 
     def room(self, in_flight: int, this_version: int) -> int:
-        return self.clients - this_version
+        return self.concurrency - in_flight
 
 
 class SampledStaleness(_Pace):

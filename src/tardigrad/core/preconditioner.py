@@ -1,7 +1,7 @@
 """Preconditioners: a learning rate of its own for every coordinate, from the size of past means r.
 
-Formulas from "Adaptive Federated Optimization" (Reddi et al.), Algorithm 2: v starts at 0 and there is
-no bias correction. v is always fed with r, not with the momentum.
+Formulas from "Adaptive Federated Optimization" (Reddi et al.), Algorithm 2, and AMSGrad: v starts at 0 and
+there is no bias correction unless AMSGrad is asked for it. v is always fed with r, not with the momentum.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
@@ -88,4 +89,29 @@ class Yogi(_SecondMoment):
         return v - (1 - self.beta2) * square * (v - square).sign()
 
 
-Preconditioner = Annotated[NoPreconditioner | Adam | AdaGrad | Yogi, Field(discriminator="kind"), by_name]
+class AMSGrad(Adam):
+    """Adam's v, of which the largest so far counts in every coordinate."""
+
+    kind: Literal["amsgrad"] = "amsgrad"  # type: ignore[assignment]
+    bias_correction: bool = False
+    """Divide v by 1 - beta2^t at the t-th step, for it started at 0."""
+
+    def start(self, model: Tensor) -> State:
+        largest = model.new_zeros(model.shape)
+        return super().start(model) | {"largest_second_moment": largest, "second_moment_steps": 0}
+
+    def update(self, state: State, r: Tensor) -> None:
+        super().update(state, r)
+        state["largest_second_moment"] = torch.maximum(state["largest_second_moment"], state["second_moment"])
+        state["second_moment_steps"] += 1
+
+    def divide(self, state: State, m: Tensor) -> Tensor:
+        v, t = state["largest_second_moment"], state["second_moment_steps"]
+        if self.bias_correction and t > 0:
+            v = v / (1 - self.beta2**t)
+        return m / (v.sqrt() + self.adaptivity)
+
+
+Preconditioner = Annotated[
+    NoPreconditioner | Adam | AdaGrad | Yogi | AMSGrad, Field(discriminator="kind"), by_name
+]

@@ -8,12 +8,17 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from tardigrad.core.momentum import EMA, HeavyBall, Nesterov, NoMomentum, State
+from tardigrad.core.momentum_approximation import Approximation, LightApproximation
 from tardigrad.core.preconditioner import NoPreconditioner, Preconditioner
 from tardigrad.core.setting import Setting, by_name
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import WeightedSum
 
-Momentum = Annotated[NoMomentum | EMA | HeavyBall | Nesterov, Field(discriminator="kind"), by_name]
+Momentum = Annotated[
+    NoMomentum | EMA | HeavyBall | Nesterov | Approximation | LightApproximation,
+    Field(discriminator="kind"),
+    by_name,
+]
 
 
 class Step(Setting):
@@ -22,9 +27,9 @@ class Step(Setting):
     lr: PositiveFloat = 1.0
     """The server's learning rate (the papers' eta_g)."""
     momentum: Momentum = NoMomentum()
-    """none, ema, heavy_ball or nesterov, with beta."""
+    """none, ema, heavy_ball, nesterov, approximation or light_approximation, with beta."""
     preconditioner: Preconditioner = NoPreconditioner()
-    """none, adam, adagrad or yogi."""
+    """none, adam, adagrad, yogi or amsgrad."""
 
     def begin(self, model: Tensor, situation: Situation) -> State:
         """The state before the first step."""

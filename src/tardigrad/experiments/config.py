@@ -12,11 +12,20 @@ from typing import Any, Literal, Union, get_args, get_origin
 import tomli_w
 from pydantic import NonNegativeInt, ValidationError
 
+from tardigrad.algorithms.defedavg import DeFedAvg
 from tardigrad.algorithms.fedbuff import FedBuff
 from tardigrad.algorithms.registry import AnyAlgorithm
 from tardigrad.algorithms.sgd import SGD
 from tardigrad.core.bookkeeping import Buffer
-from tardigrad.core.pace import Asynchronous, Pace, Poisson, SampledStaleness, Scripted, Synchronous
+from tardigrad.core.pace import (
+    Asynchronous,
+    Pace,
+    Poisson,
+    Queued,
+    SampledStaleness,
+    Scripted,
+    Synchronous,
+)
 from tardigrad.core.setting import Setting
 from tardigrad.data.sources import Digits, Source
 from tardigrad.errors import ConfigError
@@ -59,6 +68,8 @@ class Config(Setting):
         pace = self.pace
         if pace is None and algorithm.synchronous:
             pace = Synchronous(cohort=min(10, population))
+        elif pace is None and isinstance(algorithm, DeFedAvg):
+            pace = Queued(concurrency=min(100, population))
         elif pace is None:
             pace = Asynchronous(concurrency=min(100, population))
         name = getattr(algorithm, "kind", type(algorithm).__name__)
@@ -69,6 +80,12 @@ class Config(Setting):
                 f"pace.kind: {name} works in rounds and needs the pace 'synchronous' (or 'poisson' without "
                 f"buffer.size), not {pace.kind!r}; for buffered asynchronous training use algorithm.kind "
                 "'fedbuff', which takes the same momentum and preconditioners"
+            )
+        if isinstance(algorithm, DeFedAvg) and not isinstance(pace, Queued | Scripted):
+            raise ConfigError(
+                "pace.kind: defedavg draws clients whether they are at work or not and needs the pace "
+                f"'queued', not {pace.kind!r}; for other paces use algorithm.kind 'fedbuff' with "
+                "staleness = 'constant'"
             )
         if isinstance(pace, Synchronous):
             if buffer.size not in (None, pace.cohort):
@@ -103,6 +120,11 @@ class Config(Setting):
         size, trips = self.buffer.size, self.stop.trips
         if size is None:
             return
+        if isinstance(self.pace, Queued) and self.pace.concurrency < size:
+            raise ConfigError(
+                f"pace.concurrency: must be at least buffer.size ({size}), or no step can ever be made; "
+                f"{self.pace.concurrency} was given"
+            )
         if trips is not None and size > trips:
             raise ConfigError(
                 f"buffer.size: {size} uploads make a step, but the run stops after {trips} trips "
@@ -123,7 +145,18 @@ class Config(Setting):
             if selected > population:
                 key = "pace.selected" if pace.selected else "pace.cohort"
                 raise ConfigError(f"{key}: {selected} clients a round, but there are {population}")
-        if isinstance(pace, Asynchronous) and pace.concurrency > population:
+        if self.algorithm.opening:
+            if isinstance(pace, SampledStaleness):
+                raise ConfigError(
+                    "pace.kind 'sampled_staleness' draws the version that a trip starts from, which does "
+                    "not go with algorithm.first_pass; use another pace, or first_pass = false"
+                )
+            if self.stop.trips is not None and size is not None and self.stop.trips < population + size:
+                raise ConfigError(
+                    f"stop.trips: the first pass takes a trip of each of {population} clients, so the model "
+                    f"would not move in {self.stop.trips} trips; give at least {population + size}"
+                )
+        if isinstance(pace, Asynchronous | Queued) and pace.concurrency > population:
             raise ConfigError(
                 f"pace.concurrency: {pace.concurrency} clients at work, but there are {population}, "
                 f"and each makes one trip at a time; give at most {population}"

@@ -260,8 +260,13 @@ def _situation(config: Config, clients: Clients) -> Situation:
     seen = range(min(len(clients), 1000))
     local_steps = sum(config.local.steps_for(clients.examples(c)) for c in seen) / len(seen)
     steps = config.stop.steps
-    if config.stop.trips is not None and config.buffer.size is not None:
-        steps = min(steps or config.stop.trips, config.stop.trips // config.buffer.size)
+    trips, size = config.stop.trips, config.buffer.size
+    if trips is not None and size is not None:
+        if config.algorithm.opening:  # the first step takes a trip of everybody
+            by_trips = 1 + (trips - len(clients)) // size
+        else:
+            by_trips = trips // size
+        steps = by_trips if steps is None else min(steps, by_trips)
     buffer = config.buffer
     return Situation(len(clients), buffer.size, buffer.staleness_bound, steps, local_steps)
 

@@ -1,0 +1,57 @@
+"""CA2FL: "Tackling the Data Heterogeneity in Asynchronous Federated Learning with Cached Update
+Calibration" (Wang et al.)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from tardigrad.algorithms.algorithm import Metrics, Rule, SumOnly
+from tardigrad.core.momentum import State
+from tardigrad.core.situation import Situation
+from tardigrad.core.upload import Task, Vectors, WeightedSum
+
+
+class CachingRule(Rule):
+    """SGD; uploads how much its delta differs from h_i, its last delta that counted, and remembers it."""
+
+    def __init__(self, task: Task, memory: Vectors, lr: float) -> None:
+        super().__init__(task, memory, lr)
+        self.cached = memory["delta"] if memory else torch.zeros_like(self.start)  # h_i
+
+    def finish(self, end: Tensor, steps: int, path: float) -> Vectors:
+        delta = self.start - end
+        self.memory = {"delta": delta}
+        return {"difference": delta - self.cached}
+
+
+class CA2FL(SumOnly):
+    """The last delta of every client counts in every step, and is put right by those that come in.
+
+    The paper keeps h_i of all clients on the server. The server only ever uses the differences
+    delta_i - h_i and the mean h of all h_i, so each client keeps its own: the numbers are the same, no
+    table grows with the population, and a sum over the buffer is enough.
+    """
+
+    kind: Literal["ca2fl"] = "ca2fl"
+    remembers: ClassVar[bool] = True
+    lr: PositiveFloat = 1.0
+    """The server's learning rate (eta)."""
+
+    def start(self, model: Tensor, situation: Situation) -> State:
+        state = super().start(model, situation)
+        return state | {"cache": torch.zeros_like(model), "population": situation.population}
+
+    def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
+        return CachingRule(task, memory, lr)
+
+    def step(self, state: State, buffer: WeightedSum) -> Metrics:
+        difference = buffer.mean("difference")  # (1/M) sum of delta_i - h_i
+        share = len(buffer.members) / state["population"]  # M / N
+        v = state["cache"] + difference  # the calibrated direction: h + (1/M) sum
+        state["model"] = state["model"] - self.lr * v
+        state["cache"] = state["cache"] + share * difference  # h + (1/N) sum: the mean of all h_i again
+        return {}

@@ -1,0 +1,191 @@
+"""MasFL and AdaMasFL: "Momentum-Driven Adaptivity: Towards Tuning-Free Asynchronous Federated Learning"
+(Yan et al.), Algorithms 1 to 4."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+
+from tardigrad.algorithms.algorithm import Metrics, Rule, SumOnly
+from tardigrad.core.momentum import State
+from tardigrad.core.situation import Situation
+from tardigrad.core.upload import Task, Vectors, WeightedSum
+from tardigrad.errors import ConfigError
+
+
+class MasFLRule(Rule):
+    """Algorithm 2: momentum and control variates in every local step; uploads how c_i changed.
+
+    The control variate c_i is the mean raw gradient of the client's last trip that counted.
+    """
+
+    def __init__(self, task: Task, memory: Vectors, lr: float) -> None:
+        super().__init__(task, memory, lr)
+        self.beta = task.vectors["beta"].item()
+        self.drift = task.vectors["drift"]  # beta c + (1 - beta) g
+        self.control = memory["control"] if memory else torch.zeros_like(self.start)  # c_i
+        self.total = torch.zeros_like(self.start)  # of the raw gradients
+
+    def direction(self, gradient: Tensor, x: Tensor) -> Tensor:
+        self.total += gradient
+        return gradient.sub_(self.control).mul_(self.beta).add_(self.drift)  # line 3
+
+    def finish(self, end: Tensor, steps: int, path: float) -> Vectors:
+        control = self.total / steps  # line 6: the next c_i
+        self.memory = {"control": control}
+        return {"control": control - self.control}
+
+
+class AdaMasFLRule(MasFLRule):
+    """Algorithm 4: steps of length eta, whatever the gradient's; uploads the mean of their directions too."""
+
+    def direction(self, gradient: Tensor, x: Tensor) -> Tensor:
+        d = super().direction(gradient, x)
+        norm = torch.linalg.vector_norm(d)  # over all parameters
+        return d.div_(norm) if norm > 0 else d  # line 4
+
+    def finish(self, end: Tensor, steps: int, path: float) -> Vectors:
+        delta = self.start - end
+        if path > 0:  # in the first pass nothing moves
+            delta /= path  # line 6: Delta_i = (start - end) / (eta K)
+        return super().finish(end, steps, path) | {"delta": delta}
+
+
+class _MasFL(SumOnly):
+    remembers: ClassVar[bool] = True
+    beta: float | None = Field(None, gt=0, le=1)
+    """Share of the *new* gradient in the momentum. Default: the theorem's sqrt(S K / T), at most 1, for S
+    uploads a step, K local steps and T server steps."""
+    gamma: PositiveFloat | None = None
+    """The server's step size. Default: the theorem's."""
+    first_pass: bool = False
+    """Begin as the paper does: the first step asks every client for its gradients at the first model,
+    which does not move yet (a trip of every client). Otherwise all control variates start at 0."""
+
+    @property
+    def opening(self) -> bool:
+        return self.first_pass
+
+    def _is_opening(self, version: int) -> bool:
+        return self.first_pass and version == 0
+
+    def start(self, model: Tensor, situation: Situation) -> State:
+        return super().start(model, situation) | {
+            "momentum": torch.zeros_like(model),  # g
+            "control": torch.zeros_like(model),  # c, the mean of all c_i
+            "population": situation.population,
+            **self._step_sizes(situation),
+        }
+
+    @abstractmethod
+    def _step_sizes(self, situation: Situation) -> dict[str, float]:
+        """The theorem's, or those that were set."""
+
+    def _beta(self, situation: Situation) -> float:
+        if self.beta is not None:
+            return self.beta
+        return min(1.0, math.sqrt(self._work(situation) / self._horizon(situation)))
+
+    def _work(self, situation: Situation) -> float:
+        """S K: the local steps in one server step."""
+        if situation.buffer is None:
+            raise ConfigError(
+                "buffer.size: the step sizes of this algorithm follow from the number of uploads in a step; "
+                "set buffer.size, or all step sizes of the algorithm"
+            )
+        return situation.buffer * situation.local_steps
+
+    def _horizon(self, situation: Situation) -> int:
+        """T: how many times the model will move."""
+        if situation.steps is None:
+            raise ConfigError(
+                "stop.steps: the step sizes of this algorithm follow from the length of the run; "
+                "set stop.steps (or stop.trips), or all step sizes of the algorithm"
+            )
+        return max(1, situation.steps - self.first_pass)
+
+    def broadcast(self, state: State) -> Vectors:
+        beta = state["beta"]
+        drift = beta * state["control"] + (1 - beta) * state["momentum"]
+        return {"model": state["model"], "drift": drift, "beta": drift.new_tensor([beta])}
+
+    def step(self, state: State, buffer: WeightedSum) -> Metrics:
+        if self._is_opening(buffer.version):
+            state["control"] = buffer.mean("control")  # c^0 = (1/N) sum of c_i^0
+            state["momentum"] = state["control"].clone()  # g^0 = c^0
+        else:
+            self._move(state, buffer)
+        return {}
+
+    @abstractmethod
+    def _move(self, state: State, buffer: WeightedSum) -> None: ...
+
+    def _momentum(self, state: State, buffer: WeightedSum) -> Tensor:
+        beta, g, c = state["beta"], state["momentum"], state["control"]
+        momentum: Tensor = beta * (buffer.mean("control") + c) + (1 - beta) * g
+        return momentum
+
+    def _control(self, state: State, buffer: WeightedSum) -> Tensor:
+        share = len(buffer.members) / state["population"]  # S / N times the mean: 1 / N times the sum
+        control: Tensor = state["control"] + share * buffer.mean("control")
+        return control
+
+
+class MasFL(_MasFL):
+    """Momentum across clients and steps, with control variates: no bound on how clients' data differ.
+
+    The client's learning rate is `local.lr`.
+    """
+
+    kind: Literal["masfl"] = "masfl"
+    smoothness: PositiveFloat = 1.0
+    """L, how fast gradients change: the default gamma is beta / (4 L)."""
+
+    def _step_sizes(self, situation: Situation) -> dict[str, float]:  # Theorem 1
+        beta = self._beta(situation)
+        return {"beta": beta, "gamma": self.gamma or beta / (4 * self.smoothness)}
+
+    def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
+        return MasFLRule(task, memory, 0.0 if self._is_opening(task.version) else lr)
+
+    def _move(self, state: State, buffer: WeightedSum) -> None:  # Algorithm 1
+        state["momentum"] = self._momentum(state, buffer)  # line 5
+        state["model"] = state["model"] - state["gamma"] * state["momentum"]  # line 6
+        state["control"] = self._control(state, buffer)  # line 7
+
+
+class AdaMasFL(_MasFL):
+    """MasFL with normalised local steps: nothing to tune, for all step sizes follow from S, K and T.
+
+    The client's learning rate is `eta`; local.lr and local.schedule have no effect.
+    """
+
+    kind: Literal["adamasfl"] = "adamasfl"
+    eta: PositiveFloat | None = None
+    """The length of a local step. Default: the theorem's 1 / (K sqrt(T))."""
+
+    def _step_sizes(self, situation: Situation) -> dict[str, float]:  # Theorem 2
+        gamma, eta = self.gamma, self.eta
+        if gamma is None:
+            gamma = self._work(situation) ** 0.25 / self._horizon(situation) ** 0.75
+        if eta is None:
+            eta = 1 / (situation.local_steps * math.sqrt(self._horizon(situation)))
+        return {"beta": self._beta(situation), "gamma": gamma, "eta": eta}
+
+    def broadcast(self, state: State) -> Vectors:
+        vectors = super().broadcast(state)
+        return vectors | {"eta": vectors["model"].new_tensor([state["eta"]])}
+
+    def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
+        eta = task.vectors["eta"].item()
+        return AdaMasFLRule(task, memory, 0.0 if self._is_opening(task.version) else eta)
+
+    def _move(self, state: State, buffer: WeightedSum) -> None:  # Algorithm 3
+        state["model"] = state["model"] - state["gamma"] * buffer.mean()  # lines 5 and 6
+        state["momentum"] = self._momentum(state, buffer)  # line 7
+        state["control"] = self._control(state, buffer)  # line 8

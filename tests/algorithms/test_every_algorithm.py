@@ -1,0 +1,105 @@
+"""What holds for every algorithm that a config can name: it learns, it resumes, it does not depend on where
+its trips were trained."""
+
+import json
+
+import pytest
+import torch
+
+import tardigrad as td
+from tardigrad.algorithms.registry import BUILT_IN
+from tardigrad.experiments.run import build
+
+TRIPS = 800
+LOCAL = td.Local(batch_size=8, lr=0.2)
+SMALL = td.Local(batch_size=8, lr=0.02)
+SYNCHRONOUS = {"pace": td.Synchronous(cohort=10, selected=12)}
+ASYNCHRONOUS = {"pace": td.Asynchronous(concurrency=30), "buffer": td.Buffer(staleness_bound=20)}
+
+# settings that learn in 800 trips; a wrong sign or scale ends near chance (0.1)
+CASES = {
+    "fedbuff": (td.FedBuff(lr=1.0), ASYNCHRONOUS),
+    "fedbuff, adam": (td.FedBuff(lr=0.02, momentum=td.EMA(beta=0.5), preconditioner=td.Adam()), ASYNCHRONOUS),
+    "approximation": (td.FedBuff(lr=1.0, momentum=td.Approximation(beta=0.8)), ASYNCHRONOUS),
+    "light approximation": (td.FedBuff(lr=1.0, momentum=td.LightApproximation(beta=0.8)), ASYNCHRONOUS),
+    "weight_prediction": (td.WeightPrediction(lr=0.5), ASYNCHRONOUS),
+    "fedasync": (td.FedAsync(alpha=0.6), {"pace": td.Asynchronous(concurrency=10)}),
+    "fedac": (td.FedAC(lr=0.01, control_scale="population"), ASYNCHRONOUS | {"buffer": td.Buffer(size=10)}),
+    "masfl": (td.MasFL(beta=0.9, gamma=0.25), ASYNCHRONOUS | {"local": SMALL}),
+    "masfl, first pass": (td.MasFL(beta=0.9, gamma=0.25, first_pass=True), ASYNCHRONOUS | {"local": SMALL}),
+    "adamasfl": (td.AdaMasFL(), ASYNCHRONOUS),
+    "ca2fl": (td.CA2FL(lr=0.5), ASYNCHRONOUS),
+    "fadas": (td.FADAS(lr=0.01), {"pace": td.Asynchronous(concurrency=10)}),
+    "defedavg": (td.DeFedAvg(lr=1.0), {"pace": td.Queued(concurrency=30)}),
+    "fedavg": (td.FedAvg(lr=1.0), SYNCHRONOUS),
+    "fedavgm": (td.FedAvgM(lr=0.5, beta=0.8), SYNCHRONOUS),
+    "fedprox": (td.FedProx(mu=0.01), SYNCHRONOUS),
+    "fedadam": (td.FedAdam(lr=0.02), SYNCHRONOUS),
+    "fedadagrad": (td.FedAdaGrad(lr=0.1), SYNCHRONOUS),
+    "fedyogi": (td.FedYogi(lr=0.02), SYNCHRONOUS),
+    "scaffold": (td.SCAFFOLD(), SYNCHRONOUS),
+    "sgd": (
+        td.SGD(),
+        {"pace": td.Asynchronous(concurrency=1), "data": td.Digits(partition=td.Central()),
+         "local": td.Local(batch_size=8, lr=0.2, steps=2)},
+    ),
+}  # fmt: skip
+
+
+def settings(case, trips=TRIPS):
+    algorithm, options = CASES[case]
+    common = {
+        "local": LOCAL,
+        "stop": td.Stop(trips=trips),
+        "evaluation": td.Evaluation(every_trips=trips),
+        "delay": td.HalfNormal(give_up=0.02),
+    }
+    return td.Config(algorithm=algorithm, **(common | options))
+
+
+def test_no_algorithm_is_left_out():
+    assert {type(algorithm) for algorithm, _ in CASES.values()} == set(BUILT_IN)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_learns_the_digits(case):
+    assert td.run(settings(case)).accuracy > 0.6
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_interrupted_and_resumed_has_the_same_bits(case):
+    config = settings(case, trips=260)
+    straight, stopped = build(config), build(config)
+    expected = [event for events in straight.engine.run() for event in events]
+    for position, _ in enumerate(run := stopped.engine.run()):
+        if position == 173:
+            break
+    run.close()
+    tensors, document = stopped.engine.snapshot()
+    seen = [event for events in _events(build(config), 173) for event in events]
+    resumed = build(config)
+    resumed.engine.restore(tensors, json.loads(json.dumps(document)))
+    assert seen + [event for events in resumed.engine.run() for event in events] == expected
+    for name, value in straight.aggregator.state.items():
+        ours = resumed.aggregator.state[name]
+        assert torch.equal(ours, value) if isinstance(value, torch.Tensor) else ours == value, name
+
+
+def _events(simulation, last):
+    for position, events in enumerate(simulation.engine.run()):
+        yield events
+        if position == last:
+            return
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_workers_give_the_bits_of_one_process(case):
+    config = settings(case, trips=260)
+    assert td.run(config, workers=2).model_sha256 == td.run(config).model_sha256
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_resolved_config_reads_back(case, tmp_path):
+    resolved = settings(case).resolved(1 if case == "sgd" else 100)
+    (tmp_path / "config.toml").write_text(resolved.to_toml())
+    assert td.load_config(tmp_path / "config.toml") == resolved

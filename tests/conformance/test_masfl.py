@@ -1,0 +1,284 @@
+"""MasFL and AdaMasFL, Algorithms 1 to 4: momentum g and control variates c, c_i, from the slides."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from problem import (
+    BUFFER,
+    CLIENTS,
+    LOCAL_LR,
+    LOCAL_STEPS,
+    ROWS,
+    SCRIPT,
+    X0,
+    A,
+    Arrival,
+    B,
+    Quadratic,
+    SquaredError,
+    assert_same,
+    gradient,
+    run_package,
+    schedule,
+)
+from pydantic import ValidationError
+
+import tardigrad as td
+from tardigrad.algorithms.masfl import AdaMasFL, MasFL
+from tardigrad.core.situation import Situation
+from tardigrad.core.upload import Task
+from tardigrad.experiments.run import build
+from tardigrad.simulation.engine import Engine
+
+T = len(SCRIPT) // BUFFER
+WORK = BUFFER * LOCAL_STEPS
+"""S K."""
+
+
+def naive(arrivals, beta, gamma, eta, adaptive, first_pass=False):
+    """A server that keeps every model, every g, every c and a table of all c_i, in float64.
+
+    Returns the models, the last c and the table."""
+    models, g, c = [X0], [np.zeros_like(X0)], [np.zeros_like(X0)]
+    table = np.zeros((CLIENTS, len(X0)))
+    if first_pass:  # line 1: K gradients of everybody at the first model
+        opening, arrivals = arrivals[:CLIENTS], arrivals[CLIENTS:]
+        assert sorted(arrival.client for arrival in opening) == list(range(CLIENTS))
+        table = np.array([gradient(i, X0) for i in range(CLIENTS)])
+        models, g, c = [X0, X0], [None, table.mean(axis=0)], [None, table.mean(axis=0)]
+    before, changes, deltas = table.copy(), [], []
+    for arrival in arrivals:
+        if not arrival.accepted:
+            continue
+        i, t = arrival.client, arrival.start_version
+        y, raw = models[t], []
+        for _ in range(LOCAL_STEPS):
+            raw.append(gradient(i, y))
+            d = beta * (raw[-1] - table[i] + c[t]) + (1 - beta) * g[t]
+            y = y - eta * (d / np.sqrt(np.sum(d**2)) if adaptive else d)
+        deltas.append((models[t] - y) / (eta * LOCAL_STEPS))
+        changes.append(sum(raw) / LOCAL_STEPS - table[i])
+        table[i] = sum(raw) / LOCAL_STEPS
+        if len(changes) == BUFFER:
+            np.testing.assert_allclose(sum(changes), (table - before).sum(axis=0), atol=1e-9)
+            g.append(beta * (sum(changes) / BUFFER + c[-1]) + (1 - beta) * g[-1])
+            models.append(models[-1] - gamma * (sum(deltas) / BUFFER if adaptive else g[-1]))
+            c.append(table.mean(axis=0))
+            before, changes, deltas = table.copy(), [], []
+    return models, c[-1], table
+
+
+THEOREM_BETA = math.sqrt(WORK / T)
+CASES = {
+    "the theorem's": (
+        MasFL(smoothness=8.0),
+        {"beta": THEOREM_BETA, "gamma": THEOREM_BETA / 32, "eta": LOCAL_LR, "adaptive": False},
+    ),
+    "set by hand": (
+        MasFL(beta=0.3, gamma=0.05), {"beta": 0.3, "gamma": 0.05, "eta": LOCAL_LR, "adaptive": False},
+    ),
+    "gamma from beta": (
+        MasFL(beta=0.4, smoothness=2.5), {"beta": 0.4, "gamma": 0.04, "eta": LOCAL_LR, "adaptive": False},
+    ),
+    "no momentum": (
+        MasFL(beta=1.0, gamma=0.03), {"beta": 1.0, "gamma": 0.03, "eta": LOCAL_LR, "adaptive": False},
+    ),
+    "adaptive, the theorem's": (
+        AdaMasFL(),
+        {
+            "beta": THEOREM_BETA, "gamma": WORK**0.25 / T**0.75,
+            "eta": 1 / (LOCAL_STEPS * math.sqrt(T)), "adaptive": True,
+        },
+    ),
+    "adaptive, set by hand": (
+        AdaMasFL(beta=0.5, gamma=0.2, eta=0.03), {"beta": 0.5, "gamma": 0.2, "eta": 0.03, "adaptive": True},
+    ),
+}  # fmt: skip
+
+
+def assert_controls(simulation, c, table, dtype):
+    """The server's c and every client's c_i."""
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-3
+    np.testing.assert_allclose(simulation.aggregator.state["control"], c, rtol=tolerance, atol=tolerance)
+    for client, memory in simulation.engine._memories.items():
+        np.testing.assert_allclose(memory["control"], table[client], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("case", CASES)
+def test_the_slides_are_followed(case, dtype):
+    algorithm, numbers = CASES[case]
+    models, simulation = run_package(algorithm, dtype)
+    x, c, table = naive(schedule(), **numbers)
+    assert_same(models, x, dtype)
+    assert_controls(simulation, c, table, dtype)
+
+
+@pytest.fixture
+def events(monkeypatch):
+    """Everything that the engine tells."""
+    seen, run = [], Engine.run
+
+    def told(engine):
+        for group in run(engine):
+            seen.extend(group)
+            yield group
+
+    monkeypatch.setattr(Engine, "run", told)
+    return seen
+
+
+PACES = {
+    "asynchronous": {"pace": td.Asynchronous(concurrency=4), "size": BUFFER},
+    "synchronous": {"pace": td.Synchronous(cohort=BUFFER), "size": None},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("pace", PACES)
+def test_the_first_pass_asks_everybody(pace, adaptive, dtype, events):
+    algorithm = AdaMasFL(first_pass=True) if adaptive else MasFL(first_pass=True, smoothness=8.0)
+    steps = 19
+    models, simulation = run_package(
+        algorithm, dtype, bound=None, delay=td.UniformDelay(low=0.2, high=3.0), stop=td.Stop(steps=steps),
+        **PACES[pace],
+    )  # fmt: skip
+    uploads = [event for event in events if event["event"] == "upload"]
+    first_step = next(event for event in events if event["event"] == "step")
+    assert first_step["trips"] == CLIENTS
+    assert all(upload["start_version"] == 0 for upload in uploads[:CLIENTS])
+    assert all(upload["start_version"] > 0 for upload in uploads[CLIENTS:])
+    np.testing.assert_array_equal(models[0], models[1])
+    beta = math.sqrt(WORK / (steps - 1))
+    numbers = {"beta": beta, "gamma": beta / 32, "eta": LOCAL_LR, "adaptive": False}
+    if adaptive:
+        gamma, eta = WORK**0.25 / (steps - 1) ** 0.75, 1 / (LOCAL_STEPS * math.sqrt(steps - 1))
+        numbers = {"beta": beta, "gamma": gamma, "eta": eta, "adaptive": True}
+    arrivals = [
+        Arrival(int(event["client"]), event["start_version"], event["version"], event["accepted"])
+        for event in uploads
+    ]
+    x, c, table = naive(arrivals, **numbers, first_pass=True)
+    assert_same(models, x, dtype)
+    assert_controls(simulation, c, table, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_delta_is_divided_by_the_rates_that_were_taken(dtype):
+    """Minibatches half as large as asked for: every step is half as long, and the mean direction the same."""
+    local = td.Local(steps=LOCAL_STEPS, batch_size=2 * ROWS, lr_normalisation=True)
+    models, _ = run_package(AdaMasFL(beta=0.5, gamma=0.2, eta=0.06), dtype, local=local)
+    x, _, _ = naive(schedule(), beta=0.5, gamma=0.2, eta=0.03, adaptive=True)
+    assert_same(models, x, dtype)
+
+
+def test_adamasfl_does_not_depend_on_the_clients_learning_rate():
+    ours = [
+        run_package(AdaMasFL(), torch.float32, local=td.Local(steps=LOCAL_STEPS, batch_size=ROWS, lr=lr))[0]
+        for lr in (0.05, 0.5)
+    ]
+    np.testing.assert_array_equal(ours[0], ours[1])
+
+
+def test_a_direction_of_length_0_is_no_step():
+    vectors = {name: torch.zeros(3) for name in ("model", "drift")}
+    vectors |= {"beta": torch.tensor([0.5]), "eta": torch.tensor([0.1])}
+    rule = AdaMasFL().rule(Task(0, 0, 0, vectors), {}, 1.0)
+    assert rule.lr == pytest.approx(0.1)
+    assert rule.direction(torch.zeros(3), torch.zeros(3)).tolist() == [0.0] * 3
+    upload = rule.finish(torch.zeros(3), 1, 0.1)
+    assert upload["delta"].tolist() == upload["control"].tolist() == [0.0] * 3
+
+
+def test_the_first_pass_uploads_a_delta_of_0():
+    vectors = {"model": torch.ones(3), "drift": torch.zeros(3)}
+    vectors |= {"beta": torch.tensor([0.5]), "eta": torch.tensor([0.1])}
+    for version, lr in ((0, 0.0), (1, 0.1)):
+        assert AdaMasFL(first_pass=True).rule(Task(0, 0, version, vectors), {}, 1.0).lr == pytest.approx(lr)
+    rule = AdaMasFL(first_pass=True).rule(Task(0, 0, 0, vectors), {}, 1.0)
+    rule.direction(torch.full((3,), 4.0), torch.ones(3))
+    upload = rule.finish(torch.ones(3), 1, 0.0)
+    assert upload["delta"].tolist() == [0.0] * 3
+    assert upload["control"].tolist() == rule.memory["control"].tolist() == [4.0] * 3
+
+
+def test_beta_is_at_most_1():
+    situation = Situation(population=CLIENTS, buffer=30, steps=20, local_steps=3.0)
+    for algorithm in (MasFL(), AdaMasFL()):
+        assert algorithm.start(torch.zeros(2), situation)["beta"] == 1.0
+    assert MasFL(smoothness=2.0).start(torch.zeros(2), situation)["gamma"] == 1 / 8
+
+
+@pytest.mark.parametrize("algorithm", [MasFL(), AdaMasFL(beta=0.1), AdaMasFL(beta=0.1, gamma=0.1)])
+def test_without_a_horizon_the_missing_key_is_named(algorithm):
+    with pytest.raises(td.ConfigError, match=r"stop\.steps"):
+        run_package(algorithm, torch.float32, stop=td.Stop(virtual_time=5.0))
+
+
+@pytest.mark.parametrize("algorithm", [MasFL(), AdaMasFL(beta=0.1)])
+def test_without_a_buffer_size_the_missing_key_is_named(algorithm):
+    with pytest.raises(td.ConfigError, match=r"buffer\.size"):
+        run_package(
+            algorithm, torch.float32, size=None, pace=td.Poisson(probability=0.5), stop=td.Stop(steps=5)
+        )
+
+
+@pytest.mark.parametrize("algorithm", [MasFL(beta=0.3), AdaMasFL(beta=0.3, gamma=0.1, eta=0.01)])
+def test_set_by_hand_needs_no_horizon(algorithm):
+    models, _ = run_package(algorithm, torch.float32, stop=td.Stop(virtual_time=8.0))
+    assert len(models) > 3
+
+
+@pytest.mark.parametrize("algorithm", [MasFL(smoothness=8.0), AdaMasFL(), AdaMasFL(first_pass=True)])
+def test_resumed_is_the_same_to_the_bit(algorithm):
+    def simulation():
+        config = td.Config(
+            algorithm=algorithm, local=td.Local(steps=LOCAL_STEPS, batch_size=2, lr=LOCAL_LR),
+            pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=BUFFER, staleness_bound=2),
+            stop=td.Stop(steps=15),
+        )  # fmt: skip
+        module = Quadratic(torch.tensor(X0, dtype=torch.float32))
+        return build(config, module, {i: (A[i], B[i]) for i in range(CLIENTS)}, head=SquaredError())
+
+    whole = simulation()
+    list(whole.engine.run())
+    final, _ = whole.engine.snapshot()
+    assert any(name.startswith("memory/") for name in final)
+    for stop_after in (1, 5, 17, 40, 71):
+        first = simulation()
+        for _, _ in zip(range(stop_after), first.engine.run()):
+            pass
+        tensors, document = first.engine.snapshot()
+        second = simulation()
+        second.engine.restore(
+            {name: tensor.clone() for name, tensor in tensors.items()}, json.loads(json.dumps(document))
+        )
+        list(second.engine.run())
+        resumed, _ = second.engine.snapshot()
+        assert resumed.keys() == final.keys()
+        assert all(torch.equal(resumed[name], final[name]) for name in final), stop_after
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "setting", "value"),
+    [
+        (MasFL, "beta", 0.0),
+        (MasFL, "beta", 1.1),
+        (MasFL, "gamma", 0.0),
+        (MasFL, "smoothness", 0.0),
+        (MasFL, "eta", 0.1),
+        (MasFL, "first_pass", "sometimes"),
+        (AdaMasFL, "beta", float("nan")),
+        (AdaMasFL, "gamma", -1.0),
+        (AdaMasFL, "eta", 0.0),
+        (AdaMasFL, "smoothness", 1.0),
+    ],
+)
+def test_bad_settings_are_named(algorithm, setting, value):
+    with pytest.raises(ValidationError) as raised:
+        algorithm(**{setting: value})
+    assert raised.value.errors()[0]["loc"] == (setting,)

@@ -1,0 +1,78 @@
+"""Layers: each package imports only from itself and from those above it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import tardigrad
+
+ROOT = Path(tardigrad.__file__).parent
+LAYERS = ["core", "algorithms", "learning", "data", "privacy", "simulation", "service", "experiments", "cli"]
+"""From the top down. `errors` is free for all."""
+STRANGERS = {"simulation": "service", "service": "simulation"}
+"""Two drivers of the same core: neither knows the other."""
+
+
+def imported(source: str, package: str) -> set[str]:
+    """The packages of tardigrad that a module of `package` imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:  # from . or from ..: counted from the module's own place
+                above = ["tardigrad", package][: 3 - node.level]
+                module = ".".join([*above, module] if module else above)
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "tardigrad" and len(parts) > 1:
+                found.add(parts[1])
+    return found
+
+
+def violations(source: str, package: str) -> set[str]:
+    allowed = {*LAYERS[: LAYERS.index(package) + 1], "errors"} - {STRANGERS.get(package)}
+    return {name for name in imported(source, package) if name in {*LAYERS, "errors"} and name not in allowed}
+
+
+MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_up(path):
+    package = path.relative_to(ROOT).parts[0]
+    assert package in LAYERS, (
+        f"{package} is in no layer: give it a place in LAYERS and in docs/architecture.md"
+    )
+    assert violations(path.read_text(), package) == set()
+
+
+def test_errors_import_nothing_of_the_package():
+    assert imported((ROOT / "errors.py").read_text(), "errors") == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "package", "expected"),
+    [
+        ("from tardigrad.algorithms.fedavg import FedAvg", "core", {"algorithms"}),
+        ("import tardigrad.simulation.engine", "learning", {"simulation"}),
+        ("from tardigrad import data", "learning", {"data"}),
+        ("from tardigrad.simulation import engine", "service", {"simulation"}),
+        ("from tardigrad.service import server", "simulation", {"service"}),
+        ("def f():\n    from tardigrad.cli import main", "experiments", {"cli"}),
+        ("from ..algorithms import fedavg", "core", {"algorithms"}),
+        ("from .. import algorithms", "core", {"algorithms"}),
+        ("from .staleness import Linear", "core", set()),
+        ("from . import staleness", "core", set()),
+        ("from tardigrad.errors import RunError", "core", set()),
+        ("from tardigrad import __version__", "core", set()),
+        ("import torch, tardigrad", "core", set()),
+        ("from tardigrad.core.step import Step", "algorithms", set()),
+    ],
+)
+def test_the_test_can_fail(source, package, expected):
+    assert violations(source, package) == expected
