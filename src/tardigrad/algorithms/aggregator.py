@@ -87,7 +87,8 @@ class Aggregator:
         return metrics
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything that is needed to go on: tensors, and the rest as JSON."""
+        """Everything that is needed to go on: tensors, and the rest as JSON. Write it before going on: the
+        tensors are the live ones."""
         tensors, numbers = {}, {}
         for name, value in self.state.items():
             if isinstance(value, Tensor):

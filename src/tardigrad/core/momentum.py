@@ -16,7 +16,7 @@ State = dict[str, Any]
 """An algorithm's state: tensors and numbers by name. Print it, save it, resume from it."""
 
 
-class _Momentum(Setting):
+class MomentumKind(Setting):
     default_staleness_bound: ClassVar[int | None] = None
     """buffer.staleness_bound where the config names none."""
 
@@ -33,7 +33,7 @@ class _Momentum(Setting):
         """m for this step; keeps what it needs in `state`."""
 
 
-class NoMomentum(_Momentum):
+class NoMomentum(MomentumKind):
     """m = r."""
 
     kind: Literal["none"] = "none"
@@ -42,7 +42,7 @@ class NoMomentum(_Momentum):
         return r
 
 
-class EMA(_Momentum):
+class EMA(MomentumKind):
     """m = beta m + (1 - beta) r: an average, so the learning rate keeps its meaning."""
 
     kind: Literal["ema"] = "ema"
@@ -57,7 +57,7 @@ class EMA(_Momentum):
         return m
 
 
-class HeavyBall(_Momentum):
+class HeavyBall(MomentumKind):
     """m = beta m + r: a sum, so the learning rate acts 1 / (1 - beta) times stronger than with `ema`."""
 
     kind: Literal["heavy_ball"] = "heavy_ball"
@@ -72,7 +72,7 @@ class HeavyBall(_Momentum):
         return m
 
 
-class Nesterov(_Momentum):
+class Nesterov(MomentumKind):
     """m = beta m + (1 - beta) r, and the direction looks one step ahead: beta m + (1 - beta) r.
 
     With the Adam preconditioner this is Nadam.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from tardigrad.core.momentum import State, _Momentum
+from tardigrad.core.momentum import MomentumKind, State
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import WeightedSum
 from tardigrad.errors import ConfigError, RunError
@@ -33,7 +33,7 @@ COLLINEAR = 1e-9
 """Two columns are collinear if the ratio of their singular values is below this."""
 
 
-class _Approximation(_Momentum):
+class _Approximation(MomentumKind):
     default_staleness_bound: ClassVar[int | None] = 20
     beta: float = Field(0.9, ge=0, lt=1)
     """Share of the past: the value that is good in synchronous training."""

@@ -9,9 +9,18 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from tardigrad.core.setting import Setting, by_name
+from tardigrad.data.celeba import CelebA
+from tardigrad.data.chat import Chat
+from tardigrad.data.cifar10 import CIFAR10
 from tardigrad.data.clients import Federation, Partitioned
 from tardigrad.data.digits import load_digits
+from tardigrad.data.flair import FLAIR
+from tardigrad.data.generic import Files
+from tardigrad.data.idx import EMNIST, MNIST, FashionMNIST
 from tardigrad.data.partition import Dirichlet, Partition
+from tardigrad.data.sent140 import Sent140
+from tardigrad.data.shakespeare import Shakespeare
+from tardigrad.data.stackoverflow import StackOverflow
 from tardigrad.data.synthetic import SyntheticClients
 
 
@@ -53,4 +62,20 @@ class Synthetic(_Source):
         return Federation(clients, test, (self.features,), self.classes)
 
 
-Source = Annotated[Digits | Synthetic, Field(discriminator="kind"), by_name]
+Source = Annotated[
+    Digits
+    | Synthetic
+    | CIFAR10
+    | MNIST
+    | FashionMNIST
+    | EMNIST
+    | CelebA
+    | FLAIR
+    | Shakespeare
+    | Sent140
+    | Chat
+    | StackOverflow
+    | Files,
+    Field(discriminator="kind"),
+    by_name,
+]

@@ -104,8 +104,9 @@ class Config(Setting):
             raise ConfigError(
                 f"buffer.size: {name} moves the model at every upload; it must be 1, not {size}"
             )
+        bound = buffer.staleness_bound
         if isinstance(pace, SampledStaleness) and (
-            self.delay.give_up or (buffer.staleness_bound or pace.maximum) < pace.maximum
+            self.delay.give_up or (bound is not None and bound < pace.maximum)
         ):
             raise ConfigError(
                 "pace.kind 'sampled_staleness' draws the staleness of uploads that count: it needs "

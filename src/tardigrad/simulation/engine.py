@@ -242,7 +242,8 @@ class Engine:
     # -- snapshots -------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything that is needed to go on exactly: tensors, and the rest as JSON."""
+        """Everything that is needed to go on exactly: tensors, and the rest as JSON. Write it before going
+        on: the tensors are the live ones."""
         tensors, aggregator = self._aggregator.snapshot()
         for version, vectors in self._broadcasts.items():
             tensors |= {f"broadcast/{version}/{name}": v for name, v in vectors.items()}
