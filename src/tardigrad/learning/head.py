@@ -10,6 +10,8 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from tardigrad.errors import ConfigError
+
 Outputs = Iterable[tuple[Tensor, Tensor]]
 """A model's outputs and the labels, batch after batch."""
 
@@ -31,12 +33,16 @@ class MultiClass(Head):
     """One of several classes: cross entropy and accuracy."""
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        if outputs.dim() != labels.dim() + 1:
+            raise _misfit(
+                outputs, labels, "a score for every class; char_lstm has that with predict = 'last'"
+            )
         return F.cross_entropy(outputs, labels.long())
 
     def metrics(self, outputs: Outputs) -> dict[str, float]:
         loss, right, examples = 0.0, 0, 0
         for scores, labels in outputs:
-            loss += float(F.cross_entropy(scores, labels.long(), reduction="sum"))
+            loss += len(labels) * float(self.loss(scores, labels))
             right += int((scores.argmax(dim=1) == labels).sum())
             examples += len(labels)
         return {"loss": loss / examples, "accuracy": right / examples}
@@ -46,15 +52,16 @@ class Binary(Head):
     """Yes or no, labels 1 and 0: one output an example (its logit), cross entropy and accuracy."""
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        if outputs.numel() != labels.numel():
+            raise _misfit(outputs, labels, "one score an example")
         return F.binary_cross_entropy_with_logits(outputs.flatten(), labels.flatten().to(outputs.dtype))
 
     def metrics(self, outputs: Outputs) -> dict[str, float]:
         loss, right, examples = 0.0, 0, 0
         for scores, labels in outputs:
-            logits, truth = scores.flatten(), labels.flatten().to(scores.dtype)
-            loss += float(F.binary_cross_entropy_with_logits(logits, truth, reduction="sum"))
-            right += int(((logits > 0) == (truth > 0)).sum())
-            examples += len(truth)
+            loss += len(labels) * float(self.loss(scores, labels))
+            right += int(((scores.flatten() > 0) == (labels.flatten() > 0)).sum())
+            examples += len(labels)
         return {"loss": loss / examples, "accuracy": right / examples}
 
 
@@ -67,14 +74,15 @@ class MultiLabel(Head):
     """
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        if outputs.shape != labels.shape:
+            raise _misfit(outputs, labels, "one score a class and example")
         return F.binary_cross_entropy_with_logits(outputs, labels.to(outputs.dtype))
 
     def metrics(self, outputs: Outputs) -> dict[str, float]:
         loss, right = 0.0, 0
         scores, labels = [], []  # precision at a score depends on all examples with a higher one
         for logits, truth in outputs:
-            wanted = truth.to(logits.dtype)
-            loss += float(F.binary_cross_entropy_with_logits(logits, wanted, reduction="sum"))
+            loss += truth.numel() * float(self.loss(logits, truth))
             right += int(((logits > 0) == (truth > 0)).sum())
             scores.append(logits.detach().numpy())
             labels.append(truth.numpy() > 0)
@@ -146,7 +154,18 @@ class NextToken(Head):
         return labels
 
     def _summed(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        if outputs.shape[:-1] != labels.shape:
+            raise _misfit(
+                outputs, labels, "scores for every position; char_lstm has those with predict = 'every'"
+            )
         # no mean: that of nothing is not a number, and a minibatch may be all padding
         return F.cross_entropy(
             outputs.flatten(0, -2), labels.flatten(), ignore_index=self.pad, reduction="sum"
         )
+
+
+def _misfit(outputs: Tensor, labels: Tensor, wanted: str) -> ConfigError:
+    return ConfigError(
+        f"model: it gives outputs of the shape {tuple(outputs.shape)} for labels of the shape "
+        f"{tuple(labels.shape)}; this task needs {wanted}"
+    )

@@ -1,0 +1,46 @@
+"""Models that a config can name. Any torch.nn.Module can be given in Python instead."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tardigrad.core.setting import by_name
+from tardigrad.learning.models.architecture import Architecture, Shape
+from tardigrad.learning.models.cnn import FedACCNN, FedAsyncCNN, FedBuffCNN, MasFLCNN
+from tardigrad.learning.models.lstm import CharLSTM, FedBuffLSTM
+from tardigrad.learning.models.mlp import MLP, FedACMLP
+from tardigrad.learning.models.resnet import ResNet18
+from tardigrad.learning.models.transformer import Transformer
+
+Model = Annotated[
+    MLP
+    | FedACMLP
+    | FedACCNN
+    | FedBuffCNN
+    | FedAsyncCNN
+    | MasFLCNN
+    | FedBuffLSTM
+    | CharLSTM
+    | Transformer
+    | ResNet18,
+    Field(discriminator="kind"),
+    by_name,
+]
+
+__all__ = [
+    "MLP",
+    "Architecture",
+    "CharLSTM",
+    "FedACCNN",
+    "FedACMLP",
+    "FedAsyncCNN",
+    "FedBuffCNN",
+    "FedBuffLSTM",
+    "MasFLCNN",
+    "Model",
+    "ResNet18",
+    "Shape",
+    "Transformer",
+]

@@ -1,0 +1,310 @@
+"""Local training: which examples when, and every number by hand."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch import nn
+
+import tardigrad as td
+from tardigrad.core.upload import Task
+from tardigrad.data.clients import Given
+from tardigrad.errors import RunError
+from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.head import Head, MultiClass
+from tardigrad.learning.local import Local, Trainer
+from tardigrad.simulation.executor import Inline, Job
+
+
+def batches(local, examples, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [batch.tolist() for batch in local.minibatches(examples, generator)]
+
+
+# -- minibatches --------------------------------------------------------------------------------------
+
+
+@given(
+    examples=st.integers(1, 40),
+    batch_size=st.integers(1, 12),
+    epochs=st.none() | st.integers(1, 4),
+)
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+def test_every_example_once_a_pass(examples, batch_size, epochs):
+    local = Local(epochs=epochs, batch_size=batch_size)
+    drawn = batches(local, examples)
+    a_pass = math.ceil(examples / batch_size)
+    assert len(drawn) == local.steps_for(examples) == a_pass * (epochs or 1)
+    for start in range(0, len(drawn), a_pass):
+        one = drawn[start : start + a_pass]
+        assert sorted(i for batch in one for i in batch) == list(range(examples))
+        assert all(len(batch) == batch_size for batch in one[:-1])
+        assert len(one[-1]) == (examples - 1) % batch_size + 1
+
+
+@given(examples=st.integers(1, 40), batch_size=st.integers(1, 12), steps=st.integers(1, 25))
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+def test_steps_go_round_and_round(examples, batch_size, steps):
+    local = Local(steps=steps, batch_size=batch_size)
+    drawn = batches(local, examples)
+    assert len(drawn) == local.steps_for(examples) == steps
+    counts = Counter(i for batch in drawn for i in batch)
+    assert set(counts) <= set(range(examples))
+    whole, a_pass = divmod(steps, math.ceil(examples / batch_size))[0], math.ceil(examples / batch_size)
+    assert all(counts[i] in (whole, whole + 1) for i in range(examples))
+    for start in range(0, whole * a_pass, a_pass):
+        assert sorted(i for batch in drawn[start : start + a_pass] for i in batch) == list(range(examples))
+
+
+def test_the_order_is_new_in_every_pass_and_depends_on_the_seed_alone():
+    local = Local(epochs=3, batch_size=20)
+    first, second, third = batches(local, 20)
+    assert first != second != third
+    assert batches(local, 20) == [first, second, third]
+    assert batches(local, 20, seed=1)[0] != first
+
+
+def test_one_epoch_unless_said():
+    assert Local().steps_for(65) == 3
+    assert Local(steps=7).steps_for(65) == 7
+
+
+# -- trips, by hand -----------------------------------------------------------------------------------
+
+
+class Line(nn.Module):
+    """w times the feature."""
+
+    def __init__(self, w=0.0):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([w], dtype=torch.float64))
+
+    def forward(self, x):
+        return x * self.w
+
+
+class Sum(Head):
+    """The mean output: its gradient is the mean feature, wherever w is."""
+
+    def loss(self, outputs, labels):
+        return outputs.mean()
+
+    def metrics(self, outputs):
+        return {"loss": 0.0}
+
+
+def trip(local, features, w=0.0, version=0, algorithm=None, seed=0, client="ann", number=7):
+    """One trip of one client, through the executor: upload and memory."""
+    flat = FlatModule(Line(w))
+    clients = Given({client: (np.asarray(features, float), np.zeros(len(features)))}, torch.float64)
+    executor = Inline(Trainer(flat, Sum(), algorithm or td.FedAvg(), local), clients)
+    task = Task(number, 0, version, {"model": flat.vector.clone()})
+    executor.submit(Job(0.0, task, 0, {}, seed))
+    return executor.result(number)
+
+
+def change(*arguments, **settings):
+    upload, _ = trip(*arguments, **settings)
+    return upload.vectors["delta"].item()
+
+
+def test_delta_is_start_minus_end():
+    # the gradient is 1 at every step: w goes 5, 4.9, 4.8, 4.7
+    assert change(Local(steps=3, lr=0.1), [1, 1], w=5.0) == pytest.approx(0.3)
+
+
+def test_the_learning_rate_shrinks_with_a_smaller_minibatch():
+    # 5 examples in batches of 2, 2 and 1: the last counts half
+    plain = Local(batch_size=2, lr=0.1)
+    assert change(plain, [1] * 5) == pytest.approx(0.3)
+    assert change(plain.model_copy(update={"lr_normalisation": True}), [1] * 5) == pytest.approx(0.25)
+
+
+def test_a_client_with_less_than_a_batch_takes_a_smaller_step():
+    assert change(Local(batch_size=32, lr=0.1, lr_normalisation=True), [1] * 8) == pytest.approx(0.1 * 8 / 32)
+
+
+def test_weight_decay():
+    # gradient 1 + w/2, lr 0.1: 4 -> 4 - 0.1 * 3 = 3.7 -> 3.7 - 0.1 * 2.85 = 3.415
+    assert change(Local(steps=2, lr=0.1, weight_decay=0.5), [1], w=4.0) == pytest.approx(4 - 3.415)
+
+
+def test_the_schedule_goes_by_the_version_that_the_trip_starts_from():
+    local = Local(steps=1, lr=0.1, schedule=td.StepDecay(at=(10, 20), factor_at_each=0.5))
+    changes = [change(local, [1], version=v) for v in (0, 9, 10, 19, 20, 99)]
+    assert changes == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025, 0.025])
+
+
+def test_the_rule_is_told_steps_and_path():
+    told = {}
+
+    class Listening(td.Rule):
+        def finish(self, end, steps, path):
+            told.update(steps=steps, path=path, lr=self.lr, end=end.item())
+            return super().finish(end, steps, path)
+
+    class Algorithm(td.FedAvg):
+        def rule(self, task, memory, lr):
+            return Listening(task, memory, lr)
+
+    local = Local(
+        epochs=2, batch_size=2, lr=0.1, lr_normalisation=True, schedule=td.Cosine(steps=4, floor=0.5)
+    )
+    trip(local, [1, 1, 1], algorithm=Algorithm(), version=2)  # half way down the cosine: 0.75
+    # two passes of a batch of 2 and one of 1
+    assert told == {
+        "steps": 4,
+        "lr": pytest.approx(0.075),
+        "path": pytest.approx(0.075 * 3),
+        "end": pytest.approx(-0.075 * 3),
+    }
+
+
+def test_the_upload_says_examples_steps_and_mean_loss():
+    # losses are w: 0, -0.1, -0.2
+    upload, memory = trip(Local(steps=3, batch_size=2, lr=0.1), [1] * 5)
+    assert (upload.examples, upload.steps) == (5, 3)
+    assert upload.loss == pytest.approx(-0.1)
+    assert memory == {}
+
+
+def test_the_broadcast_is_not_changed():
+    flat = FlatModule(Line(3.0))
+    clients = Given({0: (np.ones(4), np.zeros(4))}, torch.float64)
+    executor = Inline(Trainer(flat, Sum(), td.FedProx(mu=1.0), Local(steps=5)), clients)
+    model = torch.tensor([3.0], dtype=torch.float64)
+    executor.submit(Job(0.0, Task(0, 0, 0, {"model": model}), 0, {}, 0))
+    executor.result(0)
+    assert model.tolist() == [3.0]
+
+
+def test_a_trip_leaves_no_trace_in_the_next():
+    local = Local(steps=3, lr=0.1, batch_size=2)
+    flat = FlatModule(Line())
+    clients = Given({0: (np.arange(5.0), np.zeros(5)), 1: (np.ones(9), np.zeros(9))}, torch.float64)
+    executor = Inline(Trainer(flat, Sum(), td.FedAvg(), local), clients)
+    results = []
+    for number, client in enumerate([0, 1, 0, 0]):
+        task = Task(number, client, 0, {"model": torch.tensor([client + 1.0], dtype=torch.float64)})
+        executor.submit(Job(0.0, task, client, {}, 5))
+        results.append(executor.result(number)[0])
+    assert results[0].vectors["delta"].tolist() == results[2].vectors["delta"].tolist()
+    assert results[2].vectors["delta"].tolist() == results[3].vectors["delta"].tolist()
+    assert results[0].vectors["delta"].tolist() != results[1].vectors["delta"].tolist()
+
+
+# -- gradients against plain autograd -------------------------------------------------------------------
+
+CASES = {
+    "mlp": (td.MLP(hidden=(7, 5)), (1, 4, 4)),
+    "linear": (td.MLP(hidden=()), (6,)),
+    "fedac cnn": (td.FedACCNN(channels=(3, 4), hidden=(6,)), (2, 16, 16)),
+    "fedbuff cnn": (td.FedBuffCNN(channels=4, dropout=0.0), (3, 8, 8)),
+    "fedasync cnn": (td.FedAsyncCNN(channels=2), (1, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_trip_is_plain_sgd(case):
+    # three steps on the same batch of all examples, in double precision, against plain autograd
+    model, shape = CASES[case]
+    torch.manual_seed(3)
+    module = model.build(shape, 4).double()
+    reference = model.build(shape, 4).double()
+    reference.load_state_dict(module.state_dict())
+    features = torch.randn(9, *shape, dtype=torch.float64)
+    labels = torch.randint(4, (9,))
+    for _ in range(3):
+        slopes = torch.autograd.grad(F.cross_entropy(reference(features), labels), reference.parameters())
+        with torch.no_grad():
+            for p, slope in zip(reference.parameters(), slopes):
+                p -= 0.2 * (slope + 0.01 * p)
+    flat = FlatModule(module)
+    clients = Given({0: (features, labels)}, torch.float64)
+    local = Local(steps=3, batch_size=9, lr=0.2, weight_decay=0.01)
+    executor = Inline(Trainer(flat, MultiClass(), td.FedAvg(), local), clients)
+    start = flat.vector.clone()
+    executor.submit(Job(0.0, Task(0, 0, 0, {"model": start}), 0, {}, 0))
+    upload, _ = executor.result(0)
+    end = flat.state_dict(start - upload.vectors["delta"])
+    for name, value in reference.state_dict().items():
+        assert torch.allclose(end[name], value, rtol=1e-9, atol=1e-11), name
+
+
+# -- random modules -------------------------------------------------------------------------------------
+
+
+def dropping_trips(trips, shared=True):
+    """The deltas of these trips (number by number the seed) with a module that drops half of everything."""
+    clients = Given({0: (np.ones((6, 4)), np.arange(6) % 3)}, torch.float32)
+
+    def executor():
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
+        flat = FlatModule(module)
+        return Inline(Trainer(flat, MultiClass(), td.FedAvg(), Local(epochs=2, batch_size=2)), clients), flat
+
+    results = {}
+    one, flat = executor()
+    model = flat.vector.clone()
+    for number in trips:
+        if not shared:
+            one, flat = executor()
+        torch.manual_seed(number)  # whatever the global generator is at ...
+        before = torch.get_rng_state()
+        one.submit(Job(0.0, Task(number, 0, 0, {"model": model}), 0, {}, 1000 + number))
+        results[number] = one.result(number)[0].vectors["delta"]
+        assert torch.equal(torch.get_rng_state(), before)  # ... it stays there
+    return results
+
+
+def test_dropout_depends_on_the_trip_alone():
+    forwards, backwards = dropping_trips([0, 1, 2, 3]), dropping_trips([3, 2, 1, 0])
+    alone = dropping_trips([0, 1, 2, 3], shared=False)
+    for number in range(4):
+        assert torch.equal(forwards[number], backwards[number])
+        assert torch.equal(forwards[number], alone[number])
+    assert len({tuple(delta.tolist()) for delta in forwards.values()}) == 4
+
+
+def test_dropout_really_drops():
+    # with one seed for the order of examples, what differs is what was dropped
+    deltas = dropping_trips([0])
+    assert (deltas[0] == 0).any()
+
+
+# -- what goes wrong --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_names_trip_and_client(value):
+    with pytest.raises(RunError, match=r"trip 7 of client .*: the training loss is not finite") as caught:
+        trip(Local(lr=0.25), [1.0, value])
+    assert "local.lr (now 0.25)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"epochs": 0}, "epochs"),
+        ({"steps": 0}, "steps"),
+        ({"epochs": 1, "steps": 1}, "give epochs or steps, not both"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"lr": 0}, "lr"),
+        ({"lr": float("inf")}, "lr"),
+        ({"weight_decay": -1}, "weight_decay"),
+        ({"schedule": "linear"}, "schedule"),
+        ({"schedule": {"kind": "cosine", "steps": 0}}, "schedule.cosine.steps"),
+        ({"momentum": 0.9}, "momentum"),
+    ],
+)
+def test_bad_settings_name_the_key(bad, says):
+    with pytest.raises(ValidationError, match=says):
+        Local(**bad)
