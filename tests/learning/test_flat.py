@@ -131,10 +131,6 @@ def test_a_tied_parameter_is_in_the_vector_once():
     assert (flat.module(torch.tensor([0])) == 12.0).all()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="FlatModule.state_dict leaves the second name of a tied parameter at its scratch value",
-)
 def test_both_names_of_a_tied_parameter_are_in_the_state():
     flat = FlatModule(Tied())
     vector = torch.full((15,), 2.0)
@@ -175,9 +171,6 @@ def test_norms_without_running_statistics_are_fine(norm):
     FlatModule(nn.Sequential(nn.Linear(2, 4), norm))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="FlatModule looks for _BatchNorm only: InstanceNorm can keep running statistics too"
-)
 def test_instance_norm_with_running_statistics_is_refused():
     with pytest.raises(ConfigError, match="model: 1 is InstanceNorm1d"):
         FlatModule(nn.Sequential(nn.Linear(2, 4), nn.InstanceNorm1d(4, track_running_stats=True)))

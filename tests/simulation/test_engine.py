@@ -335,38 +335,6 @@ def test_interrupted_again_and_again():
     assert (events, bits_now) == (whole, bits)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Aggregator.snapshot hands out the buffer's sum itself, which later uploads add to"
-)
-def test_a_snapshot_stays_as_it_was_while_the_run_goes_on():
-    simulation = make("asynchronous")
-    kept = None
-    for events in simulation.engine.run():
-        if kept is None and [e["event"] for e in events] == ["upload"]:  # in the middle of a buffer
-            tensors, document = simulation.engine.snapshot()
-            kept = tensors, digest(tensors), document, json.dumps(document)
-    tensors, bits, document, text = kept
-    assert json.dumps(document) == text
-    assert digest(tensors) == bits
-
-
-@pytest.mark.xfail(
-    strict=True, reason="restore takes over the snapshot's sum and losses, which later uploads add to"
-)
-def test_a_snapshot_can_be_restored_twice():
-    simulation = make("asynchronous")
-    for events in simulation.engine.run():
-        if [e["event"] for e in events] == ["upload"]:  # in the middle of a buffer
-            break
-    tensors, document = frozen(simulation.engine.snapshot())
-    results = []
-    for _ in range(2):
-        resumed = make("asynchronous")
-        resumed.engine.restore(tensors, document)
-        results.append(finish(resumed))
-    assert results[0] == results[1]
-
-
 # -- trips trained ahead, in any order ------------------------------------------------------------------
 
 
@@ -383,12 +351,7 @@ def test_the_order_of_training_does_not_matter(case, executor):
     [
         "asynchronous",
         "individual uploads",
-        pytest.param(
-            "memory, opening",
-            marks=pytest.mark.xfail(
-                strict=True, reason="Processes' upload slots leave no room for the padding of small vectors"
-            ),
-        ),
+        "memory, opening",
         "give up",
         "over-selection",
     ],
@@ -408,9 +371,6 @@ def test_many_are_ready_at_once():
     assert simulation.executor.most >= 10
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Engine._look_ahead lets the planner's errors through before they are reached"
-)
 def test_trouble_far_ahead_does_not_stop_a_run_that_ends_before():
     def five_trips(executor):
         simulation = make("asynchronous", executor, stop=td.Stop(trips=5))
@@ -554,7 +514,6 @@ def test_a_script_ends_by_itself():
     assert (events[-1]["reason"], events[-1]["trips"]) == ("the script is over", 60)
 
 
-@pytest.mark.xfail(strict=True, reason="Planner.advance returns nothing when nobody starts for once")
 @pytest.mark.parametrize(
     "settings",
     [

@@ -6,16 +6,27 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from tardigrad.errors import RunError
 
 FORMAT = "tardigrad-snapshot-1"
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 def digest(tensors: dict[str, Tensor]) -> str:
@@ -24,7 +35,7 @@ def digest(tensors: dict[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().contiguous().cpu()
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        sha.update(tensor.view(-1).view(torch.uint8).numpy().data)
+        sha.update(_bytes(tensor))
     return sha.hexdigest()
 
 
@@ -32,10 +43,10 @@ def write_snapshot(path: Path, tensors: dict[str, Tensor], document: dict[str, A
     """Write all or nothing: a reader finds the old file or the new one, whole."""
     stored: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}  # one tensor under several names is stored once
-    seen: dict[tuple[int, torch.Size], str] = {}
+    seen: dict[tuple[int, torch.Size, torch.dtype], str] = {}
     for name, tensor in tensors.items():
-        tensor = tensor.detach().contiguous()
-        key = (tensor.data_ptr(), tensor.shape)
+        tensor = tensor.detach().contiguous().cpu()
+        key = (tensor.data_ptr(), tensor.shape, tensor.dtype)
         if tensor.numel() and key in seen:
             aliases[name] = seen[key]
         else:
@@ -49,8 +60,30 @@ def write_snapshot(path: Path, tensors: dict[str, Tensor], document: dict[str, A
         "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
     }
     partial = path.with_name(path.name + ".partial")
-    save_file(stored, partial, metadata)
+    with partial.open("wb") as file:
+        _write_safetensors(file, stored, metadata)
     replace(partial, path)
+
+
+def _write_safetensors(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """The safetensors format, straight from memory: the library would first copy everything, and a
+    snapshot may be as large as all that a run holds."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    place = 0
+    for name, tensor in tensors.items():
+        end = place + tensor.numel() * tensor.element_size()
+        shape = list(tensor.shape)
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": shape, "data_offsets": [place, end]}
+        place = end
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    file.write(len(encoded).to_bytes(8, "little") + encoded)
+    for tensor in tensors.values():
+        file.write(_bytes(tensor))
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.view(-1).view(torch.uint8).numpy().data
 
 
 def read_snapshot(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

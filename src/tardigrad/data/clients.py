@@ -139,6 +139,13 @@ class Given(Clients):
             raise ConfigError("clients: the mapping is empty; give {id: (features, labels), ...}")
         self._names = [key if isinstance(key, int | str) else str(key) for key in clients]
         self._data = [_pair(key, value, dtype) for key, value in clients.items()]
+        shape = self._data[0][0].shape[1:]
+        for name, (features, _) in zip(self._names, self._data):
+            if features.shape[1:] != shape:
+                raise ConfigError(
+                    f"clients[{name!r}]: its examples have the shape {tuple(features.shape[1:])}, but those "
+                    f"of clients[{self._names[0]!r}] have {tuple(shape)}"
+                )
 
     def __len__(self) -> int:
         return len(self._data)
@@ -155,23 +162,20 @@ class Given(Clients):
 
 def _pair(key: Hashable, value: Any, dtype: torch.dtype) -> Examples:
     """A client's data as two tensors, or a ConfigError that names the client."""
-    if isinstance(value, Dataset):
-        rows = [value[i] for i in range(len(value))]  # type: ignore[arg-type]
-        if not rows:
-            raise ConfigError(f"clients[{key!r}]: the Dataset is empty")
-        value = (
-            torch.stack([torch.as_tensor(row[0]) for row in rows]),
-            torch.stack([torch.as_tensor(row[1]) for row in rows]),
-        )
     try:
+        if isinstance(value, Dataset):
+            rows = [value[i] for i in range(len(value))]  # type: ignore[arg-type]
+            value = tuple(torch.stack([torch.as_tensor(row[part]) for row in rows]) for part in (0, 1))
         features, labels = (torch.as_tensor(part) for part in value)
-    except (TypeError, ValueError, RuntimeError) as error:
+        counts = len(features), len(labels)
+    except (TypeError, ValueError, RuntimeError, IndexError, NotImplementedError) as error:
         raise ConfigError(
-            f"clients[{key!r}]: expected a (features, labels) pair of arrays or a torch Dataset; {error}"
+            f"clients[{key!r}]: expected a (features, labels) pair of arrays, or a torch Dataset of such "
+            f"pairs with a length; {' '.join(str(error).split())}"
         ) from None
-    if len(features) != len(labels) or len(labels) == 0:
+    if counts[0] != counts[1] or counts[1] == 0:
         raise ConfigError(
-            f"clients[{key!r}]: {len(features)} features and {len(labels)} labels; "
+            f"clients[{key!r}]: {counts[0]} features and {counts[1]} labels; "
             "there must be as many of one as of the other, and at least one"
         )
     if features.dtype.is_floating_point:

@@ -22,7 +22,7 @@ class FlatModule:
 
     def __init__(self, module: nn.Module) -> None:
         for name, part in module.named_modules():
-            if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
+            if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
                 raise ConfigError(
                     f"model: {name or 'the module'} is {type(part).__name__}, whose running statistics have "
                     "no meaning in an average of models; use GroupNorm or LayerNorm in its place"
@@ -33,6 +33,7 @@ class FlatModule:
         if len({p.dtype for _, p in parameters}) > 1:
             raise ConfigError("model: all parameters must have one dtype")
         self.module = module
+        self._parameters = [p for _, p in parameters]
         self.names = [name for name, _ in parameters]
         self.shapes = [p.shape for _, p in parameters]
         self.channels_last = any(isinstance(part, nn.Conv2d) for part in module.modules())
@@ -64,6 +65,8 @@ class FlatModule:
     def state_dict(self, vector: Tensor) -> dict[str, Tensor]:
         """`vector` under the module's own names: what `load_state_dict` takes."""
         state = {name: value.detach().clone() for name, value in self.module.state_dict().items()}
-        for name, value in zip(self.names, self._views(vector)):
-            state[name] = value.clone(memory_format=torch.contiguous_format)
+        values = dict(zip(map(id, self._parameters), self._views(vector)))
+        for name, parameter in self.module.named_parameters(remove_duplicate=False):  # tied ones too
+            if id(parameter) in values:
+                state[name] = values[id(parameter)].clone(memory_format=torch.contiguous_format)
         return state

@@ -138,18 +138,18 @@ def read_trace(file: Path, key: str) -> list[tuple[float, float, int]]:
     trips = []
     with file.open(newline="", encoding="utf-8", errors="replace") as lines:
         rows = csv.DictReader(lines)
-        if not {"client", "start", "duration"} <= set(rows.fieldnames or ()):
-            raise ConfigError(
-                f"{key}: {file} has the columns {', '.join(rows.fieldnames or ['none'])}; "
-                "it must have client, start and duration in its first line"
-            )
-        for row in rows:
-            try:
+        try:
+            if not {"client", "start", "duration"} <= set(rows.fieldnames or ()):
+                raise ConfigError(
+                    f"{key}: {file} has the columns {', '.join(rows.fieldnames or ['none'])[:200]}; "
+                    "it must have client, start and duration in its first line"
+                )
+            for row in rows:
                 trip = (float(row["start"]), float(row["duration"]), int(row["client"]))
                 check_trip(*trip)
-            except (TypeError, ValueError) as error:
-                raise ConfigError(f"{key}: {file}, line {rows.line_num}: {error}") from None
-            trips.append(trip)
+                trips.append(trip)
+        except (TypeError, ValueError, csv.Error) as error:
+            raise ConfigError(f"{key}: {file}, line {rows.line_num}: {error}") from None
     if not trips:
         raise ConfigError(f"{key}: {file} has no trips")
     return trips

@@ -12,6 +12,7 @@ from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.core.bookkeeping import Delivery, Refusal, Ticket
 from tardigrad.core.upload import Task, Vectors
 from tardigrad.data.clients import Clients
+from tardigrad.errors import TardigradError
 from tardigrad.simulation.draws import key
 from tardigrad.simulation.evaluation import Evaluation, Evaluator
 from tardigrad.simulation.executor import Executor, Job
@@ -61,6 +62,7 @@ class Engine:
         self.refused: Counter[str] = Counter()
         self.metrics: dict[str, float] = {}
         """Of the last evaluation."""
+        self._trouble: TardigradError | None = None  # what the planner ran into, ahead of us
         self._evaluated = -1  # the version of the last evaluation
         self._resumed = False
         self._publish()
@@ -78,6 +80,8 @@ class Engine:
         reason = self._reason_to_stop()
         while reason is None:
             self._look_ahead()
+            if not self._plan and self._trouble is not None:
+                raise self._trouble
             if not self._plan:
                 reason = "the script is over"
                 break
@@ -107,8 +111,12 @@ class Engine:
 
     def _look_ahead(self) -> None:
         """Plan until enough trips are known, and submit those that are ready."""
-        while self._ahead < self._executor.ahead or not self._plan:
-            planned = self._planner.advance()
+        while self._trouble is None and (self._ahead < self._executor.ahead or not self._plan):
+            try:
+                planned = self._planner.advance()
+            except TardigradError as error:  # a run that ends before it comes to that does not mind
+                self._trouble = error
+                break
             if not planned:
                 break
             for item in planned:

@@ -54,15 +54,19 @@ class Planner:
 
     def advance(self) -> list[Planned]:
         """What happens next: one trip ends, or all that start at one instant do. Nothing: it is over."""
-        start_time = self._starts.next_time(self._now)
-        if self._arrivals and self._arrivals[0][0] <= start_time:
-            self._now, trip = heappop(self._arrivals)
-            ended = self._end(trip)
-            self._starts.something_ended()
-            return [ended]
-        if start_time < inf:
+        while True:
+            start_time = self._starts.next_time(self._now)
+            if self._arrivals and self._arrivals[0][0] <= start_time:
+                self._now, trip = heappop(self._arrivals)
+                ended = self._end(trip)
+                self._starts.something_ended()
+                return [ended]
+            if start_time == inf:
+                break
             self._now = start_time
-            return self._start(start_time)
+            started = self._start(start_time)
+            if started:  # or nobody could start for once
+                return started
         if self._starts.may_run_dry:
             return []
         raise RunError(

@@ -67,7 +67,7 @@ class Processes:
         self._memory_size = (
             4 * vector + 4096
         )  # of a slot for memory that goes in; what comes out is behind it
-        self._uploads = Slots(2 * self._memory_size + 4 * vector, 8 * MOST_QUEUED * workers)
+        self._uploads = Slots(3 * self._memory_size, 8 * MOST_QUEUED * workers)
         self._upload_slots: dict[int, int] = {}
         self._ready: list[tuple[float, int]] = []  # (arrival, trip), not given to a worker yet
         self._jobs: dict[int, Job] = {}
