@@ -28,7 +28,8 @@ def test_a_draw_survives_being_forgotten():
 
 
 def test_seed_purpose_and_index_all_matter():
-    values = [Draws(seed, purpose, uniform)[n] for seed in (0, 1) for purpose in "ab" for n in (0, 1, BLOCK)]
+    places = [0, 1, *(BLOCK * n for n in range(1, 20))]
+    values = [Draws(seed, purpose, uniform)[n] for seed in (0, 1) for purpose in "ab" for n in places]
     assert len(set(values)) == len(values)
 
 

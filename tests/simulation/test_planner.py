@@ -510,6 +510,16 @@ def test_once_per_client(pace):
     assert seen == 600
 
 
+def test_who_waits_for_the_step_starts_after_it():
+    # all three are needed for a step, so whoever comes back early has to wait for the last
+    planner = make(Asynchronous(concurrency=3), Buffer(size=3, once_per_client=True), population=3)
+    uploads = deliveries(until(planner, 60))
+    assert {d.staleness for d in uploads} == {0}
+    for n in range(0, 60, 3):
+        assert {d.client for d in uploads[n : n + 3]} == {0, 1, 2}
+        assert {d.version for d in uploads[n : n + 3]} == {n // 3}
+
+
 @pytest.mark.parametrize("pace", [Asynchronous(concurrency=5), Arrivals(rate=5.0), Queued(concurrency=3)])
 def test_giving_up_happens_as_often_as_said_and_never_counts(pace):
     planner = make(pace, delay=HalfNormal(give_up=0.25), population=100)

@@ -1,0 +1,160 @@
+"""FLAIR: photographs by Flickr user, each with several of 17 labels, from the HDF5 file that pfl-research
+prepares.
+
+That file has groups train, val and test, in each a group for every user with `images` (n x 256 x 256 x 3
+bytes), and the places of the ones in the n x labels table as `labels_row` and `labels_col`; the names of the
+labels are in metadata/label_mapping as JSON, and all this once more for `fine_grained_labels`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from tardigrad.core.setting import Setting
+from tardigrad.data.clients import Clients, Examples, Federation
+from tardigrad.data.folder import require
+from tardigrad.errors import ConfigError
+from tardigrad.learning.head import MultiLabel
+from tardigrad.learning.images import Flip, Images, ImageStep, RandomCrop
+
+PUBLISHER = "https://github.com/apple/pfl-research (benchmarks/dataset/flair writes it)"
+FILES = ("flair/flair_federated.hdf5", "flair/flair_federated.h5")
+
+
+class FLAIR(Setting):
+    """FLAIR: what is in this photograph? 41,131 Flickr users are clients; 17 labels, or 1,628 fine ones."""
+
+    kind: Literal["flair"] = "flair"
+    labels: Literal["coarse", "fine"] = "coarse"
+    """The 17 coarse labels, or the fine-grained ones."""
+    at_most: PositiveInt | None = 100
+    """Images of one user that are used: the first so many."""
+    test: Literal["test", "val"] = "test"
+    """Which of the two sets of other users is evaluated on."""
+    test_examples: PositiveInt | None = 5000
+    """Images that are evaluated on, drawn once; they are held in memory, 0.2 MB each."""
+    transforms: tuple[ImageStep, ...] = (RandomCrop(side=224), Flip())
+    """What happens to images before they are normalised: centre_crop, random_crop, flip, in order."""
+
+    MEAN: ClassVar[tuple[float, ...]] = (0.485, 0.456, 0.406)
+    DEVIATION: ClassVar[tuple[float, ...]] = (0.229, 0.224, 0.225)
+
+    def federation(self, seed: int) -> Federation:
+        """The clients and the test set: a function of the data and the seed."""
+        file = require(*FILES, publisher=PUBLISHER)
+        column = "labels" if self.labels == "coarse" else "fine_grained_labels"
+        clients = FlairUsers(file, "train", column, self.at_most)
+        others = FlairUsers(file, self.test, column, None)
+        transform = Images(self.transforms, mean=self.MEAN, deviation=self.DEVIATION)
+        return Federation(
+            clients,
+            others.sample(self.test_examples, np.random.default_rng(seed)),
+            transform.shape(clients.shape),
+            clients.classes,
+            MultiLabel(),
+            transform,
+        )
+
+
+class FlairUsers(Clients):
+    """The users of one part of the file, each read when it is touched."""
+
+    def __init__(self, file: Path, part: str, column: str, at_most: int | None) -> None:
+        self._file, self._part, self._column = file, part, column
+        self._opened: tuple[int, Any] | None = None
+        try:
+            with _open(file) as content:
+                self.classes = len(json.loads(content[f"metadata/{column[:-1]}_mapping"][()]))
+                sizes = {user: len(group["image_ids"]) for user, group in content[part].items()}
+                self._users = sorted(user for user, size in sizes.items() if size)
+                height, width, channels = content[part][self._users[0]]["images"].shape[1:]
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"{file}: not the file that pfl-research prepares ({error}); see {PUBLISHER}"
+            ) from None
+        self.shape = (channels, height, width)
+        self._sizes = [min(sizes[user], at_most or sizes[user]) for user in self._users]
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def examples(self, client: int) -> int:
+        return self._sizes[client]
+
+    def name(self, client: int) -> str:
+        return self._users[client]
+
+    def load(self, client: int) -> Examples:
+        return self._images(client, slice(self._sizes[client])), self.labels(client)
+
+    def labels(self, client: int) -> Tensor:
+        """This client's labels alone: a row of ones and zeros for each image."""
+        group = self._group(client)
+        labels = torch.zeros((len(group["image_ids"]), self.classes), dtype=torch.uint8)
+        try:
+            rows, columns = (group[f"{self._column}_{what}"][:].astype(np.int64) for what in ("row", "col"))
+            labels[rows, columns] = 1
+        except (KeyError, IndexError, RuntimeError) as error:
+            raise self._damaged(client, error) from None
+        return labels[: self._sizes[client]]
+
+    def sample(self, examples: int | None, random: np.random.Generator) -> Examples:
+        """So many images (all, if not given) and their labels, drawn from all users."""
+        ends = np.cumsum(self._sizes)
+        count = min(examples or ends[-1], ends[-1])
+        chosen = np.sort(random.choice(ends[-1], size=count, replace=False))
+        features = torch.empty((count, *self.shape), dtype=torch.uint8)
+        labels = torch.empty((count, self.classes), dtype=torch.uint8)
+        owners = np.searchsorted(ends, chosen, side="right")
+        for client in np.unique(owners).tolist():
+            mine = np.flatnonzero(owners == client)
+            rows = chosen[mine] - (ends[client] - self._sizes[client])
+            features[mine] = self._images(client, rows)
+            labels[mine] = self.labels(client)[rows]
+        return features, labels
+
+    def _images(self, client: int, rows: Any) -> Tensor:
+        group = self._group(client)
+        try:
+            images = group["images"][rows]
+        except (KeyError, OSError) as error:
+            raise self._damaged(client, error) from None
+        if (
+            images.dtype != np.uint8
+            or images.ndim != 4
+            or (images.shape[3], *images.shape[1:3]) != self.shape
+        ):
+            raise self._damaged(client, f"images of {images.dtype} {images.shape[1:]}")
+        return torch.from_numpy(images).permute(0, 3, 1, 2)
+
+    def _group(self, client: int) -> Any:
+        if self._opened is None or self._opened[0] != os.getpid():  # HDF5 handles do not survive a fork
+            self._opened = os.getpid(), _open(self._file)
+        return self._opened[1][self._part][self._users[client]]
+
+    def _damaged(self, client: int, reason: object) -> ConfigError:
+        return ConfigError(
+            f"{self._file}, {self._part}/{self._users[client]}: damaged ({reason}); prepare the file again"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}
+
+
+def _open(file: Path) -> Any:
+    try:
+        import h5py
+    except ImportError:
+        raise ConfigError("data.kind 'flair' needs h5py: pip install 'tardigrad[data]'") from None
+    try:
+        return h5py.File(file, "r")
+    except OSError as error:
+        raise ConfigError(f"{file}: truncated or not HDF5 ({error}); prepare it again") from None

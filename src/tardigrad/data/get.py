@@ -1,0 +1,30 @@
+"""Fetching a data set by its name: `tardigrad data get NAME`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tardigrad.data.cifar10 import CIFAR10
+from tardigrad.data.dataset import ImageSource
+from tardigrad.data.idx import EMNIST, MNIST, FashionMNIST
+from tardigrad.errors import ConfigError
+
+FETCHED: dict[str, ImageSource] = {
+    "cifar10": CIFAR10(),
+    "mnist": MNIST(),
+    "fashion_mnist": FashionMNIST(),
+    "emnist": EMNIST(),
+}
+
+
+def get(name: str) -> Path:
+    """Fetch the data set's files from their publisher, if they are not there, and check them all.
+
+    Returns the folder that they are in.
+    """
+    if name not in FETCHED:
+        raise ConfigError(f"data get: {name!r} cannot be fetched; these can: {', '.join(FETCHED)}")
+    source = FETCHED[name]
+    folder = source.fetch()
+    source.load()
+    return folder

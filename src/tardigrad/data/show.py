@@ -1,0 +1,209 @@
+"""A partition as a picture and as a table: who holds which labels, and how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, MaxNLocator, PercentFormatter, StrMethodFormatter
+from torch import Tensor
+
+from tardigrad.data.clients import Clients, Federation
+from tardigrad.learning.head import MultiLabel
+
+BLUE, GREY = "#0072B2", "0.35"
+SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#a6cee3", BLUE, "#00304d"])
+LOOKED_AT = 5000
+"""Clients whose labels are counted, if there are more."""
+FEW = 30
+"""Up to so many clients, and labels, are drawn one by one."""
+MOST_LABELS = 100
+COLUMNS = 500
+"""With more clients than this, neighbours share a column of the picture."""
+THOUSANDS = StrMethodFormatter("{x:,.0f}")
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """Clients that tell their labels without loading the examples."""
+
+    def labels(self, client: int) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Who holds what."""
+
+    sizes: np.ndarray
+    """Examples of each client."""
+    counts: np.ndarray | None
+    """Clients x labels, of at most 5,000 clients (evenly spaced); nothing where labels are not classes."""
+    test: int
+    """Examples in the central test set."""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What to put into a table: name and value."""
+        rows = [
+            ("clients", f"{len(self.sizes):,}"),
+            ("examples", f"{self.sizes.sum():,}"),
+            ("examples per client (min, median, max)", _three(self.sizes)),
+        ]
+        if self.counts is not None:
+            most = self.counts.max(axis=1) / np.maximum(self.counts.sum(axis=1), 1)
+            rows += [
+                ("labels", f"{self.counts.shape[1]:,}"),
+                ("labels per client (min, median, max)", _three((self.counts > 0).sum(axis=1))),
+                ("share of a client's main label (median)", f"{np.median(most):.0%}"),
+            ]
+        return [*rows, ("test examples", f"{self.test:,}")]
+
+    def table(self) -> str:
+        """The rows as text, in two columns."""
+        width = max(len(name) for name, _ in self.rows())
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in self.rows())
+
+
+def holdings(federation: Federation) -> Holdings:
+    """Count who holds what."""
+    clients = federation.clients
+    sizes = np.array([clients.examples(client) for client in range(len(clients))])
+    looked_at = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), LOOKED_AT)).astype(int))
+    counts = []
+    for client in looked_at.tolist():
+        counted = _count(clients, client, federation)
+        if counted is None:
+            break
+        counts.append(counted)
+    table = np.stack(counts) if len(counts) == len(looked_at) else None
+    return Holdings(sizes, table, 0 if federation.test is None else len(federation.test[1]))
+
+
+def draw_partition(held: Holdings, file: Path, title: str = "") -> None:
+    """Clients by labels, how many labels they have, and how large they are.
+
+    >>> draw_partition(holdings(federation), Path("partition.png"))  # doctest: +SKIP
+    """
+    if held.counts is None:
+        figure = Figure(figsize=(6, 3.8), layout="constrained")
+        _draw_sizes(figure.subplots(), held.sizes)
+    else:
+        figure = Figure(figsize=(11, 4.8), layout="constrained")
+        axes = figure.subplot_mosaic([["who", "sizes"], ["who", "labels"]], width_ratios=[3, 1])
+        if max(held.counts.shape) <= FEW:
+            _draw_dots(axes["who"], held.counts)
+        else:
+            _draw_shades(axes["who"], held)
+        _draw_sizes(axes["sizes"], held.sizes)
+        _draw_labels(axes["labels"], held.counts)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=140)
+
+
+def _count(clients: Clients, client: int, federation: Federation) -> np.ndarray | None:
+    labels = clients.labels(client) if isinstance(clients, Labelled) else clients.load(client)[1]
+    if isinstance(federation.head, MultiLabel):
+        return labels.sum(dim=0, dtype=torch.int64).numpy()
+    if labels.ndim != 1 or labels.dtype.is_floating_point:
+        return None
+    return np.bincount(labels.numpy(), minlength=federation.classes)
+
+
+def _draw_dots(axis: Axes, counts: np.ndarray) -> None:
+    """A dot for each client and label, its area the number of examples."""
+    client, label = np.nonzero(counts)
+    number = counts[client, label]
+    room = min(7.2 * 72 / len(counts), 3.4 * 72 / counts.shape[1])  # points between two dots
+    axis.scatter(client, label, s=number / counts.max() * (0.95 * room) ** 2, color=BLUE, linewidths=0)
+    axis.set_xlim(-0.7, len(counts) - 0.3)
+    axis.set_ylim(-0.7, counts.shape[1] - 0.3)
+    axis.set_xlabel("client")
+    axis.set_title(f"the largest dot is {counts.max():,} examples", loc="right", fontsize=9, color=GREY)
+    axis.xaxis.set_major_locator(FixedLocator(range(len(counts))))
+    axis.grid(color="0.93", linewidth=0.8)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_axisbelow(True)
+    _label_axis(axis, np.arange(counts.shape[1]))
+
+
+def _draw_shades(axis: Axes, held: Holdings) -> None:
+    """A column for each client, side by side with those that have the same main label."""
+    assert held.counts is not None
+    shares = held.counts / np.maximum(held.counts.sum(axis=1, keepdims=True), 1)
+    shown = np.arange(shares.shape[1])
+    if len(shown) > MOST_LABELS:
+        shown = np.sort(np.argsort(-held.counts.sum(axis=0), kind="stable")[:MOST_LABELS])
+        shares = shares[:, shown]
+    order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
+    starts = np.unique(np.linspace(0, len(order), min(len(order), COLUMNS), endpoint=False).astype(int))
+    columns = np.add.reduceat(shares[order], starts) / np.diff(starts, append=len(order))[:, None]
+    picture = axis.imshow(
+        columns.T, aspect="auto", origin="lower", interpolation="nearest", cmap=SHADES,
+        norm=PowerNorm(0.5, 0, 1), extent=(0, len(order), -0.5, len(shown) - 0.5),
+    )  # fmt: skip
+    bar = axis.figure.colorbar(picture, ax=axis, pad=0.01, fraction=0.04, ticks=[0, 0.05, 0.2, 0.5, 1])
+    bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    bar.set_label("share of the client's examples", color=GREY)
+    bar.outline.set_visible(False)
+    axis.xaxis.set_major_formatter(THOUSANDS)
+    some = "" if len(shares) == len(held.sizes) else f" ({len(shares):,} of {len(held.sizes):,})"
+    together = "" if len(starts) == len(order) else f", {len(order) / len(starts):.0f} to a column"
+    axis.set_xlabel(f"clients{some}, sorted by their main label{together}")
+    axis.spines[:].set_color("0.8")
+    _label_axis(axis, shown)
+
+
+def _label_axis(axis: Axes, shown: np.ndarray) -> None:
+    places = np.arange(len(shown)) if len(shown) <= 20 else np.linspace(0, len(shown) - 1, 11).astype(int)
+    axis.yaxis.set_major_locator(FixedLocator(places.tolist()))
+    axis.set_yticks(places, [str(label) for label in shown[places]])
+    axis.set_ylabel("label" if len(shown) < MOST_LABELS else f"the {len(shown)} most frequent labels")
+
+
+def _draw_sizes(axis: Axes, sizes: np.ndarray) -> None:
+    low, high = max(int(sizes.min()), 1), max(int(sizes.max()), 1)
+    bars = min(max(len(sizes) // 2, 8), 30)
+    if high > 30 * low:  # a long tail is seen on a logarithmic axis
+        axis.hist(sizes, bins=np.geomspace(low, high + 1, bars + 1).tolist(), color=BLUE, rwidth=0.92)
+        axis.set_xscale("log")
+    else:
+        width = max(1, -(-(high - low) // bars), high // 15 if high - low < 2 else 1)
+        axis.hist(
+            sizes, bins=np.arange(low - width / 2, high + width, width).tolist(), color=BLUE, rwidth=0.92
+        )
+        axis.set_xlim(0, 1.3 * high + 1)
+    axis.set_xlabel("examples of a client")
+    _tidy(axis)
+
+
+def _draw_labels(axis: Axes, counts: np.ndarray) -> None:
+    labels = (counts > 0).sum(axis=1)
+    wide = (labels.max() - labels.min()) // 40
+    bins = np.arange(labels.min(), labels.max() + 2 + wide, 1 + wide) - 0.5
+    axis.hist(labels, bins=bins.tolist(), color=BLUE, rwidth=0.92)
+    axis.set_xlim(left=min(0.5, float(labels.min()) - 0.5), right=max(float(labels.max()) + 0.5, 2.5))
+    axis.set_xlabel("labels of a client")
+    _tidy(axis)
+
+
+def _tidy(axis: Axes) -> None:
+    axis.set_ylabel("clients")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="y", color="0.9", linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    axis.yaxis.set_major_formatter(THOUSANDS)
+    if axis.get_xscale() == "linear":
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        axis.xaxis.set_major_formatter(THOUSANDS)
+
+
+def _three(numbers: np.ndarray) -> str:
+    return f"{numbers.min():,}, {np.median(numbers):,.0f}, {numbers.max():,}"

@@ -1,0 +1,70 @@
+"""Examples that nobody trains on: whole clients, or a part of each client's examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, Field
+
+from tardigrad.core.setting import Setting
+from tardigrad.errors import ConfigError
+
+
+class Aside(Setting):
+    """A share of the training examples that is set aside for evaluation.
+
+    >>> Aside(share=0.1, by="client")
+    Aside(share=0.1, by='client')
+    """
+
+    share: float = Field(0.1, gt=0, lt=1)
+    """Of the clients, or of each client's examples."""
+    by: Literal["client", "example"] = "example"
+    """client: some clients do not train at all. example: each client keeps some of its examples back."""
+
+    def take(
+        self, parts: Sequence[np.ndarray], random: np.random.Generator
+    ) -> tuple[list[np.ndarray], list[int], np.ndarray]:
+        """What is left to train on, which clients that is, and the examples set aside, in order.
+
+        At least one client, or example, is set aside; nobody who trains is left without examples.
+        """
+        if self.by == "client":
+            kept, aside = self._clients(len(parts), random)
+            return [parts[c] for c in kept], kept, _sorted([parts[c] for c in aside])
+        left, back = [], []
+        for part in parts:
+            order = random.permutation(part)
+            # so many on average: a tenth of five examples is one, for every other client
+            count = min(math.floor(self.share * len(part) + random.random()), len(part) - 1)
+            back.append(order[:count])
+            left.append(np.sort(order[count:]))
+        aside_examples = _sorted(back)
+        if len(aside_examples) == 0:
+            raise ConfigError(
+                f"data: a share of {self.share:g} of each client's examples is nothing at all; "
+                "give more, or set it aside by = 'client'"
+            )
+        return left, list(range(len(parts))), aside_examples
+
+    def _clients(self, clients: int, random: np.random.Generator) -> tuple[list[int], list[int]]:
+        if clients < 2:
+            raise ConfigError("data: there is one client, so none can be set aside; use by = 'example'")
+        count = min(max(1, round(self.share * clients)), clients - 1)
+        order = random.permutation(clients)
+        return np.sort(order[count:]).tolist(), np.sort(order[:count]).tolist()
+
+
+def _sorted(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.sort(np.concatenate(parts)).astype(np.int64)
+
+
+def _share(value: Any) -> Any:
+    return {"share": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+SetAside = Annotated[Aside, BeforeValidator(_share)]
+"""Lets `validation = 0.1` stand for `validation = {share = 0.1}`."""
