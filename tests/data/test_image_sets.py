@@ -136,10 +136,14 @@ def test_cifar10s_binary_version_is_mapped_not_read(folder, images, monkeypatch)
 
 
 def test_what_is_read_is_never_written_back(folder, images, monkeypatch):
-    target = write_cifar10(folder, images, monkeypatch, "bin")
-    before = (target / "test_batch.bin").read_bytes()
+    write_cifar10(folder, images, monkeypatch, "bin")
+    monkeypatch.setattr(MNIST, "COUNTS", COUNTS)
+    write_pair(folder / "mnist", "train", list(range(10)) * 3, packed=False)
+    write_pair(folder / "mnist", "t10k", range(10), packed=False)
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     CIFAR10().load().test[0].zero_()
-    assert (target / "test_batch.bin").read_bytes() == before
+    MNIST().load().test[0].zero_()
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
 
 
 @pytest.mark.parametrize(
@@ -379,12 +383,13 @@ TEST = {"2880": [("000004.jpg", 0)], "31": [("000005.jpg", 1.0)]}
 
 @pytest.fixture
 def faces(folder):
-    """Five faces of the published size, each of one colour with a grey left edge."""
+    """Five faces of the published size, each of one colour with a grey left edge and a shaded brow."""
     target = folder / "celeba" / "raw" / "img_align_celeba"
     target.mkdir(parents=True)
     for number in range(1, 6):
         pixels = np.full((218, 178, 3), (40 * number, 255 - 40 * number, 90), dtype=np.uint8)
         pixels[:, :60] = 128
+        pixels[:70] = np.arange(70, dtype=np.uint8)[:, None, None]
         Image.fromarray(pixels).save(target / f"{number:06}.jpg", quality=95)
     return target
 

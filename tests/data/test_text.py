@@ -83,7 +83,7 @@ def test_leaf_has_eighty_characters_in_its_own_order():
 
 def test_a_foreign_character_counts_as_a_space():
     alphabet = Characters("ab ")
-    assert alphabet.encode("abcéÿ\N{SNOWMAN}b").tolist() == [0, 1, 2, 2, 2, 2, 1]
+    assert alphabet.encode("abcéÿš\N{SNOWMAN}b").tolist() == [0, 1, 2, 2, 2, 2, 2, 1]
 
 
 def corpus(length, *texts):
@@ -417,6 +417,10 @@ def test_settings_of_the_split(folder):
     assert len(by_client.clients) == 24
     tuning = Sent140(format="tsv", validation=0.5).federation(0)
     assert sum(sizes(tuning).values()) + len(tuning.test[1]) < 360  # the test set is out of reach
+    fewer = Sent140(format="tsv", validation={"share": 0.5, "by": "client"}).federation(0)
+    full = sizes(Sent140(format="tsv").federation(0))
+    assert len(fewer.clients) == 15
+    assert sizes(fewer).items() <= full.items()  # those who train keep their names
     dealt = Sent140(format="tsv", partition={"kind": "iid", "clients": 7}).federation(0)
     assert len(dealt.clients) == 7
     central = Sent140(format="tsv", partition="central").federation(0)
@@ -530,7 +534,8 @@ def test_labels_are_the_words_one_place_earlier(folder):
     assert (federation.shape, federation.classes) == ((4,), 7)
     assert rows(federation) == 8 * [([BEGIN, a, a, a], [a, a, a, a])] + 8 * [  # cut off, so it has no end
         ([BEGIN, a, b, END], [a, b, END, PAD])] + 8 * [([BEGIN, a, b, c], [a, b, c, END])]  # fmt: skip
-    assert (federation.head.pad, set(federation.head.unscored)) == (PAD, {END, UNKNOWN})
+    head = federation.head  # the end is learned, but not scored
+    assert (head.pad, head.ignore, set(head.unscored)) == (PAD, (), {END, UNKNOWN})
     assert federation.clients.load(0)[0].dtype == torch.int16
 
 

@@ -27,7 +27,7 @@ def classes(n: int = 23) -> tuple[Tensor, Tensor]:
 
 def answers(n: int = 23) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(2)
-    return torch.randn(n, generator=generator) * 3, torch.randint(0, 2, (n,), generator=generator)
+    return torch.randn(n, generator=generator), torch.randint(0, 2, (n,), generator=generator)
 
 
 def labels_of_each(n: int = 23) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ def test_a_loss_traced_on_one_batch_is_right_on_another(case: str) -> None:
 @pytest.mark.parametrize(
     ("head", "outputs", "labels", "hint"),
     [
-        (MultiClass(), (4, 7, 9), (4,), "predict = 'last'"),
+        (MultiClass(), (4, 7, 9), (4,), "predict = 'next'"),
         (Binary(), (4, 2), (4,), "one score an example"),
         (MultiLabel(), (4, 3), (4,), "one score a class"),
         (NextToken(PAD), (4, 9), (4, 7), "predict = 'every'"),

@@ -253,10 +253,10 @@ def dropping_trips(trips, shared=True):
     results = {}
     one, flat = executor()
     model = flat.vector.clone()
-    for number in trips:
+    for place, number in enumerate(trips):
         if not shared:
             one, flat = executor()
-        torch.manual_seed(number)  # whatever the global generator is at ...
+        torch.manual_seed(place)  # whatever the global generator is at ...
         before = torch.get_rng_state()
         one.submit(Job(0.0, Task(number, 0, 0, {"model": model}), 0, {}, 1000 + number))
         results[number] = one.result(number)[0].vectors["delta"]

@@ -40,7 +40,7 @@ def make(pace, buffer=None, population=20, delay=None, seed=0, opening=0):
 
 
 def plan(planner, advances):
-    """So many advances, flattened. A pace at which nobody happens to start says nothing for once."""
+    """So many advances, flattened."""
     return [item for _ in range(advances) for item in planner.advance()]
 
 

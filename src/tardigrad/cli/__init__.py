@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,14 @@ app = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(metavar="FILE.toml", show_default=False)]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Where data sets lie (else TARDIGRAD_DATA, else ~/.cache/tardigrad).",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as local.lr=0.05. Repeatable."),
@@ -42,6 +51,14 @@ def main() -> None:
         sys.exit(130)
 
 
+def _look_in(data_dir: Path | None) -> None:
+    """Have data sets looked for in this folder."""
+    from tardigrad.data.folder import VARIABLE
+
+    if data_dir is not None:
+        os.environ[VARIABLE] = str(data_dir)
+
+
 def _plain(text: str) -> str:
     return text.replace("[", r"\[")
 
@@ -53,6 +70,11 @@ def run(
     settings: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DIR.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    workers: Annotated[
+        str,
+        typer.Option(metavar="N", help="Processes that train: a number, or auto. The result is the same."),
+    ] = "auto",
+    data_dir: DataDir = None,
     snapshot_seconds: Annotated[
         float,
         typer.Option("--snapshot-seconds", min=0, help="How often the run is made safe against a crash."),
@@ -68,13 +90,21 @@ def run(
 
     if resume and out is None:
         raise ConfigError("--resume needs --out DIR: the folder of the run to go on with")
+    if workers != "auto" and not workers.isdigit():
+        raise ConfigError(f"--workers {workers}: must be a number or auto")
+    _look_in(data_dir)
     config = load_config(file, settings or ())
     finished = RunDirectory(out).summary if resume and out is not None else None
     console = Console(stderr=as_json)
     if finished is None:
         display = Bar(console) if console.is_terminal else Lines(console)
         result = simulate(
-            config, out=out, resume=resume, snapshot_seconds=snapshot_seconds, observers=(display,)
+            config,
+            out=out,
+            resume=resume,
+            workers="auto" if workers == "auto" else int(workers),
+            snapshot_seconds=snapshot_seconds,
+            observers=(display,),
         )
         summary = result.summary()
     else:
@@ -166,6 +196,46 @@ def compare(
     table = run_comparison(file, out, console)
     if as_json:
         print(json.dumps(table))
+
+
+data_app = typer.Typer(help="Look at data sets, and fetch them.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+@data_app.command("show", epilog="Example: `tardigrad data show run.toml --plot partition.png`")
+def data_show(
+    file: File,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw who holds what.")] = None,
+    settings: Settings = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show who holds what under a config: clients, examples, labels."""
+    from tardigrad.data.show import draw_partition, holdings
+    from tardigrad.errors import ConfigError
+    from tardigrad.experiments.config import load_config
+    from tardigrad.simulation.draws import key
+
+    _look_in(data_dir)
+    config = load_config(file, settings or ())
+    if config.data is None:
+        raise ConfigError(f"{file}: names no data set; `tardigrad list datasets`")
+    held = holdings(config.data.federation(key(config.seed, "data")))
+    Console().print(held.table(), highlight=False)
+    if plot is not None:
+        draw_partition(held, plot, title=config.data.kind)
+        Console().print(f"wrote {plot}", highlight=False)
+
+
+@data_app.command("get", epilog="Example: `tardigrad data get fashion_mnist --data-dir data`")
+def data_get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="cifar10, mnist, fashion_mnist, emnist")],
+    data_dir: DataDir = None,
+) -> None:
+    """Fetch a data set from its publisher, and check it."""
+    from tardigrad.data.get import get
+
+    _look_in(data_dir)
+    Console().print(f"{name} is in {get(name)}", highlight=False)
 
 
 @app.callback()

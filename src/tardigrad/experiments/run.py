@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import time
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.core.bookkeeping import Bookkeeping
+from tardigrad.core.pace import Asynchronous
 from tardigrad.core.situation import Situation
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.errors import ConfigError
@@ -155,7 +157,7 @@ def run(
     head: Head | None = None,
     out: Path | str | None = None,
     resume: bool = False,
-    workers: int = 0,
+    workers: int | Literal["auto"] = 0,
     snapshot_seconds: float = 30.0,
     observers: tuple[Observer, ...] = (),
     **settings: Any,
@@ -164,12 +166,15 @@ def run(
 
     Give a `Config`, or its parts as keywords; `model`, `clients`, `test` and `head` to use one's own:
 
+    `workers`: how many processes train; 0 trains in this one. The result is the same.
     A run with `out` is snapshotted every `snapshot_seconds` and when it is interrupted.
 
     >>> result = run(stop=Stop(trips=20), evaluation=Evaluation(every_steps=1))  # doctest: +SKIP
     >>> result.accuracy  # doctest: +SKIP
     """
     config = Config(**settings) if config is None else config.model_copy(update=settings)
+    if workers == "auto":
+        workers = _workers(config)
     with _one_thread():
         simulation = build(config, model, clients, test, head, workers)
         if out is None:
@@ -254,6 +259,13 @@ def _drive(
     if directory is not None:
         directory.finish(result.model, result.summary())
     return result
+
+
+def _workers(config: Config) -> int:
+    """A process for each core, unless there is only one core or one client at a time."""
+    cores = len(os.sched_getaffinity(0))
+    alone = isinstance(config.pace, Asynchronous) and config.pace.concurrency == 1
+    return 0 if cores == 1 or alone or config.evaluation.every_trips == 1 else cores
 
 
 def _situation(config: Config, clients: Clients) -> Situation:

@@ -35,7 +35,7 @@ class MultiClass(Head):
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         if outputs.dim() != labels.dim() + 1:
             raise _misfit(
-                outputs, labels, "a score for every class; char_lstm has that with predict = 'last'"
+                outputs, labels, "a score for every class; char_lstm has that with predict = 'next'"
             )
         return F.cross_entropy(outputs, labels.long())
 

@@ -43,7 +43,7 @@ class FedBuffLSTM(Architecture):
         if vectors is None:
             tokens = Tokens(self.vocabulary, self.embedding)
         else:
-            tokens = Tokens.from_pretrained(vectors.float().clone(), freeze=not self.train_vectors)
+            tokens = Tokens.from_pretrained(vectors.float(), freeze=not self.train_vectors)
         lstm = nn.LSTM(tokens.embedding_dim, self.hidden, 2, batch_first=True, dropout=self.dropout)
         output = nn.Sequential(
             nn.Linear(self.hidden, self.linear), nn.Dropout(self.dropout), nn.Linear(self.linear, classes)
@@ -66,10 +66,10 @@ class CharLSTM(Architecture):
     """Width of the LSTM layers."""
     layers: PositiveInt = 2
     """How many LSTM layers there are."""
-    predict: Literal["last", "every"] = "last"
+    predict: Literal["next", "every"] = "next"
     """The character after the whole sequence (LEAF's labels), or after every character of it."""
     pad: NonNegativeInt | None = None
-    """The token that fills up short sequences, if there is one: `last` is before it."""
+    """The token that fills up short sequences, if there is one: what is next follows the last other one."""
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         sequence(shape, self.kind)
