@@ -17,7 +17,7 @@ def evaluate(
     features: Tensor,
     labels: Tensor,
     transform: Transform | None = None,
-    batch_size: int = 1024,
+    batch_size: int = 256,
 ) -> dict[str, float]:
     """Loss and metrics of `vector` on these examples, batch by batch."""
     transform = transform or Transform()

@@ -30,8 +30,10 @@ class Gradient:
 
     def __init__(self, flat: FlatModule, head: Head, trace: bool = True) -> None:
         self._flat, self._head = flat, head
-        # where convolutions do the work there is nothing to save (measured: 0.95 to 1.05)
-        self._trace = trace and not any(isinstance(m, nn.modules.conv._ConvNd) for m in flat.module.modules())
+        # where convolutions do the work there is nothing to save (measured: 0.95 to 1.05), and recurrent
+        # layers take a long time to trace, to other bits
+        untraced = (nn.modules.conv._ConvNd, nn.RNNBase)
+        self._trace = trace and not any(isinstance(part, untraced) for part in flat.module.modules())
         self._seen: Counter[Shape] = Counter()
         self._graphs: dict[Shape, Graph | None] = {}
 
@@ -72,11 +74,11 @@ class Gradient:
 
         before = torch.get_rng_state()
         try:
-            graph: Graph = make_fx(loss_and_slopes)(flat.values, features, labels)
             expected_loss = self._eager(features, labels)
             expected = [slope.clone() for slope in flat.slopes]
             if not torch.equal(before, torch.get_rng_state()):
                 return None  # it draws random numbers: leave it alone
+            graph: Graph = make_fx(loss_and_slopes)(flat.values, features, labels)
             with torch.inference_mode():
                 loss, *slopes = graph(flat.values, features, labels)
         except Exception:  # whatever a user's module does that tracing cannot follow

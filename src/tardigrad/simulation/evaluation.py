@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
+import torch
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
@@ -28,6 +30,8 @@ class Evaluation(Setting):
     """Evaluate a running average of the models with this decay, in place of the newest."""
     held_out: float = Field(0.0, ge=0, lt=1)
     """Share of its examples that each client keeps to evaluate on; 0 for none."""
+    examples: PositiveInt | None = None
+    """Evaluate on so many examples of the test set, drawn once (default: on all)."""
     clients: PositiveInt = 100
     """How many clients (drawn once) are asked to evaluate on what they hold out."""
 
@@ -55,7 +59,13 @@ class Evaluator:
         slowness: Callable[[int], float],
         seed: int,
     ) -> None:
-        self._flat, self._federation = flat, federation
+        self._flat = flat
+        if federation.test is not None and settings.examples is not None:
+            features, labels = federation.test
+            order = np.random.default_rng(key(seed, "test examples")).permutation(len(labels))
+            chosen = torch.from_numpy(np.sort(order[: settings.examples]))
+            federation = replace(federation, test=(features[chosen], labels[chosen]))
+        self._federation = federation
         self._own: list[tuple[float, Examples]] = []
         """Slowness and held-out examples of the clients that are asked."""
         if settings.held_out > 0:

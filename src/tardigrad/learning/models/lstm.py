@@ -69,16 +69,16 @@ class CharLSTM(Architecture):
     predict: Literal["next", "every"] = "next"
     """The character after the whole sequence (LEAF's labels), or after every character of it."""
     pad: NonNegativeInt | None = None
-    """The token that fills up short sequences, if there is one: what is next follows the last other one."""
+    """The token that fills up short sequences, if there is one."""
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         sequence(shape, self.kind)
         tokens = Tokens(classes, self.embedding)
         lstm = nn.LSTM(self.embedding, self.hidden, self.layers, batch_first=True)
         output = nn.Linear(self.hidden, classes)
-        return (
-            Every(tokens, lstm, output) if self.predict == "every" else Last(tokens, lstm, output, self.pad)
-        )
+        if self.predict == "every":
+            return Every(tokens, lstm, output)
+        return Last(tokens, lstm, output, self.pad)
 
 
 class Every(nn.Module):
