@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from tardigrad.data.clients import Given, HoldingOut, Partitioned, given
+from tardigrad.data.clients import Given, HoldingOut, given
+from tardigrad.data.dataset import Holders
 from tardigrad.errors import ConfigError
 
 
@@ -13,7 +14,7 @@ def partitioned(sizes):
     """Clients of these sizes; the feature of an example is its number, the label that times ten."""
     parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     numbers = torch.arange(sum(sizes))
-    return Partitioned((numbers.float().unsqueeze(1), numbers * 10), parts)
+    return Holders(numbers.float().unsqueeze(1), numbers * 10, parts)
 
 
 def test_partitioned_clients_have_their_own_examples():

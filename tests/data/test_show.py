@@ -5,7 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tardigrad.data.clients import Clients, Federation, Partitioned
+from tardigrad.data.clients import Clients, Federation
+from tardigrad.data.dataset import Holders
 from tardigrad.data.partition import Dirichlet
 from tardigrad.data.show import Holdings, draw_partition, holdings
 from tardigrad.data.sources import Digits, Synthetic
@@ -14,7 +15,7 @@ from tardigrad.learning.head import MultiLabel
 
 def test_who_holds_what():
     labels = torch.tensor([0, 0, 1, 2, 2, 2])
-    clients = Partitioned((torch.zeros(6, 1), labels), [np.array([0, 1, 2]), np.array([3, 4, 5])])
+    clients = Holders(torch.zeros(6, 1), labels, [np.array([0, 1, 2]), np.array([3, 4, 5])])
     held = holdings(Federation(clients, (torch.zeros(4, 1), torch.zeros(4)), (1,), 4))
     assert held.sizes.tolist() == [3, 3]
     assert held.counts.tolist() == [[2, 1, 0, 0], [0, 0, 3, 0]]
@@ -65,7 +66,7 @@ def test_several_labels_of_an_example_without_loading_it():
 
 @pytest.mark.parametrize("labels", [torch.zeros(6, 4, dtype=torch.int64), torch.rand(6)])
 def test_labels_that_are_no_classes_are_not_counted(labels, tmp_path):
-    clients = Partitioned((torch.zeros(6, 1), labels), [np.arange(2), np.arange(2, 6)])
+    clients = Holders(torch.zeros(6, 1), labels, [np.arange(2), np.arange(2, 6)])
     held = holdings(Federation(clients, None, (1,), 50))
     assert held.counts is None
     assert "labels" not in held.table()

@@ -473,14 +473,13 @@ def test_words_and_vectors_of_glove(folder):
     write(folder / "glove.6B.300d.txt", "the 1 1\ngood 2 2\nbad 3 3\n")
     source = Sent140(format="tsv", words_of="glove", words=2)
     assert int(torch.cat([x for x, _ in everything(source.federation(0)).values()]).max()) == SPECIAL + 1
-    assert source.glove(0).tolist()[SPECIAL:] == [[1, 1], [2, 2]]
-    counted = Sent140(format="tsv", words=3)
-    tweet, *opinions = counted.glove(0)[SPECIAL:].tolist()
-    assert tweet == [2.5, 2.5]  # not in GloVe
-    assert sorted(opinions) == [[2, 2], [3, 3]]
+    assert source.federation(0).vectors.tolist()[SPECIAL:] == [[1, 1], [2, 2]]
+    assert Sent140(format="tsv", words=3).federation(0).vectors is None
+    result = td.run(data=source, model=td.FedBuffLSTM(), stop=td.Stop(trips=20))
+    assert result.model["tokens.weight"].tolist()[SPECIAL:] == [[1, 1], [2, 2]], "given, and not trained"
     (folder / "glove.6B.300d.txt").unlink()
     with pytest.raises(ConfigError, match=r"glove\.6B\.300d\.txt"):
-        source.glove(0)
+        source.federation(0)
 
 
 class Bag(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
-from tardigrad.data.clients import Partitioned
+from tardigrad.data.dataset import Holders
 from tardigrad.errors import ConfigError
 from tardigrad.simulation.delay import (
     ConstantDelay,
@@ -29,7 +29,7 @@ DRAWS = 20_000
 def clients(sizes):
     """Clients with so many examples each."""
     parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    return Partitioned((torch.zeros(sum(sizes)), torch.zeros(sum(sizes))), parts)
+    return Holders(torch.zeros(sum(sizes)), torch.zeros(sum(sizes)), parts)
 
 
 def draw(law, sizes=(1,), client=0, n=DRAWS, seed=0):

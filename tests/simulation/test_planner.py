@@ -19,7 +19,7 @@ from tardigrad.core.pace import (
     Scripted,
     Synchronous,
 )
-from tardigrad.data.clients import Partitioned
+from tardigrad.data.dataset import Holders
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config import Config
 from tardigrad.simulation.delay import ConstantDelay, Durations, ExponentialDelay, HalfNormal, UniformDelay
@@ -30,7 +30,7 @@ def crowd(population):
     """Clients without data; client i has 1 + i % 5 examples."""
     sizes = [1 + i % 5 for i in range(population)]
     parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    return Partitioned((torch.zeros(sum(sizes)), torch.zeros(sum(sizes))), parts)
+    return Holders(torch.zeros(sum(sizes)), torch.zeros(sum(sizes)), parts)
 
 
 def make(pace, buffer=None, population=20, delay=None, seed=0, opening=0):

@@ -123,8 +123,11 @@ def test_snapshots_do_not_depend_on_the_number_of_workers(tmp_path, inline):
 
 
 def test_nobody_is_left_behind():
-    before = set(os.listdir("/proc/self/task"))
-    td.run(workers=2, **(SETTINGS | {"stop": td.Stop(trips=50)}))
-    children = os.popen(f"ps --ppid {os.getpid()} -o pid=,stat=").read().split("\n")
-    assert not [line for line in children if line.strip() and "Z" not in line and "ps" not in line][1:]
-    assert set(os.listdir("/proc/self/task")) == before
+    simulation = build(td.Config(**SETTINGS), workers=2)
+    run = simulation.engine.run()
+    for _ in range(50):
+        next(run)
+    workers = [worker.process for worker in simulation.executor._workers]
+    assert [worker.is_alive() for worker in workers] == [True, True]
+    simulation.executor.close()
+    assert [worker.is_alive() for worker in workers] == [False, False]

@@ -234,7 +234,7 @@ class Bookkeeping:
             "next_trip": self.next_trip,
             "accepted": self.accepted,
             "in_flight": [list(ticket) for ticket in self.in_flight.values()],
-            "contributed": list(self.contributed),
+            "contributed": sorted(self.contributed, key=str),
             "this_version": self._this_version,
             "waiting": self._waiting,
             "joined": self._joined,

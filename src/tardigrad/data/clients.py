@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,27 +66,8 @@ class Federation:
     """The loss and metrics that go with these labels."""
     transform: Transform = field(default_factory=Transform)
     """From stored examples to what the model sees."""
-
-
-class Partitioned(Clients):
-    """One data set, held once; a client is a list of indices into it."""
-
-    def __init__(self, examples: Examples, parts: Sequence[np.ndarray]) -> None:
-        self._features, self._labels = examples
-        self._parts = [torch.from_numpy(np.asarray(part, dtype=np.int64)) for part in parts]
-
-    def __len__(self) -> int:
-        return len(self._parts)
-
-    def examples(self, client: int) -> int:
-        return len(self._parts[client])
-
-    def load(self, client: int) -> Examples:
-        part = self._parts[client]
-        return self._features[part], self._labels[part]
-
-    def indexed(self, client: int) -> Indexed:
-        return self._features, self._labels, self._parts[client]
+    vectors: Tensor | None = None
+    """Word vectors to start an embedding from, a row for each token."""
 
 
 class HoldingOut(Clients):

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import PositiveInt
-from torch import Tensor
 
 from tardigrad.data.by_user import Users, UserSource, federate
 from tardigrad.data.clients import Federation
@@ -44,7 +43,8 @@ class Sent140(UserSource):
     words: PositiveInt = 10_000
     """Size of the vocabulary, without the four special tokens."""
     words_of: Literal["data", "glove"] = "data"
-    """Which words: the most frequent of the training tweets, or the first of GloVe (glove.6B.300d.txt)."""
+    """Which words: the most frequent of the training tweets, or the first of GloVe (glove.6B.300d.txt),
+    whose vectors the model starts from."""
     length: PositiveInt = 25
     """Words of a tweet that the model sees."""
 
@@ -58,11 +58,8 @@ class Sent140(UserSource):
             self,
             seed,
         )
-        return Federation(clients, test, (self.length,), 1, Binary(), TokenNumbers())
-
-    def glove(self, seed: int) -> Tensor:
-        """GloVe's vectors for the vocabulary of `federation(seed)`: a row of 300 for each token number."""
-        return glove_matrix(glove_file(), _Tweets(self, seed).vocabulary)
+        vectors = glove_matrix(glove_file(), tweets.vocabulary) if self.words_of == "glove" else None
+        return Federation(clients, test, (self.length,), 1, Binary(), TokenNumbers(), vectors)
 
 
 class _Tweets:

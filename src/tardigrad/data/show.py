@@ -113,7 +113,7 @@ def _count(clients: Clients, client: int, federation: Federation) -> np.ndarray 
         return labels.sum(dim=0, dtype=torch.int64).numpy()
     if labels.ndim != 1 or labels.dtype.is_floating_point:
         return None
-    return np.bincount(labels.numpy(), minlength=federation.classes)
+    return np.bincount(labels.numpy(), minlength=max(federation.classes, 2))
 
 
 def _draw_dots(axis: Axes, counts: np.ndarray) -> None:

@@ -12,7 +12,8 @@ from tardigrad.core.setting import Setting, by_name
 from tardigrad.data.celeba import CelebA
 from tardigrad.data.chat import Chat
 from tardigrad.data.cifar10 import CIFAR10
-from tardigrad.data.clients import Federation, Partitioned
+from tardigrad.data.clients import Federation
+from tardigrad.data.dataset import DataSet
 from tardigrad.data.digits import load_digits
 from tardigrad.data.flair import FLAIR
 from tardigrad.data.generic import Files
@@ -35,12 +36,13 @@ class Digits(_Source):
 
     kind: Literal["digits"] = "digits"
     partition: Partition = Dirichlet(clients=100, alpha=0.3)
-    """Who holds what: iid, dirichlet or central."""
+    """Who holds what. `tardigrad list partitions`"""
 
     def federation(self, seed: int) -> Federation:
-        train, test = load_digits()
-        parts = self.partition.split(train[1].numpy(), np.random.default_rng(seed))
-        return Federation(Partitioned(train, parts), test, (1, 8, 8), 10)
+        (features, labels), examples = load_digits()
+        data = DataSet(features, labels, examples, shape=(1, 8, 8), classes=10)
+        clients, test = data.divide(self.partition, seed)
+        return Federation(clients, test, data.shape, data.classes)
 
 
 class Synthetic(_Source):

@@ -157,6 +157,13 @@ class Config(Setting):
                     f"stop.trips: the first pass takes a trip of each of {population} clients, so the model "
                     f"would not move in {self.stop.trips} trips; give at least {population + size}"
                 )
+        if isinstance(pace, SampledStaleness) and size is not None:
+            needed = (pace.maximum + 1) * size + (size - 1 if self.buffer.once_per_client else 0)
+            if needed > population:
+                raise ConfigError(
+                    f"pace.maximum: a staleness of up to {pace.maximum} with buffer.size {size} keeps up to "
+                    f"{needed} clients at work, but there are {population}, and each makes one trip at a time"
+                )
         if isinstance(pace, Asynchronous | Queued) and pace.concurrency > population:
             raise ConfigError(
                 f"pace.concurrency: {pace.concurrency} clients at work, but there are {population}, "

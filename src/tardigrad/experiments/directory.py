@@ -119,7 +119,7 @@ class RunDirectory:
     def _acquire(self) -> None:
         lock = (self.path / ".lock").open("w")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, not inherited by workers
         except OSError:
             lock.close()
             raise ConfigError(f"--out {self.path}: another process is running it right now") from None

@@ -142,7 +142,7 @@ def build(
     elif config.model is not None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(config.seed, "model"))
-            module = config.model.build(federation.shape, federation.classes)
+            module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
     else:
         raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
     return Simulation(config, federation, module, workers)
@@ -227,7 +227,7 @@ def _drive(
             for observer in observers:
                 observer.see(events)
             now = time.monotonic()
-            if directory is not None and now - written > max(snapshot_seconds, 20 * cost):
+            if not stopped_by and now - written > max(snapshot_seconds, 20 * cost):
                 save()
                 written = time.monotonic()
                 cost = written - now

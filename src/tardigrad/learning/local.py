@@ -117,7 +117,8 @@ class Trainer:
         steps, path, total_loss = 0, 0.0, 0.0
         for batch in local.minibatches(count, generator):
             chosen = batch if index is None else index[batch]
-            loss = self._gradient(prepared(prepare(features[chosen], generator)), labels[chosen])
+            batch_features = prepare(features.index_select(0, chosen), generator)
+            loss = self._gradient(prepared(batch_features), labels[chosen])
             with torch.no_grad():
                 if local.weight_decay:
                     gradient.add_(x, alpha=local.weight_decay)

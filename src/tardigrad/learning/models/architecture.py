@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from torch import nn
+from torch import Tensor, nn
 
 from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError
@@ -18,6 +18,10 @@ class Architecture(Setting):
     @abstractmethod
     def build(self, shape: Shape, classes: int) -> nn.Module:
         """The module, for examples of this shape. Draws its start from torch's global generator."""
+
+    def build_with(self, vectors: Tensor | None, shape: Shape, classes: int) -> nn.Module:
+        """The same, with word vectors to start from where the model has use for them."""
+        return self.build(shape, classes)
 
 
 def image(shape: Shape, kind: str, smallest: int) -> tuple[int, int, int]:

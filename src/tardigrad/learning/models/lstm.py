@@ -17,7 +17,7 @@ class FedBuffLSTM(Architecture):
     layers of 100, a linear layer of 128, dropout 0.1 and the output layer.
 
     3,255,986 parameters with 2 classes; 3,001,200 of them are the embedding, which is not trained where it
-    is given as GloVe vectors (in Python: `build(shape, classes, vectors)`). As in LEAF, no activation
+    is given as GloVe vectors (`words_of = "glove"` of the data set sent140). As in LEAF, no activation
     stands between the two linear layers. The output is read at the last token that is not padding.
     """
 
@@ -49,6 +49,9 @@ class FedBuffLSTM(Architecture):
             nn.Linear(self.hidden, self.linear), nn.Dropout(self.dropout), nn.Linear(self.linear, classes)
         )
         return Last(tokens, lstm, output, self.pad)
+
+    def build_with(self, vectors: Tensor | None, shape: Shape, classes: int) -> nn.Module:
+        return self.build(shape, classes, vectors)
 
 
 class CharLSTM(Architecture):
