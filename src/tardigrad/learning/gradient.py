@@ -44,7 +44,7 @@ class Gradient:
             graph = self._graphs.get(shape)
             if graph is not None:
                 with torch.inference_mode():
-                    loss, *slopes = graph(self._flat.values, features, labels)
+                    loss, *slopes = graph(features, labels, *self._flat.values)
                     torch._foreach_copy_(self._flat.slopes, slopes)
                 return loss.item()
             if shape not in self._graphs:
@@ -65,8 +65,8 @@ class Gradient:
 
         flat, head, names = self._flat, self._head, self._flat.names
 
-        def loss_and_slopes(values: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-            def loss(values: list[Tensor]) -> Tensor:
+        def loss_and_slopes(x: Tensor, y: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+            def loss(values: tuple[Tensor, ...]) -> Tensor:
                 return head.loss(functional_call(flat.module, dict(zip(names, values)), (x,)), y)
 
             slopes, value = torch.func.grad_and_value(loss)(values)
@@ -78,9 +78,9 @@ class Gradient:
             expected = [slope.clone() for slope in flat.slopes]
             if not torch.equal(before, torch.get_rng_state()):
                 return None  # it draws random numbers: leave it alone
-            graph: Graph = make_fx(loss_and_slopes)(flat.values, features, labels)
+            graph: Graph = make_fx(loss_and_slopes)(features, labels, *flat.values).forward
             with torch.inference_mode():
-                loss, *slopes = graph(flat.values, features, labels)
+                loss, *slopes = graph(features, labels, *flat.values)
         except Exception:  # whatever a user's module does that tracing cannot follow
             return None
         finally:

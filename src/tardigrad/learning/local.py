@@ -111,7 +111,8 @@ class Trainer:
         count = len(labels) if index is None else len(index)
         generator = torch.Generator().manual_seed(seed)
         rule = self.algorithm.rule(task, memory, local.lr * local.schedule.factor(task.version))
-        self.flat.module.train()
+        if not self.flat.module.training:
+            self.flat.module.train()
         with torch.no_grad():
             x.copy_(rule.start)
         steps, path, total_loss = 0, 0.0, 0.0

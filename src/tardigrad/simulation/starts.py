@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from math import inf
 from typing import Any, ClassVar
 
@@ -28,6 +28,7 @@ class Starts:
         self.book, self.population, self.seed = book, population, seed
         self._choices = [Draws(seed, f"client/{attempt}", uniform) for attempt in range(ATTEMPTS)]
         self._blocked = False  # nobody may start until a trip has ended
+        self._everyone: frozenset[int | str] | None = None  # made when it is crowded
 
     def next_time(self, now: float) -> float:
         """When the next clients start; infinity if not before a trip has ended."""
@@ -46,15 +47,18 @@ class Starts:
         """A trip has ended: there may be room again."""
         self._blocked = False
 
-    def choose(self, but: Container[int] = ()) -> int | None:
+    def choose(self, but: Collection[int] = ()) -> int | None:
         """A random client that may start now, and is not one of `but`; or nobody."""
         objection, trip = self.book.objection, self.book.next_trip
         for draws in self._choices:
             client = int(draws[trip] * self.population)
             if objection(client) is None and client not in but:
                 return client
-        # crowded: look through all of them
-        eligible = [c for c in range(self.population) if objection(c) is None and c not in but]
+        # crowded: find out who is left
+        if self._everyone is None:
+            self._everyone = frozenset(range(self.population))
+        left = self._everyone.difference(self.book.training, self.book.contributed, but)
+        eligible = sorted(client for client in left if isinstance(client, int))
         return eligible[int(self._choices[0][trip] * len(eligible))] if eligible else None
 
     def state(self) -> dict[str, Any]:
