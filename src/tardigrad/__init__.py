@@ -50,6 +50,7 @@ _WHERE = {
     "tardigrad.learning.local": ["Local"],
     "tardigrad.learning.models": [
         "MLP",
+        "BagOfWords",
         "CharLSTM",
         "FedACCNN",
         "FedACMLP",

@@ -18,6 +18,7 @@ from tardigrad.learning.head import Binary, Head, MultiClass, MultiLabel, NextTo
 from tardigrad.learning.models import (
     MLP,
     Architecture,
+    BagOfWords,
     CharLSTM,
     FedACCNN,
     FedACMLP,
@@ -77,6 +78,7 @@ CASES = {
         FedAsyncCNN(groups=32, dropout=0.25, hidden=(512,)), (3, 24, 24), 10, MultiClass(), lr=0.02
     ),
     "masfl_cnn": Case(MasFLCNN(), (1, 28, 28), 10, MultiClass()),
+    "bag_of_words": Case(BagOfWords(vocabulary=50), (25,), 2, MultiClass(), lr=0.1, vocabulary=50),
     "fedbuff_lstm": Case(FedBuffLSTM(vocabulary=50), (25,), 2, MultiClass(), lr=0.5, vocabulary=50),
     "fedbuff_lstm, binary": Case(FedBuffLSTM(vocabulary=50), (25,), 1, Binary(), lr=0.5, vocabulary=50),
     "char_lstm": Case(CharLSTM(), (12,), 40, MultiClass(), lr=1.0, vocabulary=40),
@@ -130,6 +132,7 @@ def test_a_name_is_enough_in_a_config() -> None:
         (MasFLCNN(), (1, 28, 28), 10, 28_938),
         # 10,004 * 300, 4 * 100 * (300 + 100) + 2 * 400, 4 * 100 * (100 + 100) + 2 * 400,
         # 100 * 128 + 128, 128 * 2 + 2: 3,001,200 + 160,800 + 80,800 + 12,928 + 258
+        (BagOfWords(), (25,), 1, 500_251),  # 10,004 x 50 + 50 + 1
         (FedBuffLSTM(), (25,), 2, 3_255_986),
         # 90 * 8, 4 * 256 * (8 + 256) + 2 * 1,024, 4 * 256 * (256 + 256) + 2 * 1,024, 256 * 90 + 90
         (CharLSTM(), (80,), 90, 822_570),

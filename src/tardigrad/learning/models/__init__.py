@@ -8,6 +8,7 @@ from pydantic import Field
 
 from tardigrad.core.setting import by_name
 from tardigrad.learning.models.architecture import Architecture, Shape
+from tardigrad.learning.models.bag import BagOfWords
 from tardigrad.learning.models.cnn import FedACCNN, FedAsyncCNN, FedBuffCNN, MasFLCNN
 from tardigrad.learning.models.lstm import CharLSTM, FedBuffLSTM
 from tardigrad.learning.models.mlp import MLP, FedACMLP
@@ -21,6 +22,7 @@ Model = Annotated[
     | FedBuffCNN
     | FedAsyncCNN
     | MasFLCNN
+    | BagOfWords
     | FedBuffLSTM
     | CharLSTM
     | Transformer
@@ -32,6 +34,7 @@ Model = Annotated[
 __all__ = [
     "MLP",
     "Architecture",
+    "BagOfWords",
     "CharLSTM",
     "FedACCNN",
     "FedACMLP",
