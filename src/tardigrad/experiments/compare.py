@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
+from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -200,10 +201,14 @@ def _mean_sd(values: list[float]) -> dict[str, float] | None:
 
 
 def _show(table: dict[str, Any], console: Console) -> None:
-    shown = Table(title=f"{table['title']}: to {table['target']:.0%} accuracy, {len(table['seeds'])} seeds")
-    shown.add_column("algorithm")
-    for column in ("client trips", "x best", "virtual time", "x best", "steps", "final accuracy"):
-        shown.add_column(column, justify="right")
+    console.print(
+        f"{table['title']}: to {table['target']:.0%} accuracy, mean ± sd over {len(table['seeds'])} seeds",
+        highlight=False,
+    )
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    shown.add_column("algorithm", overflow="fold")
+    for column in ("client trips", "x best", "time", "x best", "steps", "accuracy %"):
+        shown.add_column(column, justify="right", no_wrap=True)
     best = {
         name: min((row[name]["mean"] for row in table["rows"] if row.get(name)), default=None)
         for name in ("trips", "time")
@@ -223,7 +228,9 @@ def _show(table: dict[str, Any], console: Console) -> None:
                 cells += [f"{mean:,.{digits}f} ± {sd:,.{digits}f}", f"{ratio:.2f}"]
         steps = "-" if row["steps"] is None else f"{row['steps']['mean']:,.0f}"
         accuracy = row["accuracy"]
-        shown.add_row(row["entry"], *cells, steps, f"{accuracy['mean']:.1%} ± {accuracy['sd']:.1%}")
+        shown.add_row(
+            row["entry"], *cells, steps, f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['sd']:.1f}"
+        )
     console.print(shown)
     for row in table["rows"]:
         for error in row["failed"]:
