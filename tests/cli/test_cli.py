@@ -218,3 +218,41 @@ def test_compare(cli, tmp_path):
     code, out, _ = cli("compare", "c.toml", "--out", "cmp", "--json")
     assert json.loads(out.strip().splitlines()[-1])["rows"][0] == rows["FedBuff"]
     assert finished.stat().st_mtime_ns == before, "a finished run is not repeated"
+
+
+def test_compare_refuses_what_would_overwrite_itself(cli, tmp_path):
+    (tmp_path / "c.toml").write_text('[entries."a b"]\n[entries."a-b"]\n')
+    code, _, err = cli("compare", "c.toml", "--out", "cmp")
+    assert code == 2
+    assert "two entries would share the folder 'a-b'" in err
+    (tmp_path / "file").write_text("")
+    (tmp_path / "d.toml").write_text('[entries."a"]\n')
+    assert cli("compare", "d.toml", "--out", "file")[0] == 2
+
+
+@pytest.mark.parametrize("damage", ["[]", "{", "3", ""])
+def test_damaged_records_are_named(cli, tmp_path, damage):
+    cli("init", "a.toml")
+    assert cli("run", "a.toml", "--out", "run", *SHORT)[0] == 0
+    (tmp_path / "run/summary.json").write_text(damage)
+    code, _, err = cli("show", "run")
+    assert code == 3
+    assert "summary.json is damaged" in err
+    (tmp_path / "run/events.jsonl").write_text(damage + "\n")
+    code, _, err = cli("show", "run")
+    assert code == 3
+    assert "events.jsonl, line 1: not an event" in err
+
+
+def test_names_that_look_like_markup(cli):
+    cli("init", "a.toml")
+    assert cli("run", "a.toml", "--out", "out[/bold]", *SHORT)[0] == 0
+    assert cli("show", "out[/bold]")[0] == 0
+
+
+def test_what_nobody_foresaw_is_a_sentence_too(cli, monkeypatch):
+    cli("init", "a.toml")
+    code, _, err = cli("run", "a.toml", "--set", "model.hidden=[100000000000000]")
+    assert code == 1
+    assert "TARDIGRAD_DEBUG=1 shows where" in err
+    assert err.count("\n") == 1

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from tardigrad.errors import TardigradError
 
@@ -46,6 +47,17 @@ def main() -> None:
             f"[bold red]error:[/] {_plain(str(error))}", highlight=False, soft_wrap=True
         )
         sys.exit(error.exit_code)
+    except (Exception, RecursionError) as error:
+        if os.environ.get("TARDIGRAD_DEBUG"):
+            raise
+        said = " ".join(str(error).split())[:300]
+        Console(stderr=True).print(
+            f"[bold red]error:[/] {_plain(type(error).__name__)}: {_plain(said)} "
+            "(TARDIGRAD_DEBUG=1 shows where it happened)",
+            highlight=False,
+            soft_wrap=True,
+        )
+        sys.exit(1)
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; go on with the same command and --resume", highlight=False)
         sys.exit(130)
@@ -60,7 +72,7 @@ def _look_in(data_dir: Path | None) -> None:
 
 
 def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+    return escape(text)
 
 
 @app.command(epilog="Example: `tardigrad run fedbuff.toml --out runs/first --set local.lr=0.05`")
@@ -129,7 +141,9 @@ def init(file: File = Path("tardigrad.toml")) -> None:
     if not file.parent.is_dir():
         raise ConfigError(f"{file}: there is no folder {file.parent}")
     file.write_text(files("tardigrad.experiments").joinpath("template.toml").read_text())
-    Console().print(f"wrote {file}; run it with: tardigrad run {file} --out runs/first", highlight=False)
+    Console().print(
+        f"wrote {file}; run it with: tardigrad run {file} --out runs/first", highlight=False, markup=False
+    )
 
 
 @app.command(epilog="Example: `tardigrad show runs/first --plot first.png`")
@@ -143,7 +157,7 @@ def show(
     show_run(directory, Console())
     if plot is not None:
         plot_run(directory, plot)
-        Console().print(f"wrote {plot}", highlight=False)
+        Console().print(f"wrote {plot}", highlight=False, markup=False)
 
 
 @app.command("list", epilog="Example: `tardigrad list delays`")
@@ -223,7 +237,7 @@ def data_show(
     Console().print(held.table(), highlight=False)
     if plot is not None:
         draw_partition(held, plot, title=config.data.kind)
-        Console().print(f"wrote {plot}", highlight=False)
+        Console().print(f"wrote {plot}", highlight=False, markup=False)
 
 
 @data_app.command("get", epilog="Example: `tardigrad data get fashion_mnist --data-dir data`")

@@ -116,6 +116,10 @@ class Given(Clients):
     """The user's own clients: a mapping of id to a (features, labels) pair or a torch Dataset."""
 
     def __init__(self, clients: Mapping[Hashable, Any], dtype: torch.dtype) -> None:
+        if not isinstance(clients, Mapping):
+            raise ConfigError(
+                f"clients: must be a mapping {{id: (features, labels), ...}}, not a {type(clients).__name__}"
+            )
         if not clients:
             raise ConfigError("clients: the mapping is empty; give {id: (features, labels), ...}")
         self._names = [key if isinstance(key, int | str) else str(key) for key in clients]
@@ -159,6 +163,8 @@ def _pair(key: Hashable, value: Any, dtype: torch.dtype) -> Examples:
             f"clients[{key!r}]: {counts[0]} features and {counts[1]} labels; "
             "there must be as many of one as of the other, and at least one"
         )
+    if labels.dtype.is_floating_point and not torch.isfinite(labels).all():
+        raise ConfigError(f"clients[{key!r}]: its labels are not all finite numbers")
     if features.dtype.is_floating_point:
         features = features.to(dtype)
     return features, labels.to(dtype if labels.dtype.is_floating_point else torch.int64)

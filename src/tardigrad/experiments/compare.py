@@ -8,6 +8,7 @@ import os
 import statistics
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
@@ -68,7 +70,14 @@ def compare(file: Path, out: Path, console: Console) -> dict[str, Any]:
         for label in comparison.entries
         for seed in comparison.seeds
     }
-    out.mkdir(parents=True, exist_ok=True)
+    folders = [_folder(out, label, 0).name for label in comparison.entries]
+    if len(set(folders)) < len(folders):
+        twice = next(name for name in folders if folders.count(name) > 1).removesuffix("-seed0")
+        raise ConfigError(f"{file}: two entries would share the folder {twice!r}; rename one of them")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be made ({error})") from None
     errors = _run_all(configs, out, console)
     outcomes = [
         _outcome(label, seed, _folder(out, label, seed), comparison.target, errors.get((label, seed)))
@@ -121,7 +130,7 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def _folder(out: Path, label: str, seed: int) -> Path:
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in label)
-    return out / f"{name}-seed{seed}"
+    return out / f"{name[:80]}-seed{seed}"
 
 
 def _run_all(
@@ -140,7 +149,10 @@ def _run_all(
         done = track(as_completed(futures), "running", len(futures), console=console, transient=True)
         try:
             for future in done:
-                error = future.result()
+                try:
+                    error = future.result()
+                except BrokenProcessPool:
+                    error = "a process died (out of memory?); run it again to go on"
                 if error is not None:
                     errors[futures[future]] = error
         except KeyboardInterrupt:
@@ -160,6 +172,8 @@ def _run_one(toml: str, folder: Path) -> str | None:
         run(config, out=folder, resume=(folder / "config.toml").exists())
     except TardigradError as error:
         return str(error)
+    except Exception as error:  # whatever it is, the other runs go on
+        return f"{type(error).__name__}: {error}"
     return None
 
 
@@ -204,6 +218,7 @@ def _show(table: dict[str, Any], console: Console) -> None:
     console.print(
         f"{table['title']}: to {table['target']:.0%} accuracy, mean ± sd over {len(table['seeds'])} seeds",
         highlight=False,
+        markup=False,
     )
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
     shown.add_column("algorithm", overflow="fold")
@@ -215,7 +230,7 @@ def _show(table: dict[str, Any], console: Console) -> None:
     }
     for row in table["rows"]:
         if row["failed"]:
-            shown.add_row(row["entry"], "[red]failed[/]", *[""] * 5)
+            shown.add_row(escape(row["entry"]), "[red]failed[/]", *[""] * 5)
             continue
         cells = []
         for name, digits in (("trips", 0), ("time", 1)):

@@ -146,6 +146,11 @@ class Config(Setting):
             if selected > population:
                 key = "pace.selected" if pace.selected else "pace.cohort"
                 raise ConfigError(f"{key}: {selected} clients a round, but there are {population}")
+        if isinstance(pace, Poisson) and pace.probability * population < 0.01:
+            raise ConfigError(
+                f"pace.probability: of {population} clients {pace.probability * population:g} would join "
+                f"at a step on average; give at least {1 / population:g}, for one"
+            )
         if self.algorithm.opening:
             if isinstance(pace, SampledStaleness):
                 raise ConfigError(
@@ -200,7 +205,7 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: cannot be read ({error})") from None
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: not valid TOML: {error}") from None
 
 
@@ -220,7 +225,7 @@ def _set(values: dict[str, Any], setting: str) -> None:
         raise ConfigError(f"--set {setting}: must be KEY=VALUE, such as local.lr=0.1")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text  # a word needs no quotes on the command line
     *tables, last = path.strip().split(".")
     for table in tables:

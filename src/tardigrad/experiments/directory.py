@@ -36,11 +36,23 @@ class RunDirectory:
     def summary(self) -> dict[str, Any] | None:
         """The result of a finished run."""
         file = self.path / "summary.json"
-        return json.loads(file.read_text()) if file.exists() else None
+        if not file.exists():
+            return None
+        try:
+            summary = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise RunError(f"{file} is damaged ({error}); delete it and go on with --resume") from None
+        if not isinstance(summary, dict) or "model_sha256" not in summary:
+            raise RunError(f"{file} is damaged (not a summary); delete it and go on with --resume")
+        return summary
 
     def create(self, config: Config) -> None:
         """Start afresh; refuses a folder that holds something already."""
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        try:
+            taken = self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+        except OSError as error:
+            raise ConfigError(f"--out {self.path}: cannot be used ({error})") from None
+        if taken:
             holds = "a run" if (self.path / "config.toml").exists() else "something"
             raise ConfigError(
                 f"--out {self.path}: already holds {holds}; give another folder, or --resume to go on"
@@ -60,7 +72,10 @@ class RunDirectory:
         if not stored_file.exists():
             raise ConfigError(f"--resume: {self.path} holds no run; leave --resume out to start one")
         self._acquire()
-        stored = tomllib.loads(stored_file.read_text())
+        try:
+            stored = tomllib.loads(stored_file.read_text())
+        except (OSError, ValueError) as error:
+            raise RunError(f"{stored_file} is damaged ({error}); start a new run") from None
         different = _differences(stored, tomllib.loads(config.to_toml()))
         if different:
             raise ConfigError(
@@ -117,7 +132,10 @@ class RunDirectory:
             self._lock.close()
 
     def _acquire(self) -> None:
-        lock = (self.path / ".lock").open("w")
+        try:
+            lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise ConfigError(f"--out {self.path}: cannot be written to ({error})") from None
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, not inherited by workers
         except OSError:
@@ -142,9 +160,12 @@ def read_events(file: Path) -> Iterator[Event]:
             if not line.endswith(b"\n"):
                 return
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                raise RunError(f"{file}, line {number}: not an event; the file is damaged") from None
+                event = json.loads(line)
+            except ValueError:
+                event = None
+            if not isinstance(event, dict) or "event" not in event:
+                raise RunError(f"{file}, line {number}: not an event; the file is damaged")
+            yield event
 
 
 def _write(file: Path, text: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from tardigrad.algorithms.aggregator import Aggregator
@@ -20,13 +21,13 @@ from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.pace import Asynchronous
 from tardigrad.core.situation import Situation
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
-from tardigrad.errors import ConfigError
-from tardigrad.experiments.config import Config
+from tardigrad.errors import ConfigError, TardigradError
+from tardigrad.experiments.config import Config, explain
 from tardigrad.experiments.directory import Event, RunDirectory
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head
+from tardigrad.learning.head import Head, MultiClass
 from tardigrad.learning.local import Trainer
-from tardigrad.learning.models import Model
+from tardigrad.learning.models import Architecture, Model
 from tardigrad.simulation.delay import Durations
 from tardigrad.simulation.draws import key
 from tardigrad.simulation.engine import Engine
@@ -99,6 +100,7 @@ class Simulation:
             _situation(config, clients),
             config.evaluation.model_average,
         )
+        _check_fit(self.flat, federation)
         trainer = Trainer(self.flat, federation.head, config.algorithm, config.local, federation.transform)
         self.executor: Executor = Inline(trainer, clients)
         if workers:
@@ -124,6 +126,8 @@ def build(
     workers: int = 0,
 ) -> Simulation:
     """Put a simulation together from a config, with one's own model, data and loss where given."""
+    if model is not None and not isinstance(model, nn.Module | Architecture):
+        raise ConfigError(f"model: must be a torch.nn.Module, or a model such as td.MLP(), not {model!r}")
     if model is not None and not isinstance(model, nn.Module):
         config, model = config.model_copy(update={"model": model}), None
     if clients is not None:
@@ -172,7 +176,10 @@ def run(
     >>> result = run(stop=Stop(trips=20), evaluation=Evaluation(every_steps=1))  # doctest: +SKIP
     >>> result.accuracy  # doctest: +SKIP
     """
-    config = Config(**settings) if config is None else config.model_copy(update=settings)
+    try:
+        config = Config(**(dict(config or {}) | settings))
+    except ValidationError as error:
+        raise ConfigError("; ".join(explain(error, Config))) from None
     if workers == "auto":
         workers = _workers(config)
     with _one_thread():
@@ -245,7 +252,7 @@ def _drive(
         virtual_time=engine.time,
         accuracy=engine.metrics.get("accuracy"),
         loss=engine.metrics.get("loss"),
-        model_sha256=hashlib.sha256(simulation.model.numpy().tobytes()).hexdigest(),
+        model_sha256=hashlib.sha256(simulation.model.view(torch.uint8).numpy().data).hexdigest(),
         wall_seconds=round(before + seconds, 3),
         trips_per_second=round((engine.trips - trips_before) / max(seconds, 1e-9), 1),
         refused=dict(engine.refused),
@@ -259,6 +266,31 @@ def _drive(
     if directory is not None:
         directory.finish(result.model, result.summary())
     return result
+
+
+def _check_fit(flat: FlatModule, federation: Federation) -> None:
+    """One forward pass: a model that does not fit the data is named before anything is trained."""
+    features, labels, index = federation.clients.indexed(0)
+    chosen = torch.arange(min(len(labels), 8)) if index is None else index[:8]
+    x = features.index_select(0, chosen)
+    flat.module.eval()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.inference_mode():
+            x = federation.transform.evaluate(x)
+            outputs = flat.module(flat.prepared(x))
+            federation.head.loss(outputs, labels[chosen])
+    except TardigradError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"model: it does not fit the data, whose examples are {tuple(x.shape[1:])} of {x.dtype} and "
+            f"whose labels are {labels.dtype} ({type(error).__name__}: {str(error).splitlines()[0]})"
+        ) from None
+    if isinstance(federation.head, MultiClass) and federation.classes > outputs.shape[1]:
+        raise ConfigError(
+            f"model: it has {outputs.shape[1]} outputs, but the labels go up to {federation.classes - 1}; "
+            "labels count from 0"
+        )
 
 
 def _workers(config: Config) -> int:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.directory import read_events
+from tardigrad.experiments.directory import RunDirectory, read_events
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def show_summary(summary: dict[str, Any], console: Console, title: str = "") -> None:
     """The result of a run as a table."""
-    table = Table(title=title or None, show_header=False, title_justify="left")
+    table = Table(title=escape(title) or None, show_header=False, title_justify="left")
     table.add_column(style="cyan")
     table.add_column()
     for name, value in summary.items():
@@ -55,12 +55,13 @@ def show_run(directory: Path, console: Console) -> None:
                 refused[event["reason"]] += 1
     summary_file = directory / "summary.json"
     if summary_file.exists():
-        show_summary(json.loads(summary_file.read_text()), console, str(directory))
+        show_summary(RunDirectory(directory).summary or {}, console, str(directory))
     else:
         console.print(
             f"{directory}: not finished; {last.get('trip', -1) + 1:,} trips so far, "
             f"refused: {dict(refused) or 'none'}. Go on with: tardigrad run ... --resume",
             highlight=False,
+            markup=False,
         )
     if accuracy:
         console.print(

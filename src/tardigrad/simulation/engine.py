@@ -12,7 +12,7 @@ from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.core.bookkeeping import Delivery, Refusal, Ticket
 from tardigrad.core.upload import Task, Vectors
 from tardigrad.data.clients import Clients
-from tardigrad.errors import TardigradError
+from tardigrad.errors import RunError, TardigradError
 from tardigrad.simulation.draws import key
 from tardigrad.simulation.evaluation import Evaluation, Evaluator
 from tardigrad.simulation.executor import Executor, Job
@@ -273,6 +273,9 @@ class Engine:
 
     def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
         """Go on from `snapshot()`."""
+        ours, theirs = self._aggregator.state["model"].shape, tensors["state/model"].shape
+        if ours != theirs:
+            raise RunError(f"the snapshot is of a model with {theirs.numel()} parameters, not {ours.numel()}")
         self._aggregator.restore(tensors, document["aggregator"])
         self._planner.restore(document["planner"])
         for version in self._broadcasts:

@@ -250,6 +250,8 @@ class Processes:
             upload, memory = self._trainer.train(task, memory, self._clients.indexed(client), seed)
         except TardigradError as error:
             return trip, str(error)
+        except Exception as error:  # of the user's own model, data or rule
+            return trip, f"trip {trip} of client {client}: {type(error).__name__}: {error}"
         remembered = self._uploads.pack(slot, memory, start=self._memory_size)
         sent = self._uploads.pack(slot, upload.vectors, start=2 * self._memory_size)
         if remembered is None or sent is None:

@@ -1,0 +1,74 @@
+"""What does not fit is said in one sentence before anything is trained."""
+
+import numpy as np
+import pytest
+import torch
+
+import tardigrad as td
+
+X = np.random.default_rng(0).normal(size=(20, 4)).astype("float32")
+Y = np.arange(20) % 2
+MODEL = torch.nn.Linear(4, 2)
+STOP = td.Stop(trips=5)
+
+
+def run(clients=None, model=MODEL, **settings):
+    clients = dict.fromkeys(range(10), (X, Y)) if clients is None else clients
+    return td.run(model=model, clients=clients, **({"stop": STOP, "buffer": td.Buffer(size=1)} | settings))
+
+
+# ruff: noqa: E501
+CASES = {
+    "a list of clients": ({"clients": [(X, Y)]}, r"^clients: must be a mapping .* not a list"),
+    "features of another width": ({"clients": {0: (X[:, :3], Y)}}, r"^model: it does not fit the data"),
+    "features that are integers": ({"clients": {0: (X.astype(int), Y)}}, r"^model: it does not fit .*int64"),
+    "labels beyond the outputs": ({"clients": {0: (X, Y), 1: (X, Y + 3)}}, r"^model: it has 2 outputs, but .* 4;"),
+    "negative labels": ({"clients": {0: (X, Y - 5)}}, r"^model: it does not fit the data"),
+    "labels that are no numbers": ({"clients": {0: (X, np.full(20, np.nan))}}, r"clients\[0\]: its labels are not"),
+    "a class for a model": ({"model": torch.nn.Linear}, r"^model: must be a torch.nn.Module"),
+    "a setting that is unknown": ({"foo": 1}, r"unknown key 'foo'"),
+    "a setting of the wrong type": ({"stop": "soon"}, r"^stop: "),
+    "a value out of range": ({"seed": -1}, r"^seed: must be greater than or equal to 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_sentence(case):
+    settings, sentence = CASES[case]
+    with pytest.raises(td.ConfigError, match=sentence) as error:
+        run(**settings)
+    assert "\n" not in str(error.value)
+
+
+def test_settings_change_a_config_and_are_checked():
+    config = td.Config(stop=STOP, buffer=td.Buffer(size=1))
+    assert td.run(config, model=MODEL, clients={0: (X, Y)}, seed=3).client_trips == 5
+    with pytest.raises(td.ConfigError, match="stop"):
+        td.run(config, model=MODEL, clients={0: (X, Y)}, stop={"trips": -1})
+
+
+class Fails(torch.nn.Linear):
+    def forward(self, x):
+        if self.training:
+            raise ValueError("boom")
+        return super().forward(x)
+
+
+def test_an_error_of_the_users_own_is_told_by_a_worker():
+    with pytest.raises(td.RunError, match=r"trip \d+ of client \d+: ValueError: boom"):
+        run(model=Fails(4, 2), workers=2)
+    with pytest.raises(ValueError, match="boom"):
+        run(model=Fails(4, 2))
+
+
+def test_models_in_half_precision_have_a_fingerprint():
+    assert len(run(model=torch.nn.Linear(4, 2, dtype=torch.bfloat16)).model_sha256) == 64
+
+
+def test_a_snapshot_of_another_model_is_refused(tmp_path):
+    settings = {"out": tmp_path / "run", "snapshot_seconds": 0}
+    run(model=MODEL, **settings)
+    (tmp_path / "run/summary.json").unlink()
+    wider = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+    with pytest.raises(td.RunError, match="the snapshot is of a model with 10 parameters, not 58"):
+        run(model=wider, resume=True, **settings)
