@@ -238,10 +238,7 @@ def _drive(
                 save()
                 written = time.monotonic()
                 cost = written - now
-    except KeyboardInterrupt:
-        save()
-        raise
-    finally:
+    finally:  # an interrupt may come in the middle of a commit: go on from the last snapshot, which is whole
         simulation.executor.close()
         for observer in observers:
             observer.end()
