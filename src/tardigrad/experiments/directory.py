@@ -49,7 +49,7 @@ class RunDirectory:
     def create(self, config: Config) -> None:
         """Start afresh; refuses a folder that holds something already."""
         try:
-            taken = self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+            taken = self.path.exists() and (not self.path.is_dir() or any(file.name != ".lock" for file in self.path.iterdir()))
         except OSError as error:
             raise ConfigError(f"--out {self.path}: cannot be used ({error})") from None
         if taken:
@@ -69,6 +69,8 @@ class RunDirectory:
     def reopen(self, config: Config) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Go on with a run of the same config: its snapshot, or nothing if it died before the first."""
         stored_file = self.path / "config.toml"
+        if not stored_file.exists() and (self.path / ".lock").exists():
+            _write(stored_file, config.to_toml())  # killed in its first moment
         if not stored_file.exists():
             raise ConfigError(f"--resume: {self.path} holds no run; leave --resume out to start one")
         self._acquire()
@@ -85,6 +87,8 @@ class RunDirectory:
         file = self.path / "snapshot.safetensors"
         snapshot = read_snapshot(file) if file.exists() else None
         length = 0 if snapshot is None else snapshot[1]["events_bytes"]
+        if snapshot is None:
+            self.events.touch()  # killed before it wrote any: begin afresh
         if not self.events.exists() or self.events.stat().st_size < length:
             raise RunError(f"{self.events} is shorter than the snapshot says; start a new run")
         self._log = self.events.open("r+b")
