@@ -49,7 +49,9 @@ class RunDirectory:
     def create(self, config: Config) -> None:
         """Start afresh; refuses a folder that holds something already."""
         try:
-            taken = self.path.exists() and (not self.path.is_dir() or any(file.name != ".lock" for file in self.path.iterdir()))
+            taken = self.path.exists() and (
+                not self.path.is_dir() or any(file.name != ".lock" for file in self.path.iterdir())
+            )
         except OSError as error:
             raise ConfigError(f"--out {self.path}: cannot be used ({error})") from None
         if taken:
