@@ -204,7 +204,7 @@ def test_compare(cli, tmp_path):
         """
     )
     code, out, err = cli("compare", "c.toml", "--out", "cmp", "--json")
-    assert code == 0, err
+    assert code == 3, "some runs failed"
     table = json.loads(out.strip().splitlines()[-1])
     rows = {row["entry"]: row for row in table["rows"]}
     assert rows["FedBuff"]["reached"] == 2
@@ -212,19 +212,23 @@ def test_compare(cli, tmp_path):
     assert rows["never there"]["trips"] is None
     assert "> 300" in err
     assert (tmp_path / "cmp/comparison.png").exists()
-    finished = tmp_path / "cmp/FedBuff-seed0/summary.json"
+    (finished,) = (tmp_path / "cmp").glob("FedBuff-seed0-*/summary.json")
     before = finished.stat().st_mtime_ns
     (tmp_path / "cmp/comparison.json").unlink()
     code, out, _ = cli("compare", "c.toml", "--out", "cmp", "--json")
     assert json.loads(out.strip().splitlines()[-1])["rows"][0] == rows["FedBuff"]
     assert finished.stat().st_mtime_ns == before, "a finished run is not repeated"
+    text = (tmp_path / "c.toml").read_text()
+    (tmp_path / "c.toml").write_text(text.replace("trips = 300", "trips = 200"))
+    code, out, _ = cli("compare", "c.toml", "--out", "cmp", "--json")
+    assert json.loads(out.strip().splitlines()[-1])["rows"][0]["budget"] == 200, "an edited one is run anew"
 
 
 def test_compare_refuses_what_would_overwrite_itself(cli, tmp_path):
     (tmp_path / "c.toml").write_text('[entries."a b"]\n[entries."a-b"]\n')
     code, _, err = cli("compare", "c.toml", "--out", "cmp")
     assert code == 2
-    assert "two entries would share the folder 'a-b'" in err
+    assert "'a-b' and 'a b' would share a folder" in err
     (tmp_path / "file").write_text("")
     (tmp_path / "d.toml").write_text('[entries."a"]\n')
     assert cli("compare", "d.toml", "--out", "file")[0] == 2

@@ -23,8 +23,15 @@ CASES = {
     "features of another width": ({"clients": {0: (X[:, :3], Y)}}, r"^model: it does not fit the data"),
     "features that are integers": ({"clients": {0: (X.astype(int), Y)}}, r"^model: it does not fit .*int64"),
     "labels beyond the outputs": ({"clients": {0: (X, Y), 1: (X, Y + 3)}}, r"^model: it has 2 outputs, but .* 4;"),
-    "negative labels": ({"clients": {0: (X, Y - 5)}}, r"^model: it does not fit the data"),
+    "negative labels": ({"clients": {0: (X, Y), "b": (X, Y - 5)}}, r"^clients\['b'\]: its labels are torch.int64 from -5 on"),
     "labels that are no numbers": ({"clients": {0: (X, np.full(20, np.nan))}}, r"clients\[0\]: its labels are not"),
+    "labels with fractions": ({"clients": {0: (X, Y + 0.5)}}, r"^clients\[0\]: its labels are torch.float(32|64) from 0.5 on"),
+    "a test set of another width": ({"test": (X[:, :3], Y)}, r"^test: its examples have the shape \(3,\)"),
+    "a test set with negative labels": ({"test": (X, Y - 1)}, r"^test: its labels are"),
+    "a negative number of workers": ({"workers": -1}, r"^workers: must be 'auto' or a whole number"),
+    "half a worker": ({"workers": 1.5}, r"^workers: must be 'auto' or a whole number"),
+    "time that does not pass": ({"stop": td.Stop(virtual_time=1), "delay": {"kind": "constant", "duration": 0}}, r"^stop.virtual_time: with delay.duration = 0 no time"),
+    "two trips of a client at once": ({"pace": {"kind": "scripted", "trips": [[0, 0, 0], [0, 0, 0]]}}, r"^pace: client 0 would start at 0"),
     "a class for a model": ({"model": torch.nn.Linear}, r"^model: must be a torch.nn.Module"),
     "a setting that is unknown": ({"foo": 1}, r"unknown key 'foo'"),
     "a setting of the wrong type": ({"stop": "soon"}, r"^stop: "),
@@ -70,5 +77,5 @@ def test_a_snapshot_of_another_model_is_refused(tmp_path):
     run(model=MODEL, **settings)
     (tmp_path / "run/summary.json").unlink()
     wider = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
-    with pytest.raises(td.RunError, match="the snapshot is of a model with 10 parameters, not 58"):
+    with pytest.raises(td.ConfigError, match="the model changed since"):
         run(model=wider, resume=True, **settings)

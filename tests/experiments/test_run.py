@@ -48,8 +48,15 @@ def test_same_config_and_seed_give_the_same_events_and_bits(tmp_path, kind):
     assert other.model_sha256 != first.model_sha256
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_killed_at_random_moments_and_resumed_gives_the_same_bits(tmp_path, kind):
+STOPS = {kind: (kind, signal.SIGKILL, "auto") for kind in KINDS} | {
+    "interrupted": ("fedbuff", signal.SIGINT, "0"),
+    "interrupted with workers": ("fedasync", signal.SIGINT, "2"),
+}
+
+
+@pytest.mark.parametrize("case", STOPS)
+def test_stopped_at_random_moments_and_resumed_gives_the_same_bits(tmp_path, case):
+    kind, how, workers = STOPS[case]
     file = tmp_path / "config.toml"
     file.write_text(KINDS[kind])
     straight = td.run(td.load_config(file), out=tmp_path / "straight")
@@ -62,25 +69,27 @@ def test_killed_at_random_moments_and_resumed_gives_the_same_bits(tmp_path, kind
         str(file),
         "--out",
         str(out),
+        "--workers",
+        workers,
         "--snapshot-seconds",
-        "0.02",
+        "0.02" if how == signal.SIGKILL else "1000",  # an interrupted run writes one of its own
     ]
-    moments = random.Random(kind)
+    moments = random.Random(case)
     kills = 0
     while kills < 4:
         resume = ["--resume"] if (out / "config.toml").exists() else []
-        process = subprocess.Popen([*command, *resume], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         events = out / "events.jsonl"
-        while process.poll() is None and not (
-            events.exists() and events.stat().st_mtime_ns > 0 and _moved(events)
-        ):
+        before = _written(events)
+        process = subprocess.Popen([*command, *resume], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        while process.poll() is None and _written(events) == before:
             time.sleep(0.005)
         time.sleep(moments.uniform(0.0, 0.15))
         if process.poll() is not None:
             assert process.returncode == 0, process.stdout.read().decode()
             break  # it was through before it could be killed
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        os.kill(process.pid, how)
+        said = process.communicate()[0].decode()
+        assert how == signal.SIGKILL or "stopped; go on with the same command" in said, said
         kills += 1
     assert kills > 0, "never killed: the run is too short for this test"
     result = td.run(td.load_config(file), out=out, resume=True)
@@ -89,12 +98,9 @@ def test_killed_at_random_moments_and_resumed_gives_the_same_bits(tmp_path, kind
     assert (out / "metrics.csv").read_text() == (tmp_path / "straight/metrics.csv").read_text()
 
 
-def _moved(events, seen={}):  # noqa: B006
-    """Whether the file has grown since it was last asked about."""
-    size = events.stat().st_size
-    grown = size > seen.get(events, 0)
-    seen[events] = size
-    return grown
+def _written(file):
+    """When, if it exists."""
+    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 def test_an_interrupted_run_goes_on_and_a_finished_one_is_not_repeated(tmp_path):
@@ -197,3 +203,103 @@ def test_nothing_leaves_the_global_random_state(tmp_path):
         td.run(config(tmp_path, ASYNC), model=dropout, stop=td.Stop(trips=50)).model_sha256
         == first.model_sha256
     )
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_was_killed_in_its_first_moment(tmp_path, resume):
+    settings = config(tmp_path, ASYNC)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.lock").touch()
+    assert td.run(settings, out=tmp_path / "run", resume=resume, stop=td.Stop(trips=20)).client_trips == 20
+
+
+def data(shift=0.0):
+    x = torch.arange(80.0).reshape(20, 4) / 80 + shift
+    return dict.fromkeys(range(5), (x, torch.arange(20) % 2))
+
+
+class Own(td.FedBuff):
+    """An algorithm of one's own."""
+
+
+def test_resume_notices_that_something_else_has_changed(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("client,start,duration\n0,0,1\n1,0,2\n")
+    torch.manual_seed(0)
+    model, other = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
+    settings = {
+        "pace": td.Asynchronous(concurrency=3), "delay": {"kind": "trace", "file": trace},
+        "buffer": td.Buffer(size=2), "stop": td.Stop(trips=20), "out": tmp_path / "run",
+    }  # fmt: skip
+    straight = td.run(model=model, clients=data(), **settings)
+    same = td.run(model=model, clients=data(), resume=True, **settings)
+    assert same.model_sha256 == straight.model_sha256
+    assert same.history == straight.history
+    assert torch.equal(same.model["weight"], straight.model["weight"])
+    (tmp_path / "run/summary.json").unlink()  # the same if it is not finished
+    for finished in (False, True):
+        for change, said in (
+            ({"model": other}, "the model"),
+            ({"clients": data(shift=0.1)}, "the data"),
+            ({"seed": 1}, "seed"),
+        ):
+            with pytest.raises(td.ConfigError, match=said):
+                td.run(resume=True, **({"model": model, "clients": data()} | settings | change))
+        trace.write_text("client,start,duration\n0,0,1\n1,0,3\n")
+        with pytest.raises(td.ConfigError, match=r"what delay\.file holds changed since"):
+            td.run(model=model, clients=data(), resume=True, **settings)
+        trace.write_text("client,start,duration\n0,0,1\n1,0,2\n")
+        if not finished:
+            again = td.run(model=model, clients=data(), resume=True, **settings)
+            assert again.model_sha256 == straight.model_sha256
+
+
+def test_two_at_once_in_one_folder(tmp_path):
+    class Second:
+        said = ""
+
+        def begin(self, config, history):
+            try:
+                td.run(config, out=tmp_path / "run", resume=True)
+            except td.ConfigError as error:
+                self.said = str(error)
+
+        def see(self, events):
+            pass
+
+        def end(self):
+            pass
+
+    second = Second()
+    settings = config(tmp_path, ASYNC)
+    td.run(settings, out=tmp_path / "run", observers=(second,), stop=td.Stop(trips=20))
+    assert "somebody else is running it right now" in second.said
+
+
+class Diverging(td.FedBuff):
+    """Ends in no numbers."""
+
+    def step(self, state, buffer):
+        metrics = super().step(state, buffer)
+        state["model"] = state["model"] * (float("nan") if buffer.version == 2 else 1.0)
+        return metrics
+
+
+class InPlace(td.FedBuff):
+    """Changes what clients still train from."""
+
+    def step(self, state, buffer):
+        state["model"].sub_(buffer.mean())
+
+
+def test_a_model_that_is_not_finite_is_no_result():
+    settings = {"model": torch.nn.Linear(4, 2), "clients": data(), "buffer": td.Buffer(size=2)}
+    with pytest.raises(td.RunError, match="the model is not finite at version 3"):
+        td.run(algorithm=Diverging(), stop=td.Stop(steps=3), **settings)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_model_that_is_changed_in_place_is_named(workers):
+    settings = {"model": torch.nn.Linear(4, 2), "clients": data(), "buffer": td.Buffer(size=2)}
+    with pytest.raises(td.RunError, match="InPlace changed the vector 'model' in place at step 1"):
+        td.run(algorithm=InPlace(), workers=workers, **settings)

@@ -131,3 +131,47 @@ def test_nobody_is_left_behind():
     assert [worker.is_alive() for worker in workers] == [True, True]
     simulation.executor.close()
     assert [worker.is_alive() for worker in workers] == [False, False]
+
+
+class Moody(torch.nn.Module):
+    """Has buffers that change in training, and draws random numbers for some clients only."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.utils.spectral_norm(torch.nn.Linear(64, 10))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        x = x.flatten(1)
+        if self.training:
+            self.seen += x.mean()
+            if x.mean() > 4.9:
+                x = torch.nn.functional.dropout(x, 0.5)
+        return self.layer(x) + self.seen
+
+
+def test_what_a_module_keeps_from_trip_to_trip_does_not_show():
+    torch.manual_seed(0)
+    model = Moody()
+    results = [td.run(model=model, workers=workers, **SETTINGS) for workers in (0, 1, 2)]
+    assert len({result.model_sha256 for result in results}) == 1
+    assert float(results[0].model["seen"]) == 0.0
+
+
+def test_a_long_trip_is_not_taken_for_a_hanging_one(monkeypatch):
+    monkeypatch.setattr(processes, "SILENCE_SECONDS", 0.2)
+
+    class Slow(torch.nn.Linear):
+        def forward(self, x):
+            until = time.process_time() + (1.0 if self.training else 0.0)
+            while time.process_time() < until:
+                pass
+            return super().forward(x.flatten(1))
+
+    few = SETTINGS | {
+        "stop": td.Stop(trips=2),
+        "buffer": td.Buffer(size=1),
+        "pace": td.Asynchronous(concurrency=2),
+    }
+    few["local"] = td.Local(steps=1)
+    assert td.run(model=Slow(64, 10), workers=1, **few).client_trips == 2

@@ -12,6 +12,7 @@ from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.momentum import State
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Member, Received, Upload, Vectors, WeightedSum
+from tardigrad.errors import RunError
 
 
 class Aggregator:
@@ -70,6 +71,7 @@ class Aggregator:
         """Turn the buffer into the next version."""
         members = tuple(self._members)
         metrics: Metrics = {}
+        before = [(name, vector, vector._version) for name, vector in self.broadcast().items()]
         if not members:
             pass  # nobody joined (Poisson pace): the version counts, the model stays
         elif isinstance(self.algorithm, Individual):
@@ -77,6 +79,13 @@ class Aggregator:
         else:
             divisor = sum(member.mass for member in members)
             metrics = self.algorithm.step(self.state, WeightedSum(self._sums, members, self.version, divisor))
+        metrics = {name: float(value) for name, value in (metrics or {}).items()}
+        for name, vector, changes in before:
+            if vector._version != changes:
+                raise RunError(
+                    f"{type(self.algorithm).__name__} changed the vector {name!r} in place at step "
+                    f"{self.version + 1}, but clients still train from it; put a new tensor into the state"
+                )
         self.version += 1
         self._sums, self._received, self._members = {}, [], []
         if self.model_average is not None:

@@ -72,12 +72,19 @@ def load_algorithm(place: str) -> type[SumOnly] | type[Individual]:
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[own] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever is wrong with somebody's own file
+        raise ConfigError(
+            f"algorithm.kind: {file} cannot be imported ({type(error).__name__}: {error})"
+        ) from None
     found = getattr(module, name, None)
     if not (inspect.isclass(found) and issubclass(found, SumOnly | Individual)):
         raise ConfigError(
             f"algorithm.kind: {file} has no class {name} that is a SumOnly or Individual algorithm"
         )
+    if inspect.isabstract(found):
+        raise ConfigError(f"algorithm.kind: {name} in {file} has no method `step`")
     return found
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -58,9 +60,16 @@ def main() -> None:
             soft_wrap=True,
         )
         sys.exit(1)
+
+
+@contextmanager
+def _interruptible(advice: str) -> Iterator[None]:
+    """Ctrl-C ends the command with a word about how to go on."""
+    try:
+        yield
     except KeyboardInterrupt:
-        Console(stderr=True).print("stopped; go on with the same command and --resume", highlight=False)
-        sys.exit(130)
+        Console(stderr=True).print("; ".join(["stopped", *filter(None, [advice])]), highlight=False)
+        raise typer.Exit(130) from None
 
 
 def _look_in(data_dir: Path | None) -> None:
@@ -95,21 +104,19 @@ def run(
     """Simulate one federated run in virtual time."""
     from tardigrad.errors import ConfigError
     from tardigrad.experiments.config import load_config
-    from tardigrad.experiments.directory import RunDirectory
     from tardigrad.experiments.progress import Bar, Lines
     from tardigrad.experiments.run import run as simulate
     from tardigrad.experiments.show import show_run, show_summary
 
     if resume and out is None:
         raise ConfigError("--resume needs --out DIR: the folder of the run to go on with")
-    if workers != "auto" and not workers.isdigit():
+    if workers != "auto" and not (workers.isascii() and workers.isdigit()):
         raise ConfigError(f"--workers {workers}: must be a number or auto")
     _look_in(data_dir)
     config = load_config(file, settings or ())
-    finished = RunDirectory(out).summary if resume and out is not None else None
     console = Console(stderr=as_json)
-    if finished is None:
-        display = Bar(console) if console.is_terminal else Lines(console)
+    display = Bar(console) if console.is_terminal else Lines(console)
+    with _interruptible(f"go on with the same command{'' if resume else ' and --resume'}" if out else ""):
         result = simulate(
             config,
             out=out,
@@ -118,9 +125,7 @@ def run(
             snapshot_seconds=snapshot_seconds,
             observers=(display,),
         )
-        summary = result.summary()
-    else:
-        summary = finished
+    summary = result.summary()
     if out is not None:
         show_run(out, console)
     else:
@@ -207,9 +212,12 @@ def compare(
     from tardigrad.experiments.compare import compare as run_comparison
 
     console = Console(stderr=as_json)
-    table = run_comparison(file, out, console)
+    with _interruptible("the same command goes on"):
+        table = run_comparison(file, out, console)
     if as_json:
         print(json.dumps(table))
+    if any(row["failed"] for row in table["rows"]):
+        raise typer.Exit(3)
 
 
 data_app = typer.Typer(help="Look at data sets, and fetch them.", no_args_is_help=True)
@@ -252,12 +260,18 @@ def data_get(
     Console().print(f"{name} is in {get(name)}", highlight=False)
 
 
-@app.callback()
-def _global(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from tardigrad import __version__
 
         print(__version__)
         raise typer.Exit
+
+
+@app.callback()
+def _global(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass

@@ -15,6 +15,7 @@ from torch import Tensor
 from tardigrad.errors import RunError
 
 FORMAT = "tardigrad-snapshot-1"
+BEGIN_AGAIN = "delete it, and --resume begins the run again"
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -95,20 +96,15 @@ def read_snapshot(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except FileNotFoundError:
         raise RunError(f"{path}: no such snapshot") from None
     except (SafetensorError, OSError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error}); delete it and run again without --resume") from None
+        raise RunError(f"{path} is damaged ({error}); {BEGIN_AGAIN}") from None
     if metadata.get("format") != FORMAT:
-        raise RunError(
-            f"{path} is not a {FORMAT} file (format {metadata.get('format')!r}); "
-            "delete it and run again without --resume"
-        )
+        raise RunError(f"{path} is not a {FORMAT} file (format {metadata.get('format')!r}); {BEGIN_AGAIN}")
     text = metadata.get("text", "")
     if (
         metadata.get("sha256") != digest(tensors)
         or metadata.get("text_sha256") != hashlib.sha256(text.encode()).hexdigest()
     ):
-        raise RunError(
-            f"{path} is damaged (its checksum does not match); delete it and run again without --resume"
-        )
+        raise RunError(f"{path} is damaged (its checksum does not match); {BEGIN_AGAIN}")
     content = json.loads(text)
     tensors |= {name: tensors[of] for name, of in content["aliases"].items()}
     return tensors, content["document"]

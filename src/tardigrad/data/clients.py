@@ -123,7 +123,7 @@ class Given(Clients):
         if not clients:
             raise ConfigError("clients: the mapping is empty; give {id: (features, labels), ...}")
         self._names = [key if isinstance(key, int | str) else str(key) for key in clients]
-        self._data = [_pair(key, value, dtype) for key, value in clients.items()]
+        self._data = [_pair(f"clients[{key!r}]", value, dtype) for key, value in clients.items()]
         shape = self._data[0][0].shape[1:]
         for name, (features, _) in zip(self._names, self._data):
             if features.shape[1:] != shape:
@@ -145,8 +145,8 @@ class Given(Clients):
         return self._names[client]
 
 
-def _pair(key: Hashable, value: Any, dtype: torch.dtype) -> Examples:
-    """A client's data as two tensors, or a ConfigError that names the client."""
+def _pair(whose: str, value: Any, dtype: torch.dtype) -> Examples:
+    """Data as two tensors, or a ConfigError that says whose are wrong."""
     try:
         if isinstance(value, Dataset):
             rows = [value[i] for i in range(len(value))]  # type: ignore[arg-type]
@@ -155,29 +155,45 @@ def _pair(key: Hashable, value: Any, dtype: torch.dtype) -> Examples:
         counts = len(features), len(labels)
     except (TypeError, ValueError, RuntimeError, IndexError, NotImplementedError) as error:
         raise ConfigError(
-            f"clients[{key!r}]: expected a (features, labels) pair of arrays, or a torch Dataset of such "
+            f"{whose}: expected a (features, labels) pair of arrays, or a torch Dataset of such "
             f"pairs with a length; {' '.join(str(error).split())}"
         ) from None
     if counts[0] != counts[1] or counts[1] == 0:
         raise ConfigError(
-            f"clients[{key!r}]: {counts[0]} features and {counts[1]} labels; "
+            f"{whose}: {counts[0]} features and {counts[1]} labels; "
             "there must be as many of one as of the other, and at least one"
         )
     if labels.dtype.is_floating_point and not torch.isfinite(labels).all():
-        raise ConfigError(f"clients[{key!r}]: its labels are not all finite numbers")
+        raise ConfigError(f"{whose}: its labels are not all finite numbers")
     if features.dtype.is_floating_point:
         features = features.to(dtype)
     return features, labels.to(dtype if labels.dtype.is_floating_point else torch.int64)
 
 
 def given(
-    clients: Mapping[Hashable, Any], test: Any | None, dtype: torch.dtype = torch.float32
+    clients: Mapping[Hashable, Any],
+    test: Any | None,
+    dtype: torch.dtype = torch.float32,
+    head: Head | None = None,
 ) -> Federation:
     """A federation of the user's own clients, with an optional central test set."""
     population = Given(clients, dtype)
     checked = None if test is None else _pair("test", test, dtype)
-    features, _ = population.load(0)
-    labels = [population.load(i)[1] for i in range(len(population))]
-    labels += [] if checked is None else [checked[1]]
-    classes = 1 + max(int(part.max()) for part in labels)
-    return Federation(population, checked, tuple(features.shape[1:]), classes)
+    shape = tuple(population.load(0)[0].shape[1:])
+    if checked is not None and checked[0].shape[1:] != shape:
+        raise ConfigError(
+            f"test: its examples have the shape {tuple(checked[0].shape[1:])}, but those of the clients "
+            f"have {shape}"
+        )
+    labels = {f"clients[{population.name(i)!r}]": population.load(i)[1] for i in range(len(population))}
+    if checked is not None:
+        labels["test"] = checked[1]
+    if head is None:
+        for whose, part in labels.items():
+            if part.dtype.is_floating_point or (part.dim() == 1 and part.min() < 0):
+                raise ConfigError(
+                    f"{whose}: its labels are {part.dtype} from {float(part.min()):g} on, but classes are "
+                    "whole numbers from 0 on; convert them, or give another head"
+                )
+    classes = 1 + max(int(part.max()) for part in labels.values())
+    return Federation(population, checked, shape, classes, head or MultiClass())

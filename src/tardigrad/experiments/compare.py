@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
+import signal
 import statistics
+import threading
+import time
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -23,7 +28,10 @@ from rich.table import Table
 from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.config import Config, explain, parse_config, read_toml
-from tardigrad.experiments.directory import RunDirectory, read_events
+from tardigrad.experiments.directory import Event, RunDirectory, read_events
+
+Key = tuple[str, int]
+"""Label of an entry, and a seed."""
 
 
 class Comparison(Setting):
@@ -70,17 +78,19 @@ def compare(file: Path, out: Path, console: Console) -> dict[str, Any]:
         for label in comparison.entries
         for seed in comparison.seeds
     }
-    folders = [_folder(out, label, 0).name for label in comparison.entries]
-    if len(set(folders)) < len(folders):
-        twice = next(name for name in folders if folders.count(name) > 1).removesuffix("-seed0")
-        raise ConfigError(f"{file}: two entries would share the folder {twice!r}; rename one of them")
+    folders = {key: out / _folder(*key, config) for key, config in configs.items()}
+    labels: dict[str, str] = {}
+    for label in comparison.entries:
+        other = labels.setdefault(_folder_label(label), label)
+        if other != label:
+            raise ConfigError(f"{file}: {label!r} and {other!r} would share a folder; rename one of them")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be made ({error})") from None
-    errors = _run_all(configs, out, console)
+    errors = _run_all(configs, folders, console)
     outcomes = [
-        _outcome(label, seed, _folder(out, label, seed), comparison.target, errors.get((label, seed)))
+        _outcome(label, seed, folders[label, seed], comparison.target, errors.get((label, seed)))
         for label, seed in configs
     ]
     table = {
@@ -104,11 +114,16 @@ def _load(file: Path) -> Comparison:
         raise ConfigError("\n".join(f"{file}: {line}" for line in explain(error, Comparison))) from None
     if not comparison.entries or not comparison.seeds:
         raise ConfigError(f"{file}: entries and seeds must name at least one each")
+    if len(set(comparison.seeds)) < len(comparison.seeds):
+        raise ConfigError(f"{file}: seeds: the same seed twice is the same run twice")
     return comparison
 
 
 def _config(comparison: Comparison, label: str, seed: int, source: str) -> Config:
-    values = _merged(comparison.base, comparison.entries[label]) | {"seed": seed}
+    values = _merged(comparison.base, comparison.entries[label])
+    if "seed" in values:
+        raise ConfigError(f"{source}, entry {label!r}: seed is set by `seeds`, which every entry shares")
+    values["seed"] = seed
     return parse_config(values, f"{source}, entry {label!r}")
 
 
@@ -128,24 +143,27 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _folder(out: Path, label: str, seed: int) -> Path:
-    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in label)
-    return out / f"{name[:80]}-seed{seed}"
+def _folder(label: str, seed: int, config: Config) -> str:
+    """Where a run lies. The config is part of the name, so that an edited entry is run again."""
+    return f"{_folder_label(label)}-seed{seed}-{hashlib.sha256(config.to_toml().encode()).hexdigest()[:8]}"
 
 
-def _run_all(
-    configs: dict[tuple[str, int], Config], out: Path, console: Console
-) -> dict[tuple[str, int], str]:
+def _folder_label(label: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in label)[:80]
+
+
+def _run_all(configs: dict[Key, Config], folders: dict[Key, Path], console: Console) -> dict[Key, str]:
     """Run what is not finished, on all cores; errors by run."""
-    left = [key for key in configs if RunDirectory(_folder(out, *key)).summary is None]
+    left = [key for key in configs if RunDirectory(folders[key]).summary is None]
     if not left:
         return {}
-    errors: dict[tuple[str, int], str] = {}
+    errors: dict[Key, str] = {}
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before a worker imports numpy
-    workers = min(len(left), os.cpu_count() or 1)
+    workers = min(len(left), len(os.sched_getaffinity(0)))
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
-        futures = {pool.submit(_run_one, configs[key].to_toml(), _folder(out, *key)): key for key in left}
+    stop = spawn.Event()
+    with ProcessPoolExecutor(workers, spawn, initializer=_begin, initargs=(stop,)) as pool:
+        futures = {pool.submit(_run_one, configs[key].to_toml(), folders[key]): key for key in left}
         done = track(as_completed(futures), "running", len(futures), console=console, transient=True)
         try:
             for future in done:
@@ -156,20 +174,56 @@ def _run_all(
                 if error is not None:
                     errors[futures[future]] = error
         except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
+            stop.set()  # the runs that are under way write a snapshot
+            pool.shutdown(wait=True, cancel_futures=True)
             raise
     return errors
 
 
+class _Watch:
+    """Stops a run when the others are stopped."""
+
+    def begin(self, config: Config, events: list[Event]) -> None:
+        pass
+
+    def see(self, events: list[Event]) -> None:
+        if _stop is not None and _stop.is_set():
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        pass
+
+
+_stop: Any = None
+
+
+def _begin(stop: Any) -> None:
+    """In a new worker: interrupts are the parent's business, and without the parent there is none."""
+    global _stop
+    _stop = stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = os.getppid()
+
+    def follow() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
 def _run_one(toml: str, folder: Path) -> str | None:
     """In a worker: run or go on with one config; what went wrong, if anything."""
-    import tomllib
-
     from tardigrad.experiments.run import run
 
+    if _stop is not None and _stop.is_set():
+        return "stopped"
     try:
         config = parse_config(tomllib.loads(toml), str(folder))
-        run(config, out=folder, resume=(folder / "config.toml").exists())
+        begun = (folder / "config.toml").exists() or (folder / ".lock").exists()
+        run(config, out=folder, resume=begun, observers=(_Watch(),))
+    except KeyboardInterrupt:
+        return "stopped"
     except TardigradError as error:
         return str(error)
     except Exception as error:  # whatever it is, the other runs go on
@@ -244,7 +298,7 @@ def _show(table: dict[str, Any], console: Console) -> None:
         steps = "-" if row["steps"] is None else f"{row['steps']['mean']:,.0f}"
         accuracy = row["accuracy"]
         shown.add_row(
-            row["entry"], *cells, steps, f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['sd']:.1f}"
+            escape(row["entry"]), *cells, steps, f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['sd']:.1f}"
         )
     console.print(shown)
     for row in table["rows"]:

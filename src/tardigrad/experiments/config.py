@@ -18,6 +18,7 @@ from tardigrad.algorithms.registry import AnyAlgorithm
 from tardigrad.algorithms.sgd import SGD
 from tardigrad.core.bookkeeping import Buffer
 from tardigrad.core.pace import (
+    Arrivals,
     Asynchronous,
     Pace,
     Poisson,
@@ -102,7 +103,8 @@ class Config(Setting):
             buffer = buffer.model_copy(update={"staleness_bound": algorithm.default_staleness_bound})
         if algorithm.single_upload and buffer.size != 1:
             raise ConfigError(
-                f"buffer.size: {name} moves the model at every upload; it must be 1, not {size}"
+                f"buffer.size: {name} moves the model at every upload, so it must be 1; "
+                + (f"{buffer.size} was given" if buffer.size else "set it, or this pace takes all who joined")
             )
         bound = buffer.staleness_bound
         if isinstance(pace, SampledStaleness) and (
@@ -113,9 +115,25 @@ class Config(Setting):
                 "delay.give_up = 0 and no buffer.staleness_bound below pace.maximum"
             )
         config = self.model_copy(update={"pace": pace, "buffer": buffer})
+        config._check_that_time_passes()
         config._check_that_steps_happen()
         config._check_population(population)
         return config
+
+    def _check_that_time_passes(self) -> None:
+        stop, delay = self.stop, self.delay
+        longest = {"constant": "duration", "uniform": "high"}.get(delay.kind)
+        if (
+            stop.trips is None
+            and stop.steps is None
+            and longest is not None
+            and getattr(delay, longest) == 0
+            and not isinstance(self.pace, Arrivals | Scripted | SampledStaleness)
+        ):
+            raise ConfigError(
+                f"stop.virtual_time: with delay.{longest} = 0 no time passes and the run never ends; "
+                "give stop.trips or stop.steps too"
+            )
 
     def _check_that_steps_happen(self) -> None:
         size, trips = self.buffer.size, self.stop.trips
@@ -198,7 +216,7 @@ def load_config(file: Path, settings: Iterable[str] = ()) -> Config:
 def read_toml(file: Path) -> dict[str, Any]:
     """A TOML file as a dict, or a ConfigError."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # with or without a byte order mark
     except FileNotFoundError:
         raise ConfigError(f"{file}: there is no such file; `tardigrad init {file}` writes one") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tardigrad.core.snapshot import read_snapshot, replace, write_snapshot
@@ -21,6 +22,7 @@ from tardigrad.experiments.config import Config
 
 Event = dict[str, Any]
 SCHEMA = 1
+_IN_USE: set[Path] = set()  # by this process: file locks are between processes
 
 
 class RunDirectory:
@@ -46,8 +48,17 @@ class RunDirectory:
             raise RunError(f"{file} is damaged (not a summary); delete it and go on with --resume")
         return summary
 
-    def create(self, config: Config) -> None:
-        """Start afresh; refuses a folder that holds something already."""
+    def model(self) -> dict[str, Tensor]:
+        """The model of a finished run."""
+        file = self.path / "model.safetensors"
+        try:
+            return load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"{file} is damaged or gone ({error})") from None
+
+    def create(self, config: Config, inputs: dict[str, str]) -> None:
+        """Start afresh; refuses a folder that holds something already. `inputs`: fingerprints of what the
+        config only names."""
         try:
             taken = self.path.exists() and (
                 not self.path.is_dir() or any(file.name != ".lock" for file in self.path.iterdir())
@@ -64,28 +75,44 @@ class RunDirectory:
         except OSError as error:
             raise ConfigError(f"--out {self.path}: cannot be made ({error})") from None
         self._acquire()
-        _write(self.path / "config.toml", config.to_toml())
+        self._write_inputs(config, inputs)
         self._log = self.events.open("wb")
         self._record_start(config)
 
-    def reopen(self, config: Config) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Go on with a run of the same config: its snapshot, or nothing if it died before the first."""
+    def _write_inputs(self, config: Config, inputs: dict[str, str]) -> None:
+        _write(self.path / "inputs.json", json.dumps(inputs, indent=2) + "\n")
+        _write(self.path / "config.toml", config.to_toml())
+
+    def reopen(
+        self, config: Config, inputs: dict[str, str]
+    ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Go on with a run of the same config and inputs: its snapshot, or nothing if it died before the
+        first."""
         stored_file = self.path / "config.toml"
         if not stored_file.exists() and (self.path / ".lock").exists():
-            _write(stored_file, config.to_toml())  # killed in its first moment
+            self._write_inputs(config, inputs)  # killed in its first moment
         if not stored_file.exists():
             raise ConfigError(f"--resume: {self.path} holds no run; leave --resume out to start one")
         self._acquire()
         try:
             stored = tomllib.loads(stored_file.read_text())
+            stored_inputs = json.loads((self.path / "inputs.json").read_text())
         except (OSError, ValueError) as error:
-            raise RunError(f"{stored_file} is damaged ({error}); start a new run") from None
+            raise RunError(f"{stored_file} or inputs.json is damaged ({error}); start a new run") from None
         different = _differences(stored, tomllib.loads(config.to_toml()))
         if different:
             raise ConfigError(
                 f"--resume: the config differs from that of {self.path} in {', '.join(different)}; "
                 "resume with the same config, or start a new run"
             )
+        changed = _differences(stored_inputs, inputs)
+        if changed:
+            raise ConfigError(
+                f"--resume: {' and '.join(changed)} changed since {self.path} was begun; "
+                "put that back, or start a new run"
+            )
+        if self.summary is not None:
+            return None
         file = self.path / "snapshot.safetensors"
         snapshot = read_snapshot(file) if file.exists() else None
         length = 0 if snapshot is None else snapshot[1]["events_bytes"]
@@ -136,8 +163,13 @@ class RunDirectory:
             self._log.close()
         if self._lock is not None:
             self._lock.close()
+            self._lock = None
+            _IN_USE.discard(self.path.resolve())
 
     def _acquire(self) -> None:
+        busy = f"--out {self.path}: somebody else is running it right now"
+        if self.path.resolve() in _IN_USE:  # opening the lock again would let go of it
+            raise ConfigError(busy)
         try:
             lock = (self.path / ".lock").open("w")
         except OSError as error:
@@ -146,7 +178,8 @@ class RunDirectory:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, not inherited by workers
         except OSError:
             lock.close()
-            raise ConfigError(f"--out {self.path}: another process is running it right now") from None
+            raise ConfigError(busy) from None
+        _IN_USE.add(self.path.resolve())
         self._lock = lock
 
     def _write_metrics(self) -> None:

@@ -21,9 +21,11 @@ from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.pace import Asynchronous
 from tardigrad.core.situation import Situation
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
-from tardigrad.errors import ConfigError, TardigradError
+from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.experiments.config import Config, explain
-from tardigrad.experiments.directory import Event, RunDirectory
+from tardigrad.experiments.directory import Event, RunDirectory, read_events
+from tardigrad.experiments.inputs import Inputs, fingerprints
+from tardigrad.experiments.interrupt import Interrupt
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import Head, MultiClass
 from tardigrad.learning.local import Trainer
@@ -106,6 +108,7 @@ class Simulation:
         if workers:
             self.executor = Processes(trainer, clients, workers)
         evaluator = Evaluator(self.flat, federation, config.evaluation, durations.factor, config.seed)
+        self._federation = federation
         self.engine = Engine(
             self.planner, self.aggregator, self.executor, clients, evaluator,
             config.evaluation, config.stop, config.seed,
@@ -115,6 +118,10 @@ class Simulation:
     def model(self) -> Tensor:
         """The model that is evaluated and saved."""
         return self.aggregator.evaluated_model
+
+    def inputs(self) -> Inputs:
+        """Fingerprints of what the config only names: a resumed run must have the same."""
+        return fingerprints(self.config, self._federation, self.flat)
 
 
 def build(
@@ -132,7 +139,7 @@ def build(
         config, model = config.model_copy(update={"model": model}), None
     if clients is not None:
         dtypes = [p.dtype for p in model.parameters()] if model is not None else []
-        federation = given(clients, test, dtypes[0] if dtypes else torch.float32)
+        federation = given(clients, test, dtypes[0] if dtypes else torch.float32, head)
         config = config.model_copy(update={"data": None})
     elif config.data is not None:
         federation = config.data.federation(key(config.seed, "data"))
@@ -171,7 +178,8 @@ def run(
     Give a `Config`, or its parts as keywords; `model`, `clients`, `test` and `head` to use one's own:
 
     `workers`: how many processes train; 0 trains in this one. The result is the same.
-    A run with `out` is snapshotted every `snapshot_seconds` and when it is interrupted.
+    A run with `out` is snapshotted every `snapshot_seconds` and when it is interrupted; `resume` goes on
+    with it, or returns its result if it is finished.
 
     >>> result = run(stop=Stop(trips=20), evaluation=Evaluation(every_steps=1))  # doctest: +SKIP
     >>> result.accuracy  # doctest: +SKIP
@@ -182,6 +190,8 @@ def run(
         raise ConfigError("; ".join(explain(error, Config))) from None
     if workers == "auto":
         workers = _workers(config)
+    elif isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise ConfigError(f"workers: must be 'auto' or a whole number from 0 on, not {workers!r}")
     with _one_thread():
         simulation = build(config, model, clients, test, head, workers)
         if out is None:
@@ -189,9 +199,11 @@ def run(
         directory = RunDirectory(Path(out))
         try:
             if not resume:
-                directory.create(simulation.config)
+                directory.create(simulation.config, simulation.inputs())
                 return _drive(simulation, directory, None, snapshot_seconds, observers)
-            snapshot = directory.reopen(simulation.config)
+            snapshot = directory.reopen(simulation.config, simulation.inputs())
+            if directory.summary is not None:
+                return _finished(directory)
             return _drive(simulation, directory, snapshot, snapshot_seconds, observers)
         finally:
             directory.close()
@@ -224,25 +236,38 @@ def _drive(
 
     for observer in observers:
         observer.begin(simulation.config, history)
+    interrupted = Interrupt(wanted=directory is not None)
     try:
-        for events in engine.run():
+        for events in interrupted.watch(engine.run()):
             history += [event for event in events if event["event"] == "evaluation"]
             if events and events[-1]["event"] == "end":
                 stopped_by = events[-1]["reason"]
             if directory is not None:
                 directory.record(events)
-            for observer in observers:
-                observer.see(events)
+            try:
+                for observer in observers:
+                    observer.see(events)
+            except KeyboardInterrupt:  # an observer may ask to stop, too
+                save()
+                raise
             now = time.monotonic()
             if not stopped_by and now - written > max(snapshot_seconds, 20 * cost):
                 save()
                 written = time.monotonic()
                 cost = written - now
-    finally:  # an interrupt may come in the middle of a commit: go on from the last snapshot, which is whole
+        if interrupted:  # between two commits: all is whole
+            save()
+            raise KeyboardInterrupt
+    finally:
         simulation.executor.close()
         for observer in observers:
             observer.end()
     seconds = time.monotonic() - began
+    if not torch.isfinite(simulation.model).all():
+        raise RunError(
+            f"the model is not finite at version {engine.version}: training has diverged; "
+            "lower local.lr or algorithm.lr"
+        )
     result = Result(
         client_trips=engine.trips,
         steps=engine.version,
@@ -263,6 +288,14 @@ def _drive(
     if directory is not None:
         directory.finish(result.model, result.summary())
     return result
+
+
+def _finished(directory: RunDirectory) -> Result:
+    """The result of a run that is over, from its folder."""
+    summary = directory.summary
+    assert summary is not None
+    history = [event for event in read_events(directory.events) if event["event"] == "evaluation"]
+    return Result(**summary, history=history, model=directory.model())
 
 
 def _check_fit(flat: FlatModule, federation: Federation) -> None:

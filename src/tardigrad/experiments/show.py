@@ -13,6 +13,7 @@ from rich.table import Table
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.directory import RunDirectory, read_events
 
+PICTURES = (".png", ".svg", ".pdf")
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
@@ -87,7 +88,15 @@ def plot_run(directory: Path, file: Path) -> None:
             staleness.append(event["staleness"])
     if not curve:
         raise ConfigError(f"{directory}: no evaluation with an accuracy yet, so there is nothing to draw")
+    _check_picture(file)
     draw_run(Curve(directory.name, [curve]), staleness, file)
+
+
+def _check_picture(file: Path) -> None:
+    if file.suffix.lower() not in PICTURES:
+        raise ConfigError(f"{file}: a picture's name ends in {', '.join(PICTURES)}")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file}: there is no folder {file.parent}")
 
 
 def _events(directory: Path) -> Path:

@@ -29,4 +29,5 @@ def evaluate(
     flat.module.eval()
     with torch.inference_mode():
         flat.vector.copy_(vector)
+        flat.reset_buffers()
         return head.metrics(outputs())

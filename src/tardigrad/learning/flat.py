@@ -45,6 +45,17 @@ class FlatModule:
             value.copy_(p.detach())
             p.data = value
             p.grad = slope
+        self._buffers = [
+            (part, name, buffer.clone())
+            for part in module.modules()
+            for name, buffer in part.named_buffers(recurse=False)
+        ]
+
+    def reset_buffers(self) -> None:
+        """Put the module's buffers back to what they were at first. They are not part of the model, so what
+        one trip leaves in them (spectral norm does) must not reach another."""
+        for part, name, first in self._buffers:
+            getattr(part, name).copy_(first)
 
     def prepared(self, features: Tensor) -> Tensor:
         """Features in the memory order that suits the module."""
@@ -64,6 +75,7 @@ class FlatModule:
 
     def state_dict(self, vector: Tensor) -> dict[str, Tensor]:
         """`vector` under the module's own names: what `load_state_dict` takes."""
+        self.reset_buffers()
         state = {name: value.detach().clone() for name, value in self.module.state_dict().items()}
         values = dict(zip(map(id, self._parameters), self._views(vector)))
         for name, parameter in self.module.named_parameters(remove_duplicate=False):  # tied ones too

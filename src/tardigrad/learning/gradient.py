@@ -73,11 +73,14 @@ class Gradient:
             return value, *slopes
 
         before = torch.get_rng_state()
+        buffers = [(buffer, buffer.clone()) for buffer in flat.module.buffers()]
         try:
             expected_loss = self._eager(features, labels)
             expected = [slope.clone() for slope in flat.slopes]
             if not torch.equal(before, torch.get_rng_state()):
                 return None  # it draws random numbers: leave it alone
+            if not all(torch.equal(buffer, was) for buffer, was in buffers):
+                return None  # it keeps something from one minibatch to the next
             graph: Graph = make_fx(loss_and_slopes)(features, labels, *flat.values).forward
             with torch.inference_mode():
                 loss, *slopes = graph(features, labels, *flat.values)
@@ -85,5 +88,8 @@ class Gradient:
             return None
         finally:
             torch.set_rng_state(before)
+            with torch.no_grad():
+                for buffer, was in buffers:
+                    buffer.copy_(was)
         same = loss.item() == expected_loss and all(torch.equal(a, b) for a, b in zip(slopes, expected))
         return graph if same else None

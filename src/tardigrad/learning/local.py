@@ -80,29 +80,21 @@ class Trainer:
         self.local = local
         self.transform = transform or Transform()
         self._gradient = Gradient(flat, head)
-        self._draws_globally: bool | None = None  # does the module use torch's global generator?
 
     def train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
-        """Run one trip. Returns what to upload, and what the client would remember if it counts."""
-        if self._draws_globally:
-            return self._train_with_global_seed(task, memory, examples, seed)
-        if self._draws_globally is None:  # the first trip finds out, and is run again if so
-            before = torch.get_rng_state()
-            result = self._train(task, memory, examples, seed)
-            self._draws_globally = not torch.equal(before, torch.get_rng_state())
-            if self._draws_globally:
-                torch.set_rng_state(before)
-                return self._train_with_global_seed(task, memory, examples, seed)
-            return result
-        return self._train(task, memory, examples, seed)
+        """Run one trip. Returns what to upload, and what the client would remember if it counts.
 
-    def _train_with_global_seed(
-        self, task: Task, memory: Vectors, examples: Examples, seed: int
-    ) -> tuple[Upload, Vectors]:
-        # Dropout and the like draw from torch's global generator: lend it the trip's seed.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed ^ 1)
+        The same inputs give the same bits, whatever was trained before. (A module that draws from numpy's or
+        Python's global generator, or counts its calls, breaks that.)
+        """
+        # dropout and the like draw from torch's own generator: lend it the trip's seed
+        generator = torch.default_generator
+        before = generator.get_state()
+        generator.manual_seed(seed ^ 1)
+        try:
             return self._train(task, memory, examples, seed)
+        finally:
+            generator.set_state(before)
 
     def _train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
         local, prepare, prepared = self.local, self.transform.train, self.flat.prepared
@@ -115,6 +107,7 @@ class Trainer:
             self.flat.module.train()
         with torch.no_grad():
             x.copy_(rule.start)
+            self.flat.reset_buffers()
         steps, path, total_loss = 0, 0.0, 0.0
         for batch in local.minibatches(count, generator):
             chosen = batch if index is None else index[batch]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import heapq
+import math
 import multiprocessing
 import os
 import signal
@@ -18,6 +19,7 @@ import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import torch
 
@@ -32,8 +34,10 @@ CHUNK_SECONDS = 0.005
 """Trips that take so long together go in one message."""
 QUEUE_SECONDS = 0.05
 """So much work lies ready at each worker, for the engine is away that long when it evaluates."""
-SILENCE_SECONDS = 60.0
-"""A worker that says nothing for so long, and 50 times its mean trip, is taken to hang."""
+SILENCE_SECONDS = 45.0
+"""A worker that says nothing for so long and uses no processor time meanwhile is taken to hang. One that
+computes may take as long as it likes: so would the same trip without workers."""
+IDLE_SHARE = 0.01
 TRIES = 3
 MOST_QUEUED = 128
 
@@ -50,6 +54,8 @@ class _Worker:
     jobs: dict[int, Job] = field(default_factory=dict)
     """Given to it, not answered, by trip."""
     heard: float = field(default_factory=time.monotonic)
+    used: float = 0.0
+    """Processor seconds when it was last heard, or found to be computing."""
 
 
 class Processes:
@@ -64,9 +70,7 @@ class Processes:
         self._versions: Slots | None = None
         self._published: dict[int, tuple[int, Layout]] = {}
         vector = trainer.flat.vector.numel() * trainer.flat.vector.element_size()
-        self._memory_size = (
-            4 * vector + 4096
-        )  # of a slot for memory that goes in; what comes out is behind it
+        self._memory_size = 4 * vector + 4096  # for memory that goes in; what comes out is behind it
         self._uploads = Slots(3 * self._memory_size, 8 * MOST_QUEUED * workers)
         self._upload_slots: dict[int, int] = {}
         self._ready: list[tuple[float, int]] = []  # (arrival, trip), not given to a worker yet
@@ -85,7 +89,7 @@ class Processes:
         if slot is None:
             raise RunError(
                 f"{len(self._published)} versions are in use at once, which is more than shared memory "
-                "has room for; set buffer.staleness_bound, or run with one worker"
+                "has room for; set buffer.staleness_bound, or run with --workers 0"
             )
         layout = self._versions.pack(slot, vectors)
         assert layout is not None, "all versions have the same vectors"
@@ -108,6 +112,8 @@ class Processes:
         if self._last is not None:
             self._uploads.give_back(self._upload_slots.pop(self._last))
             self._last = None
+        if not any(trip in known for known in (self._results, self._jobs, *(w.jobs for w in self._workers))):
+            raise KeyError(f"trip {trip} was never submitted")
         self._assign(needed=trip)
         while trip not in self._results:
             self._listen()
@@ -185,10 +191,13 @@ class Processes:
             except (EOFError, OSError):
                 self._replace(worker, "died")
         now = time.monotonic()
-        patience = max(SILENCE_SECONDS, 50 * self._seconds)
         for worker in self._workers:
-            if worker.jobs and now - worker.heard > patience:
-                self._replace(worker, f"said nothing for {patience:.0f} seconds")
+            if worker.jobs and now - worker.heard > SILENCE_SECONDS:
+                used = _processor_seconds(worker.process.pid)
+                if used - worker.used < IDLE_SHARE * SILENCE_SECONDS:
+                    self._replace(worker, f"hung for {SILENCE_SECONDS:.0f} seconds")
+                else:
+                    worker.heard, worker.used = now, used
 
     def _take(self, worker: _Worker, reply: Reply) -> None:
         worker.heard = time.monotonic()
@@ -215,7 +224,7 @@ class Processes:
             if tries >= TRIES:
                 raise RunError(
                     f"a worker {what} {tries} times with trip {trip} of client {job.task.client} in hand "
-                    f"(exit code {worker.process.exitcode}); run with --workers 1 to see why"
+                    f"(exit code {worker.process.exitcode}); run with --workers 0 to see why"
                 )
             self._uploads.give_back(self._upload_slots.pop(trip))
             self.submit(job)
@@ -255,7 +264,7 @@ class Processes:
         remembered = self._uploads.pack(slot, memory, start=self._memory_size)
         sent = self._uploads.pack(slot, upload.vectors, start=2 * self._memory_size)
         if remembered is None or sent is None:
-            return trip, f"trip {trip}: more than four vectors to upload or remember; run with --workers 1"
+            return trip, f"trip {trip}: more than four vectors to upload or remember; run with --workers 0"
         seconds = time.perf_counter() - began
         return trip, sent, remembered, upload.examples, upload.steps, upload.loss, seconds
 
@@ -270,3 +279,12 @@ class Processes:
         if self._workers:
             gc.unfreeze()
         self._workers = []
+
+
+def _processor_seconds(pid: int | None) -> float:
+    """How long a process has computed so far; infinity where that cannot be known."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return math.inf
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -204,18 +204,19 @@ class Script(Starts):
     ) -> None:
         super().__init__(book, population, seed)
         self._trips = sorted(trips, key=lambda trip: trip[0])  # stable: ties in the order of the list
+        began: dict[int, float] = {}
         busy: dict[int, float] = {}
         for start, duration, client in self._trips:
             if client >= population:
                 raise ConfigError(
                     f"pace: a trip of client {client}, but the clients are 0 to {population - 1}"
                 )
-            if start < busy.get(client, 0.0):
+            if start < busy.get(client, 0.0) or start == began.get(client):
                 raise ConfigError(
                     f"pace: client {client} would start at {start:g} while it trains until "
                     f"{busy[client]:g}; a client makes one trip at a time"
                 )
-            busy[client] = start + duration
+            began[client], busy[client] = start, start + duration
         self._done = 0
 
     def next_time(self, now: float) -> float:
