@@ -1,5 +1,6 @@
 """Bookkeeping: random events against a slow ledger that keeps everything, and every decision by example."""
 
+import itertools
 import json
 
 import pytest
@@ -25,6 +26,7 @@ from tardigrad.core.pace import (
     Scripted,
     Synchronous,
 )
+from tardigrad.core.participation import Limits
 from tardigrad.core.staleness import Constant, Polynomial
 
 CLIENTS = [0, 1, 2, 3, 4, "ann", "bob"]
@@ -64,14 +66,16 @@ class Books(RuleBasedStateMachine):
         once=st.booleans(),
         weights=st.sampled_from(["equal", "examples"]),
         opening=st.sampled_from([0, 0, 0, 1, 3]),
+        limits=st.none() | st.builds(Limits, st.integers(1, 3), st.integers(1, 4)),
     )
-    def begin(self, data, size, sized, bound, once, weights, opening):
+    def begin(self, data, size, sized, bound, once, weights, opening, limits):
         pace = data.draw(self.paces)
         if isinstance(pace, Synchronous):
             size = pace.cohort
         elif isinstance(pace, Poisson) and not sized:
             size = None
         self.pace, self.size, self.bound, self.opening = pace, size, bound, opening
+        self.limits = limits
         self.buffer = Buffer(size=size, staleness_bound=bound, once_per_client=once, weights=weights)
         self.books = [self.new_book(), self.new_book()]
         self.time = 0.0
@@ -84,7 +88,7 @@ class Books(RuleBasedStateMachine):
         self.joined = False
 
     def new_book(self):
-        return Bookkeeping(self.pace, self.buffer, Polynomial(a=0.5), self.opening)
+        return Bookkeeping(self.pace, self.buffer, Polynomial(a=0.5), self.opening, self.limits)
 
     def both(self, event):
         """What both books say, which must be the same."""
@@ -103,6 +107,17 @@ class Books(RuleBasedStateMachine):
 
     def in_buffer(self):
         return {ticket.client for ticket in self.filling}
+
+    def beyond_limits(self, client):
+        """Why the client may not take part in the step that is being filled."""
+        if self.limits is None:
+            return None
+        taken = [version + 1 for version, buffer in self.steps for t in buffer if t.client == client]
+        taken += [self.version + 1 for t in self.filling if t.client == client]
+        if len(taken) >= self.limits.participations:
+            return Reason.FINISHED
+        near = taken and self.version + 1 - max(taken) < self.limits.separation
+        return Reason.RESTING if near else None
 
     def from_this_version(self):
         alive = [t for t in self.under_way.values() if t.version == self.version]
@@ -146,6 +161,8 @@ class Books(RuleBasedStateMachine):
             expected = Reason.TRAINING
         elif self.once() and client in self.in_buffer():
             expected = Reason.CONTRIBUTED
+        elif self.beyond_limits(client):
+            expected = self.beyond_limits(client)
         elif self.room() <= 0:
             expected = Reason.FULL
         answer = self.both(lambda book: book.check_in(client, self.time))
@@ -170,6 +187,8 @@ class Books(RuleBasedStateMachine):
             reason = Reason.STALE
         elif self.once() and ticket.client in self.in_buffer():
             reason = Reason.CONTRIBUTED
+        else:
+            reason = self.beyond_limits(ticket.client)
         answer = self.both(lambda book: book.deliver(trip, self.time, examples))
         assert answer.staleness == staleness >= 0
         assert (answer.trip, answer.client, answer.start_time) == (trip, ticket.client, ticket.time)
@@ -252,6 +271,14 @@ class Books(RuleBasedStateMachine):
             assert size is None or len(buffer) == size
             if self.buffer.once_per_client or (version == 0 and self.opening):
                 assert len({t.client for t in buffer}) == len(buffer)
+        taken = {}
+        for step, buffer in [*self.steps, (self.version, self.filling)]:
+            for ticket in buffer:
+                taken.setdefault(ticket.client, []).append(step)
+        if self.limits is not None:
+            for steps in taken.values():
+                assert len(steps) <= self.limits.participations
+                assert all(b - a >= self.limits.separation for a, b in itertools.pairwise(steps))
         working = [t.client for t in self.under_way.values()]
         if not isinstance(self.pace, Queued):
             assert len(working) == len(set(working))

@@ -8,6 +8,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from tardigrad.data.clients import Given, HoldingOut, given
 from tardigrad.data.dataset import Holders
 from tardigrad.errors import ConfigError
+from tardigrad.learning.head import Binary
 
 
 def partitioned(sizes):
@@ -135,7 +136,7 @@ def test_a_test_set_may_be_left_out_and_may_have_more_labels():
 def test_features_take_the_models_type_and_words_stay_whole():
     assert given({0: (X, Y)}, None, torch.float64).clients.load(0)[0].dtype == torch.float64
     assert given({0: (X.astype(int), Y)}, None).clients.load(0)[0].dtype == torch.int64
-    assert given({0: (X, Y / 2)}, None, torch.float64).clients.load(0)[1].dtype == torch.float64
+    assert given({0: (X, Y / 2)}, None, torch.float64, Binary()).clients.load(0)[1].dtype == torch.float64
 
 
 def test_names_may_be_anything():

@@ -303,3 +303,15 @@ def test_a_model_that_is_changed_in_place_is_named(workers):
     settings = {"model": torch.nn.Linear(4, 2), "clients": data(), "buffer": td.Buffer(size=2)}
     with pytest.raises(td.RunError, match="InPlace changed the vector 'model' in place at step 1"):
         td.run(algorithm=InPlace(), workers=workers, **settings)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_profile_says_where_the_time_went(tmp_path, workers):
+    result = td.run(config(tmp_path, ASYNC), stop=td.Stop(trips=200), workers=workers)
+    own = {name: s for name, s in result.profile.items() if ":" not in name}
+    training = "workers: training" if workers else "training"
+    assert {training, training.replace("training", "data"), "commit", "step", "evaluation"} <= set(
+        result.profile
+    )
+    assert all(seconds >= 0 for seconds in own.values())
+    assert sum(own.values()) == pytest.approx(result.wall_seconds, abs=0.02), "the parts add up"

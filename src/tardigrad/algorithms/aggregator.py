@@ -67,19 +67,15 @@ class Aggregator:
             else:
                 self._sums[name] = vector * member.weight
 
+    @property
+    def objection(self) -> str | None:
+        """Why the model must not move again, if so."""
+        return None
+
     def step(self) -> Metrics:
         """Turn the buffer into the next version."""
-        members = tuple(self._members)
-        metrics: Metrics = {}
         before = [(name, vector, vector._version) for name, vector in self.broadcast().items()]
-        if not members:
-            pass  # nobody joined (Poisson pace): the version counts, the model stays
-        elif isinstance(self.algorithm, Individual):
-            metrics = self.algorithm.step(self.state, self._received, self.version)
-        else:
-            divisor = sum(member.mass for member in members)
-            metrics = self.algorithm.step(self.state, WeightedSum(self._sums, members, self.version, divisor))
-        metrics = {name: float(value) for name, value in (metrics or {}).items()}
+        metrics = {name: float(value) for name, value in (self._move() or {}).items()}
         for name, vector, changes in before:
             if vector._version != changes:
                 raise RunError(
@@ -94,6 +90,16 @@ class Aggregator:
                 decay * self.state["model_average"] + (1 - decay) * self.state["model"]
             )
         return metrics
+
+    def _move(self) -> Metrics:
+        """The algorithm's own step."""
+        members = tuple(self._members)
+        if not members:
+            return {}  # nobody joined (Poisson pace): the version counts, the model stays
+        if isinstance(self.algorithm, Individual):
+            return self.algorithm.step(self.state, self._received, self.version)
+        divisor = sum(member.mass for member in members)
+        return self.algorithm.step(self.state, WeightedSum(self._sums, members, self.version, divisor))
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that is needed to go on: tensors, and the rest as JSON. Write it before going on: the
@@ -120,12 +126,12 @@ class Aggregator:
     def restore(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
         """Go on from `snapshot()`."""
         self.version = rest["version"]
-        self.state = dict(rest["numbers"]) | _below("state/", tensors)
-        self._sums = _below("sum/", tensors)
+        self.state = dict(rest["numbers"]) | below("state/", tensors)
+        self._sums = below("sum/", tensors)
         self._members = [Member(*row) for row in rest["members"]]
         self._received = [
             Received(
-                Upload(_below(f"received/{i}/vector/", tensors), *row),
+                Upload(below(f"received/{i}/vector/", tensors), *row),
                 self._members[i],
                 tensors[f"received/{i}/start"],
             )
@@ -133,5 +139,6 @@ class Aggregator:
         ]
 
 
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin so, without the beginning."""
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

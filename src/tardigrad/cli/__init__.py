@@ -95,6 +95,7 @@ def run(
         str,
         typer.Option(metavar="N", help="Processes that train: a number, or auto. The result is the same."),
     ] = "auto",
+    profile: Annotated[bool, typer.Option("--profile", help="Also say where the time went.")] = False,
     data_dir: DataDir = None,
     snapshot_seconds: Annotated[
         float,
@@ -106,7 +107,7 @@ def run(
     from tardigrad.experiments.config import load_config
     from tardigrad.experiments.progress import Bar, Lines
     from tardigrad.experiments.run import run as simulate
-    from tardigrad.experiments.show import show_run, show_summary
+    from tardigrad.experiments.show import show_profile, show_run, show_summary
 
     if resume and out is None:
         raise ConfigError("--resume needs --out DIR: the folder of the run to go on with")
@@ -130,6 +131,8 @@ def run(
         show_run(out, console)
     else:
         show_summary(summary, console)
+    if profile:
+        show_profile(summary["profile"], console)
     if as_json:
         print(json.dumps(summary))
 

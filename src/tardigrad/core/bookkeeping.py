@@ -20,10 +20,9 @@ from typing import Any, Literal, NamedTuple
 from pydantic import NonNegativeInt, PositiveInt
 
 from tardigrad.core.pace import Asynchronous, Pace
+from tardigrad.core.participation import Client, Ledger, Limits
 from tardigrad.core.setting import Setting
 from tardigrad.core.staleness import Constant, StalenessLaw
-
-Client = int | str
 
 
 class Buffer(Setting):
@@ -50,6 +49,8 @@ class Reason(StrEnum):
     DUPLICATE = "duplicate"
     LATE = "round closed"
     STALE = "too stale"
+    RESTING = "took part too recently"
+    FINISHED = "took part as often as allowed"
 
 
 class Ticket(NamedTuple):
@@ -95,7 +96,12 @@ class Bookkeeping:
     """The state machine. Times are recorded, never compared: order is the caller's word."""
 
     def __init__(
-        self, pace: Pace, buffer: Buffer, staleness: StalenessLaw | None = None, opening: int = 0
+        self,
+        pace: Pace,
+        buffer: Buffer,
+        staleness: StalenessLaw | None = None,
+        opening: int = 0,
+        limits: Limits | None = None,
     ) -> None:
         self.pace = pace
         self.opening = opening
@@ -111,6 +117,8 @@ class Bookkeeping:
         """Clients that are under way (and may not start again, unless the pace lets tasks queue)."""
         self.contributed: set[Client] = set()
         """Clients in the buffer now (kept only where once_per_client asks for it)."""
+        self.ledger = Ledger(limits) if limits is not None else None
+        """Who took part when, where that is limited."""
         self._this_version = 0  # trips from the current version, under way or accepted
         self._waiting = 0  # trips from the current version, under way
         self._joined = False  # whether all who join at this version have (Poisson without a size)
@@ -132,7 +140,20 @@ class Bookkeeping:
             return Reason.TRAINING
         if client in self.contributed:
             return Reason.CONTRIBUTED
+        if self.ledger is not None and client in self.ledger.resting:  # a hint: `deliver` has the last word
+            return self._limit_reached(client)
         return None
+
+    def _limit_reached(self, client: Client) -> Reason | None:
+        """Why this client may not take part in the step that is being filled."""
+        if self.ledger is None or self.ledger.allows(client, self.version + 1):
+            return None
+        return Reason.FINISHED if self.ledger.finished(client) else Reason.RESTING
+
+    def unavailable(self) -> set[Client]:
+        """Everybody who may not start now, whatever room there is."""
+        resting = self.ledger.resting if self.ledger is not None else set()
+        return self.training | self.contributed | resting
 
     def check_in(self, client: Client, time: float) -> Ticket | Refusal:
         """A client offers to train: a ticket for the current version, or why not."""
@@ -168,9 +189,13 @@ class Bookkeeping:
             refused = Reason.STALE
         elif client in self.contributed:
             refused = Reason.CONTRIBUTED
+        elif (limit := self._limit_reached(client)) is not None:
+            refused = limit
         else:
             mass = float(examples) if self.buffer.weights == "examples" else 1.0
             self.accepted += 1
+            if self.ledger is not None:
+                self.ledger.enter(client, version + 1)
             if self.buffer.once_per_client or self._in_opening:
                 self.contributed.add(client)
             closes = self._step_if_full()
@@ -219,6 +244,8 @@ class Bookkeeping:
             self.accepted = self._this_version = self._waiting = 0
             self._joined = self._in_opening = False
             self.contributed.clear()
+            if self.ledger is not None:
+                self.ledger.advance(self.version + 1)
         return full
 
     def _discount(self, staleness: int) -> float:
@@ -238,6 +265,7 @@ class Bookkeeping:
             "this_version": self._this_version,
             "waiting": self._waiting,
             "joined": self._joined,
+            "ledger": None if self.ledger is None else self.ledger.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -252,6 +280,8 @@ class Bookkeeping:
         self._this_version = state["this_version"]
         self._waiting = state["waiting"]
         self._joined = state["joined"]
+        if self.ledger is not None:
+            self.ledger.restore(state["ledger"], self.version + 1)
         self._in_opening = self.opening > 0 and self.version == 0
 
 

@@ -90,7 +90,7 @@ class Approximation(_Approximation):
     def direction(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
         z, W, L, y = state["z"], state["W"], state["L"], self.beta * state["y"]
         window, t = len(z), state["rows"]
-        w = torch.from_numpy(_row(buffer, window))
+        w = torch.tensor(buffer.by_version(window), dtype=torch.float64)
         target = float(w @ torch.from_numpy(_momentum_row(self.beta, window)))  # W_t . M_t
 
         # Cholesky, row t: what is left of the diagonal solves L row = (W_j . W_t)_j.
@@ -160,7 +160,7 @@ class LightApproximation(_Approximation):
     def direction(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
         oldest, *younger = state["p"]
         window = len(younger)
-        w, M = _row(buffer, window), _momentum_row(self.beta, window)
+        w, M = np.array(buffer.by_version(window)), _momentum_row(self.beta, window)
         p = np.array([*younger, 0.0])
         tail_square = state["tail_square"] + oldest**2
         tail_target = self.beta * (state["tail_target"] + oldest * float(M[0]))
@@ -203,14 +203,6 @@ def batch_weights(W: Matrix, beta: float, ridge: float) -> Matrix:
     L = np.linalg.cholesky(W @ W.T + ridge * np.eye(len(W)))
     y = np.linalg.solve(L, W @ momentum_matrix(len(W), beta).T)  # column t, as far as row t, is L' a_t
     return np.linalg.solve(L.T, np.triu(y)).T
-
-
-def _row(buffer: WeightedSum, window: int) -> Matrix:
-    """W_t at the versions t - window, ..., t."""
-    row = np.zeros(window + 1)
-    for member in buffer.members:
-        row[-1 - member.staleness] += member.weight / buffer.divisor
-    return row
 
 
 def _momentum_row(beta: float, window: int) -> Matrix:

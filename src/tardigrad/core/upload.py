@@ -62,6 +62,14 @@ class WeightedSum:
         """The weighted sum over the divisor."""
         return self.sums[name] / self.divisor
 
+    def by_version(self, window: int) -> list[float]:
+        """The weight over the divisor of all uploads together that started from each of the versions
+        version - window, ..., version."""
+        row = [0.0] * (window + 1)
+        for member in self.members:
+            row[-1 - member.staleness] += member.weight / self.divisor
+        return row
+
 
 @dataclass(frozen=True, slots=True)
 class Received:

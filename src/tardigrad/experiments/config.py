@@ -12,11 +12,14 @@ from typing import Any, Literal, Union, get_args, get_origin
 import tomli_w
 from pydantic import NonNegativeInt, ValidationError
 
+from tardigrad.algorithms.algorithm import SumOnly
 from tardigrad.algorithms.defedavg import DeFedAvg
+from tardigrad.algorithms.fadas import FADAS
 from tardigrad.algorithms.fedbuff import FedBuff
 from tardigrad.algorithms.registry import AnyAlgorithm
 from tardigrad.algorithms.sgd import SGD
 from tardigrad.core.bookkeeping import Buffer
+from tardigrad.core.momentum_approximation import Approximation, LightApproximation
 from tardigrad.core.pace import (
     Arrivals,
     Asynchronous,
@@ -32,6 +35,7 @@ from tardigrad.data.sources import Digits, Source
 from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
 from tardigrad.learning.models import MLP, Model
+from tardigrad.privacy.settings import LocalPrivacy, Privacy
 from tardigrad.simulation.delay import Delay, HalfNormal, read_trace
 from tardigrad.simulation.evaluation import Evaluation
 from tardigrad.simulation.stop import Stop
@@ -57,6 +61,8 @@ class Config(Setting):
     """What counts, and how many uploads make a step."""
     delay: Delay = HalfNormal()
     """How long a trip takes. `tardigrad list delays`"""
+    privacy: Privacy | None = None
+    """What is promised to the clients. Default: nothing. `tardigrad list privacy`"""
     stop: Stop = Stop(trips=2000)
     """When the run ends."""
     evaluation: Evaluation = Evaluation()
@@ -118,6 +124,7 @@ class Config(Setting):
         config._check_that_time_passes()
         config._check_that_steps_happen()
         config._check_population(population)
+        config._check_privacy()
         return config
 
     def _check_that_time_passes(self) -> None:
@@ -156,6 +163,41 @@ class Config(Setting):
                     f"buffer.size: {size} uploads make a step, but the script has {script} trips: "
                     f"the model would never move; give at most {script}"
                 )
+
+    def _check_privacy(self) -> None:
+        privacy, algorithm = self.privacy, self.algorithm
+        if privacy is None:
+            return
+        name = getattr(algorithm, "kind", type(algorithm).__name__)
+        if self.buffer.weights != "equal":
+            raise ConfigError(
+                "buffer.weights: with privacy all clients weigh the same, for the number of examples is "
+                "private too; leave it out"
+            )
+        if isinstance(privacy, LocalPrivacy):
+            return
+        if not isinstance(algorithm, SumOnly):
+            raise ConfigError(
+                f"privacy.kind: {name} looks at every upload by itself, so noise on their sum does not "
+                "protect them; use privacy.kind 'local', or an algorithm that needs only the sum ('fedbuff')"
+            )
+        if privacy.versions == "private":
+            momentum = getattr(algorithm, "momentum", None)
+            if not isinstance(momentum, Approximation | LightApproximation) or name != "fedbuff":
+                raise ConfigError(
+                    "privacy.versions: 'private' is for fedbuff with momentum approximation, which uses the "
+                    "versions of uploads; leave it out"
+                )
+            if isinstance(momentum, Approximation) and momentum.ridge == 0:
+                raise ConfigError(
+                    "algorithm.momentum.ridge: with private versions no row is sure to have a fresh upload; "
+                    "give more than 0, such as 0.001"
+                )
+        if self.buffer.size is None and (algorithm.remembers or isinstance(algorithm, FADAS)):
+            raise ConfigError(
+                f"buffer.size: {name} uses how many uploads a step has, which is private where all who "
+                "joined make a step; give a size"
+            )
 
     def _check_population(self, population: int) -> None:
         pace, size = self.pace, self.buffer.size

@@ -157,6 +157,10 @@ class RunDirectory:
         self._write_metrics()
         _write(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
 
+    def write(self, name: str, text: str) -> None:
+        """Put a text file into the folder, whole or not at all."""
+        _write(self.path / name, text)
+
     def close(self) -> None:
         """Let go of the files."""
         if self._log is not None:

@@ -17,6 +17,7 @@ from tardigrad.data.sources import Source
 from tardigrad.experiments.config import kinds_of
 from tardigrad.learning.models import Model
 from tardigrad.learning.schedule import Schedule
+from tardigrad.privacy.settings import AnyNoise, Privacy
 from tardigrad.simulation.delay import Delay
 
 LISTS: dict[str, Any] = {
@@ -30,6 +31,8 @@ LISTS: dict[str, Any] = {
     "partitions": Partition,
     "models": Model,
     "schedules": Schedule,
+    "privacy": Privacy,
+    "noise": AnyNoise,
 }
 
 

@@ -31,6 +31,7 @@ class Tally:
         self.trips, self.steps = last.get("trips", 0), last.get("version", 0)
         self.time = last.get("time", 0.0)
         self.accuracy: float | None = last.get("accuracy")
+        self.epsilon: float | None = None
         self._staleness = 0.0
         self._accepted = 0
         self._began, self._first = time.monotonic(), self.trips
@@ -47,6 +48,7 @@ class Tally:
                         self._staleness += event["staleness"]
                 case "step":
                     self.steps = event["version"]
+                    self.epsilon = event.get("epsilon")
                 case "evaluation":
                     self.trips, self.time = event["trips"], event["time"]
                     self.accuracy = event.get("accuracy", self.accuracy)
@@ -72,6 +74,7 @@ class Tally:
             "steps": f"{self.steps:,} steps",
             "rate": f"{(self.trips - self._first) / seconds:,.0f} trips/s",
             "accuracy": "" if self.accuracy is None else f"accuracy {self.accuracy:.1%}",
+            "epsilon": "" if self.epsilon is None else f"epsilon {self.epsilon:.3g}",
             "oracle": self._oracle,
             "staleness": f"staleness {self._staleness / max(self._accepted, 1):.1f}",
         }
@@ -81,7 +84,7 @@ class Bar:
     """A Rich progress bar."""
 
     def __init__(self, console: Console) -> None:
-        names = ("trips", "steps", "rate", "accuracy", "staleness", "oracle")
+        names = ("trips", "steps", "rate", "accuracy", "staleness", "epsilon", "oracle")
         self._progress = Progress(
             SpinnerColumn(),
             BarColumn(bar_width=20),

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.algorithms.algorithm import SumOnly
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.pace import Asynchronous
 from tardigrad.core.situation import Situation
@@ -30,6 +31,13 @@ from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import Head, MultiClass
 from tardigrad.learning.local import Trainer
 from tardigrad.learning.models import Architecture, Model
+from tardigrad.privacy.aggregator import Normals, PrivateAggregator
+from tardigrad.privacy.guarantee import Guarantee
+from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.privacy.local import LocallyPrivateAggregator
+from tardigrad.privacy.normal import Seeded
+from tardigrad.privacy.settings import LocalPrivacy
+from tardigrad.privacy.statement import statement
 from tardigrad.simulation.delay import Durations
 from tardigrad.simulation.draws import key
 from tardigrad.simulation.engine import Engine
@@ -63,10 +71,14 @@ class Result:
     loss: float | None
     model_sha256: str
     wall_seconds: float
+    profile: dict[str, float]
+    """Seconds by kind of work in the last session: of this process, and of "workers" (all together)."""
     trips_per_second: float
     refused: dict[str, int]
     given_up: int
     stopped_by: str
+    epsilon: float | None
+    """What the run has spent, at privacy.delta; nothing where nothing is promised."""
     oracle: bool
     """Whether the algorithm used what only a simulation can know."""
     metrics: dict[str, float]
@@ -93,15 +105,15 @@ class Simulation:
         assert config.pace is not None
         self.flat = FlatModule(module)
         opening = len(clients) if config.algorithm.opening else 0
-        book = Bookkeeping(config.pace, config.buffer, config.algorithm.law, opening)
+        situation = _situation(config, clients)
+        self.guarantee = _guarantee(config, situation)
+        limits = self.guarantee.limits if self.guarantee is not None else None
+        book = Bookkeeping(config.pace, config.buffer, config.algorithm.law, opening, limits)
         durations = Durations(config.delay, clients, config.seed)
         self.planner = Planner(book, clients, durations, config.seed)
-        self.aggregator = Aggregator(
-            config.algorithm,
-            self.flat.vector.clone(),
-            _situation(config, clients),
-            config.evaluation.model_average,
-        )
+        self.keys = NoiseKeys()
+        """Of the noise since the last snapshot; kept on disk where the run has a folder."""
+        self.aggregator = self._aggregator(situation)
         _check_fit(self.flat, federation)
         trainer = Trainer(self.flat, federation.head, config.algorithm, config.local, federation.transform)
         self.executor: Executor = Inline(trainer, clients)
@@ -109,15 +121,40 @@ class Simulation:
             self.executor = Processes(trainer, clients, workers)
         evaluator = Evaluator(self.flat, federation, config.evaluation, durations.factor, config.seed)
         self._federation = federation
+        self.profile = trainer.profile
         self.engine = Engine(
             self.planner, self.aggregator, self.executor, clients, evaluator,
-            config.evaluation, config.stop, config.seed,
+            config.evaluation, config.stop, config.seed, trainer.profile,
+            tell_losses=config.privacy is None,
         )  # fmt: skip
+
+    def _aggregator(self, situation: Situation) -> Aggregator:
+        config, model, average = self.config, self.flat.vector.clone(), self.config.evaluation.model_average
+        if self.guarantee is None:
+            return Aggregator(config.algorithm, model, situation, average)
+        if self.guarantee.noise_from == "seed":
+            normals: Normals = lambda number: Seeded(key(config.seed, "noise", number))  # noqa: E731
+        else:
+            normals = lambda number: self.keys.normals(number)  # noqa: E731
+        if isinstance(config.privacy, LocalPrivacy):
+            return LocallyPrivateAggregator(
+                config.algorithm, model, situation, self.guarantee, normals, average
+            )
+        assert isinstance(config.algorithm, SumOnly), "checked by the config"
+        return PrivateAggregator(config.algorithm, model, situation, self.guarantee, normals, average)
 
     @property
     def model(self) -> Tensor:
         """The model that is evaluated and saved."""
         return self.aggregator.evaluated_model
+
+    def state_privacy(self, directory: RunDirectory, made: int | None = None) -> None:
+        """Write what is promised, before the first step and again when it is known how many were made."""
+        if self.guarantee is not None and self.config.privacy is not None:
+            algorithm = getattr(self.config.algorithm, "kind", type(self.config.algorithm).__name__)
+            population = len(self._federation.clients)
+            text = statement(self.guarantee, self.config.privacy, algorithm, population, made)
+            directory.write("privacy.md", text)
 
     def inputs(self) -> Inputs:
         """Fingerprints of what the config only names: a resumed run must have the same."""
@@ -198,6 +235,7 @@ def run(
             return _drive(simulation, None, None, snapshot_seconds, observers)
         directory = RunDirectory(Path(out))
         try:
+            simulation.keys = NoiseKeys(directory.path / "noise.keys")
             if not resume:
                 directory.create(simulation.config, simulation.inputs())
                 return _drive(simulation, directory, None, snapshot_seconds, observers)
@@ -223,6 +261,8 @@ def _drive(
         tensors, document = snapshot
         engine.restore(tensors, document["engine"])
         history, before = document["history"], document["wall_seconds"]
+    if directory is not None:
+        simulation.state_privacy(directory)
     began = written = time.monotonic()
     cost = 0.0
     stopped_by = ""
@@ -233,6 +273,7 @@ def _drive(
             tensors, document = engine.snapshot()
             elapsed = before + time.monotonic() - began
             directory.snapshot(tensors, {"engine": document, "history": history, "wall_seconds": elapsed})
+            simulation.keys.forget()
 
     for observer in observers:
         observer.begin(simulation.config, history)
@@ -242,17 +283,19 @@ def _drive(
             history += [event for event in events if event["event"] == "evaluation"]
             if events and events[-1]["event"] == "end":
                 stopped_by = events[-1]["reason"]
-            if directory is not None:
-                directory.record(events)
-            try:
-                for observer in observers:
-                    observer.see(events)
-            except KeyboardInterrupt:  # an observer may ask to stop, too
-                save()
-                raise
+            with simulation.profile.part("record"):
+                if directory is not None:
+                    directory.record(events)
+                try:
+                    for observer in observers:
+                        observer.see(events)
+                except KeyboardInterrupt:  # an observer may ask to stop, too
+                    save()
+                    raise
             now = time.monotonic()
             if not stopped_by and now - written > max(snapshot_seconds, 20 * cost):
-                save()
+                with simulation.profile.part("snapshot"):
+                    save()
                 written = time.monotonic()
                 cost = written - now
         if interrupted:  # between two commits: all is whole
@@ -276,18 +319,37 @@ def _drive(
         loss=engine.metrics.get("loss"),
         model_sha256=hashlib.sha256(simulation.model.view(torch.uint8).numpy().data).hexdigest(),
         wall_seconds=round(before + seconds, 3),
+        profile=_profile(simulation, seconds),
         trips_per_second=round((engine.trips - trips_before) / max(seconds, 1e-9), 1),
         refused=dict(engine.refused),
         given_up=engine.given_up,
         stopped_by=stopped_by,
+        epsilon=_spent(simulation),
         oracle=simulation.config.algorithm.oracle,
         metrics=engine.metrics,
         history=history,
         model=simulation.flat.state_dict(simulation.model),
     )
     if directory is not None:
+        simulation.state_privacy(directory, engine.version)
         directory.finish(result.model, result.summary())
+        simulation.keys.forget()
     return result
+
+
+def _spent(simulation: Simulation) -> float | None:
+    guarantee = simulation.guarantee
+    if guarantee is None or guarantee.noise_multiplier == 0:
+        return None
+    return guarantee.epsilon(simulation.aggregator.version)
+
+
+def _profile(simulation: Simulation, seconds: float) -> dict[str, float]:
+    parts = dict(simulation.profile.seconds)
+    parts["other"] = max(0.0, seconds - sum(parts.values()))
+    if isinstance(simulation.executor, Processes):
+        parts |= {f"workers: {name}": s for name, s in simulation.executor.profile.seconds.items()}
+    return {name: round(s, 3) for name, s in parts.items()}
 
 
 def _finished(directory: RunDirectory) -> Result:
@@ -328,6 +390,18 @@ def _workers(config: Config) -> int:
     cores = len(os.sched_getaffinity(0))
     alone = isinstance(config.pace, Asynchronous) and config.pace.concurrency == 1
     return 0 if cores == 1 or alone or config.evaluation.every_trips == 1 else cores
+
+
+def _guarantee(config: Config, situation: Situation) -> Guarantee | None:
+    if config.privacy is None:
+        return None
+    if situation.steps is None:
+        raise ConfigError(
+            "privacy: the noise is planned for a number of steps; give stop.steps (or stop.trips, where "
+            "buffer.size is fixed)"
+        )
+    assert config.pace is not None
+    return config.privacy.guarantee(situation.steps, situation.population, config.pace, config.buffer)
 
 
 def _situation(config: Config, clients: Clients) -> Situation:

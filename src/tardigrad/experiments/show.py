@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -23,7 +24,7 @@ def show_summary(summary: dict[str, Any], console: Console, title: str = "") -> 
     table.add_column(style="cyan")
     table.add_column()
     for name, value in summary.items():
-        if name == "metrics" or (name == "oracle" and not value):
+        if name in ("metrics", "profile") or (name in ("oracle", "epsilon") and not value):
             continue
         if name == "oracle":
             text = "yes: it used the simulated future, which no real run can"
@@ -38,6 +39,27 @@ def show_summary(summary: dict[str, Any], console: Console, title: str = "") -> 
         if name not in summary:
             table.add_row(name.replace("_", " "), f"{value:.4g}")
     console.print(table)
+
+
+def show_profile(seconds: dict[str, float], console: Console) -> None:
+    """Where a run's time went: this process, and the workers, each by their own share."""
+    groups = {
+        "this process": {n: s for n, s in seconds.items() if not n.startswith("workers: ")},
+        "workers, together": {n.removeprefix("workers: "): s for n, s in seconds.items() if ": " in n},
+    }
+    for title, parts in groups.items():
+        if not parts:
+            continue
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
+        table.add_column(title)
+        table.add_column("seconds", justify="right")
+        table.add_column("share", justify="right")
+        table.add_column("")
+        whole = sum(parts.values()) or 1.0
+        for name, spent in sorted(parts.items(), key=lambda part: -part[1]):
+            share = spent / whole
+            table.add_row(name, f"{spent:,.2f}", f"{share:.1%}", "█" * round(30 * share))
+        console.print(table)
 
 
 def show_run(directory: Path, console: Console) -> None:

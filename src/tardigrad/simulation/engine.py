@@ -13,6 +13,7 @@ from tardigrad.core.bookkeeping import Delivery, Refusal, Ticket
 from tardigrad.core.upload import Task, Vectors
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError, TardigradError
+from tardigrad.learning.profile import Profile
 from tardigrad.simulation.draws import key
 from tardigrad.simulation.evaluation import Evaluation, Evaluator
 from tardigrad.simulation.executor import Executor, Job
@@ -39,10 +40,14 @@ class Engine:
         evaluation: Evaluation,
         stop: Stop,
         seed: int,
+        profile: Profile | None = None,
+        tell_losses: bool = True,
     ) -> None:
         self._planner, self._aggregator, self._executor = planner, aggregator, executor
         self._clients, self._evaluator, self._evaluation, self._stop = clients, evaluator, evaluation, stop
         self._seed = seed
+        self._tell_losses = tell_losses  # the clients' own, which privacy does not protect
+        self._profile = profile or Profile()
         self._remembers = aggregator.algorithm.remembers
         self._plan: deque[Planned] = deque()  # planned, not committed
         self._ahead = 0  # accepted uploads among them
@@ -79,7 +84,8 @@ class Engine:
             yield [self._evaluate()]
         reason = self._reason_to_stop()
         while reason is None:
-            self._look_ahead()
+            with self._profile.part("planning"):
+                self._look_ahead()
             if not self._plan and self._trouble is not None:
                 raise self._trouble
             if not self._plan:
@@ -89,7 +95,9 @@ class Engine:
             if limit is not None and _time(self._plan[0]) > limit:
                 self.time, reason = limit, "virtual_time"
                 break
-            yield list(self._commit(self._plan.popleft()))
+            with self._profile.part("commit"):
+                events = list(self._commit(self._plan.popleft()))
+            yield events
             reason = self._reason_to_stop()
         last = [self._evaluate()] if self._evaluated != self.version else []
         yield [*last, {"event": "end", "reason": reason} | self._where()]
@@ -102,7 +110,7 @@ class Engine:
             return "trips"
         if stop.steps is not None and self.version >= stop.steps:
             return "steps"
-        return None
+        return self._aggregator.objection
 
     def _where(self) -> Event:
         return {"version": self.version, "trips": self.trips, "time": self.time}
@@ -230,17 +238,19 @@ class Engine:
         }  # fmt: skip
 
     def _step(self) -> Event:
-        metrics = self._aggregator.step()
+        with self._profile.part("step"):
+            metrics = self._aggregator.step()
         for version in self._in_buffer:
             self._using[version] -= 1
         self._in_buffer = []
         self._publish()
         losses, self._losses = self._losses, []
-        loss = sum(losses) / len(losses) if losses else None
+        loss = sum(losses) / len(losses) if losses and self._tell_losses else None
         return {"event": "step"} | self._where() | {"training_loss": loss} | metrics
 
     def _evaluate(self) -> Event:
-        self.metrics = self._evaluator(self._aggregator.evaluated_model, self.version)
+        with self._profile.part("evaluation"):
+            self.metrics = self._evaluator(self._aggregator.evaluated_model, self.version)
         self._evaluated = self.version
         return {"event": "evaluation"} | self._where() | self.metrics
 

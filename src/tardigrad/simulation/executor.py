@@ -1,4 +1,5 @@
-"""Executors: where trips are trained. The result is the same, bit for bit, whichever one it is."""
+"""Executors: where trips are trained. The result is the same, bit for bit, whichever one it is (except
+`Together`, where it is the same to rounding)."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class Inline:
         self._jobs: dict[int, Job] = {}
 
     def publish(self, version: int, vectors: Vectors) -> Vectors:
-        return vectors
+        device = self._trainer.flat.device
+        return {name: vector.to(device) for name, vector in vectors.items()}
 
     def withdraw(self, version: int) -> None:
         pass
@@ -64,7 +66,11 @@ class Inline:
 
     def result(self, trip: int) -> tuple[Upload, Vectors]:
         job = self._jobs.pop(trip)
-        return self._trainer.train(job.task, job.memory, self._clients.indexed(job.client), job.seed)
+        profile = self._trainer.profile
+        with profile.part("training"):
+            with profile.part("data"):
+                examples = self._clients.indexed(job.client)
+            return self._trainer.train(job.task, job.memory, examples, job.seed)
 
     def close(self) -> None:
         self._jobs.clear()

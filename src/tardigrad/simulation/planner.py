@@ -72,7 +72,12 @@ class Planner:
         raise RunError(
             f"nobody is left to train at virtual time {self._now:g}: {self.book.accepted} of "
             f"{self.book.buffer.size} uploads are in the buffer and no client may start; "
-            "lower buffer.size, or set buffer.once_per_client to false, or have more clients"
+            + (
+                "all others took part as often or as recently as privacy allows; lower buffer.size, "
+                "privacy.separation or the number of steps, or have more clients"
+                if self.book.ledger is not None
+                else "lower buffer.size, or set buffer.once_per_client to false, or have more clients"
+            )
         )
 
     def _end(self, trip: int) -> Planned:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import heapq
-import math
 import multiprocessing
 import os
 import signal
@@ -19,7 +18,6 @@ import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 import torch
 
@@ -27,7 +25,9 @@ from tardigrad.core.upload import Task, Upload, Vectors
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError, TardigradError
 from tardigrad.learning.local import Trainer
+from tardigrad.learning.profile import Profile
 from tardigrad.simulation.executor import Job
+from tardigrad.simulation.processor_time import processor_seconds
 from tardigrad.simulation.shared import Layout, Slots, packed_size
 
 CHUNK_SECONDS = 0.005
@@ -43,8 +43,8 @@ MOST_QUEUED = 128
 
 Order = tuple[int, int, int, int, float | None, int, Layout, int, Layout]
 """trip, client, version, version slot, staleness, seed, version layout, upload slot, memory layout."""
-Reply = tuple[int, Layout, Layout, int, int, float, float] | tuple[int, str]
-"""trip, upload layout, memory layout, examples, steps, loss, seconds; or trip and what went wrong."""
+Reply = tuple[int, Layout, Layout, int, int, float, dict[str, float]] | tuple[int, str]
+"""trip, upload layout, memory layout, examples, steps, loss, profile; or trip and what went wrong."""
 
 
 @dataclass
@@ -79,6 +79,8 @@ class Processes:
         self._tries: dict[int, int] = {}
         self._last: int | None = None  # the trip whose slot the engine is done with at the next call
         self._seconds = 0.0  # of a mean trip
+        self.profile = Profile()
+        """What the workers do, all together."""
 
     # -- versions --------------------------------------------------------------------------------
 
@@ -112,12 +114,13 @@ class Processes:
         if self._last is not None:
             self._uploads.give_back(self._upload_slots.pop(self._last))
             self._last = None
-        if not any(trip in known for known in (self._results, self._jobs, *(w.jobs for w in self._workers))):
+        if not (trip in self._results or trip in self._jobs or any(trip in w.jobs for w in self._workers)):
             raise KeyError(f"trip {trip} was never submitted")
-        self._assign(needed=trip)
-        while trip not in self._results:
-            self._listen()
+        with self._trainer.profile.part("waiting for workers"):
             self._assign(needed=trip)
+            while trip not in self._results:
+                self._listen()
+                self._assign(needed=trip)
         result = self._results.pop(trip)
         if isinstance(result, str):
             raise RunError(result)
@@ -193,7 +196,7 @@ class Processes:
         now = time.monotonic()
         for worker in self._workers:
             if worker.jobs and now - worker.heard > SILENCE_SECONDS:
-                used = _processor_seconds(worker.process.pid)
+                used = processor_seconds(worker.process.pid or 0)
                 if used - worker.used < IDLE_SHARE * SILENCE_SECONDS:
                     self._replace(worker, f"hung for {SILENCE_SECONDS:.0f} seconds")
                 else:
@@ -206,7 +209,9 @@ class Processes:
         if len(reply) == 2:
             self._results[trip] = reply[1]
             return
-        _, upload_layout, memory_layout, examples, steps, loss, seconds = reply
+        _, upload_layout, memory_layout, examples, steps, loss, profile = reply
+        seconds = sum(profile.values())
+        self.profile.add(profile)
         slot = self._upload_slots[trip]
         upload = Upload(self._uploads.unpack(slot, upload_layout), examples, steps, loss)
         memory = self._uploads.unpack(slot, memory_layout)
@@ -237,6 +242,7 @@ class Processes:
             other.pipe.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's business
         torch.set_num_threads(1)
+        self._trainer.profile.restart()
         with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
             while True:
                 replies: list[Reply] = []
@@ -252,21 +258,24 @@ class Processes:
     def _train(self, order: Order) -> Reply:
         trip, client, version, version_slot, staleness, seed, layout, slot, memory_layout = order
         assert self._versions is not None
-        began = time.perf_counter()
+        profile = self._trainer.profile
         task = Task(trip, client, version, self._versions.unpack(version_slot, layout), staleness)
         memory = self._uploads.unpack(slot, memory_layout)
         try:
-            upload, memory = self._trainer.train(task, memory, self._clients.indexed(client), seed)
+            with profile.part("training"):
+                with profile.part("data"):
+                    examples = self._clients.indexed(client)
+                upload, memory = self._trainer.train(task, memory, examples, seed)
         except TardigradError as error:
             return trip, str(error)
         except Exception as error:  # of the user's own model, data or rule
             return trip, f"trip {trip} of client {client}: {type(error).__name__}: {error}"
-        remembered = self._uploads.pack(slot, memory, start=self._memory_size)
-        sent = self._uploads.pack(slot, upload.vectors, start=2 * self._memory_size)
+        with profile.part("upload"):
+            remembered = self._uploads.pack(slot, memory, start=self._memory_size)
+            sent = self._uploads.pack(slot, upload.vectors, start=2 * self._memory_size)
         if remembered is None or sent is None:
             return trip, f"trip {trip}: more than four vectors to upload or remember; run with --workers 0"
-        seconds = time.perf_counter() - began
-        return trip, sent, remembered, upload.examples, upload.steps, upload.loss, seconds
+        return trip, sent, remembered, upload.examples, upload.steps, upload.loss, profile.take()
 
     def close(self) -> None:
         for worker in self._workers:
@@ -279,12 +288,3 @@ class Processes:
         if self._workers:
             gc.unfreeze()
         self._workers = []
-
-
-def _processor_seconds(pid: int | None) -> float:
-    """How long a process has computed so far; infinity where that cannot be known."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return math.inf
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

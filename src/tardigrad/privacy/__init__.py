@@ -1,0 +1,1 @@
+"""Clip, weigh, noise; accountants; the participation ledger."""

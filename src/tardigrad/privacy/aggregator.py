@@ -1,0 +1,139 @@
+"""Central privacy: clip, weigh, sum, add noise to the sum, divide by a fixed number. In this order.
+
+The algorithm is given a noisy sum in place of the sum, and does not know. Whatever it makes of it (momentum,
+Adam, the model) is post-processing, which costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tardigrad.algorithms.aggregator import Aggregator, below
+from tardigrad.algorithms.algorithm import Metrics, SumOnly
+from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.situation import Situation
+from tardigrad.core.upload import Task, Upload, Vectors, WeightedSum
+from tardigrad.privacy.clipping import clipped
+from tardigrad.privacy.guarantee import Guarantee
+from tardigrad.privacy.momentum_payload import nearest_row, noisy_row
+from tardigrad.privacy.noise import NoiseState, Normal
+
+Normals = Callable[[int], Normal]
+"""Where the normal numbers of a step (or, for local privacy, of a trip) come from."""
+
+BUDGET = "privacy budget"
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateVersions(WeightedSum):
+    """A sum whose versions are known only through noise."""
+
+    row: tuple[float, ...] = ()
+
+    def by_version(self, window: int) -> list[float]:
+        return list(self.row)
+
+
+class PrivateAggregator(Aggregator):
+    """The aggregator of a run with central privacy."""
+
+    def __init__(
+        self,
+        algorithm: SumOnly,
+        model: Tensor,
+        situation: Situation,
+        guarantee: Guarantee,
+        normals: Normals,
+        model_average: float | None = None,
+    ) -> None:
+        super().__init__(algorithm, model, situation, model_average)
+        self.guarantee = guarantee
+        self._normals = normals
+        self._bound = situation.staleness_bound or 0
+        self.state["clip"] = guarantee.clip
+        extras = (1 if guarantee.adaptive else 0) + (self._bound + 1 if guarantee.version_gamma else 0)
+        self._extras = torch.zeros(extras)
+        """What an upload tells besides its vectors, summed: whether it was within the clip, its version."""
+        self._shapes = {name: vector.shape for name, vector in self._nothing().items()}
+        self._noise: NoiseState = {}
+        if guarantee.noise_multiplier > 0:
+            dimension = sum(shape.numel() for shape in self._shapes.values()) + extras
+            limits = guarantee.limits
+            k, b = (limits.participations, limits.separation) if limits else (guarantee.steps, 1)
+            self._noise = guarantee.noise.start(dimension, guarantee.steps, k, b)
+
+    def _nothing(self) -> Vectors:
+        """The upload of a client that did nothing: what is uploaded, and how long it is."""
+        task = Task(-1, -1, self.version, self.broadcast(), 0.0)
+        rule = self.algorithm.rule(task, {}, lr=1.0)
+        return {name: torch.zeros_like(v) for name, v in rule.finish(rule.start.clone(), 1, 1.0).items()}
+
+    @property
+    def objection(self) -> str | None:
+        return BUDGET if self.version >= self.guarantee.allowed else None
+
+    def add(self, delivery: Delivery, upload: Upload, start: Tensor) -> None:
+        assert delivery.weight <= 1.0, "a staleness law gives at most 1, and clients weigh the same"
+        vectors, within = clipped(upload.vectors, self.state["clip"])
+        super().add(delivery, replace(upload, vectors=vectors), start)
+        adaptive, gamma = self.guarantee.adaptive, self.guarantee.version_gamma
+        if adaptive is not None:
+            self._extras[0] += adaptive.gamma * (within - 0.5)
+        if gamma:
+            assert delivery.staleness is not None
+            self._extras[-1 - self._bound + delivery.staleness] += gamma * delivery.weight
+
+    def _move(self) -> Metrics:
+        """Noise on the sum, also where nobody joined; then the algorithm's own step."""
+        guarantee, clip = self.guarantee, self.state["clip"]
+        sums = {name: self._sums.get(name, torch.zeros(shape)) for name, shape in self._shapes.items()}
+        members = tuple(self._members)
+        if guarantee.noise_multiplier > 0:
+            noise = guarantee.noise.draw(self._noise, self._normals(self.version))
+            unit = guarantee.noise_multiplier * guarantee.overhead * guarantee.emulated
+            parts = noise.split([*(shape.numel() for shape in self._shapes.values()), len(self._extras)])
+            for total, part in zip(sums.values(), parts):
+                total.add_(part.view(total.shape), alpha=unit * clip)
+            self._extras.add_(parts[-1], alpha=unit)
+        buffer = WeightedSum(sums, members, self.version, guarantee.divisor)
+        if guarantee.version_gamma:
+            buffer = PrivateVersions(sums, (), self.version, guarantee.divisor, self._row())
+        assert isinstance(self.algorithm, SumOnly)
+        metrics = dict(self.algorithm.step(self.state, buffer) or {})
+        if guarantee.adaptive is not None:
+            share = float(self._extras[0]) / (guarantee.adaptive.gamma * guarantee.divisor) + 0.5
+            self.state["clip"] = guarantee.adaptive.next(clip, share)
+            metrics["clip"] = clip
+        self._extras = torch.zeros_like(self._extras)
+        if guarantee.noise_multiplier > 0:
+            metrics["epsilon"] = guarantee.spent(self.version + 1)
+        return metrics
+
+    def _row(self) -> tuple[float, ...]:
+        """The noisy weights by version, brought to the nearest that can be."""
+        guarantee = self.guarantee
+        versions = self._extras[-1 - self._bound :]
+        row = noisy_row(versions, guarantee.version_gamma, guarantee.divisor, self.version)
+        law = self.algorithm.law
+        weights = torch.tensor([law(s) for s in range(self._bound, -1, -1)], dtype=torch.float64)
+        known = max(0, len(row) - 1 - self.version)  # versions before 0
+        total = 1.0 if guarantee.limits is not None else None
+        row[known:] = nearest_row(row[known:], weights[known:], total)
+        return tuple(row.tolist())
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors, rest = super().snapshot()
+        noise = {name: value for name, value in self._noise.items() if isinstance(value, Tensor)}
+        tensors |= {f"noise/{name}": value for name, value in noise.items()} | {"extras": self._extras}
+        numbers = {name: value for name, value in self._noise.items() if name not in noise}
+        return tensors, rest | {"noise": numbers}
+
+    def restore(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+        super().restore(tensors, rest)
+        self._noise = dict(rest["noise"]) | below("noise/", tensors)
+        self._extras = tensors["extras"]

@@ -1,0 +1,97 @@
+"""A lower bound on epsilon from one run: "Privacy Auditing with One (1) Training Run" (Steinke, Nasr,
+Jagielski).
+
+Some clients are canaries: each is in or out (its contributions are zeros) by a fair coin of its own. From
+what the run released, guess for each which it was, or abstain. If the mechanism is (epsilon, delta) private,
+guesses cannot be right much more often than with probability e^epsilon / (1 + e^epsilon).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import binom
+
+from tardigrad.errors import ConfigError
+
+SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Of the canaries, so many are guessed."""
+
+
+def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """How likely so many correct guesses are, at most, under (epsilon, delta) privacy (Theorem 5.2).
+
+    With f(v) = P[Binomial(guesses, e^epsilon / (1 + e^epsilon)) >= v] it is
+    f(v) + 2 canaries delta max over i of (f(v - i) - f(v)) / i.
+    """
+    right = 1 / (1 + math.exp(-epsilon))
+    tail = float(binom.sf(correct - 1, guesses, right))
+    slope = 0.0
+    if correct > 0:
+        below = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), guesses, right))  # f(v - i) - f(v)
+        slope = float(np.max(below / np.arange(1, correct + 1)))
+    return min(1.0, tail + 2 * canaries * delta * slope)
+
+
+def epsilon_lower_bound(
+    canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95
+) -> float:
+    """With this confidence, epsilon (at delta) is not smaller. How many are guessed is fixed beforehand.
+
+    >>> epsilon_lower_bound(canaries=1000, guesses=100, correct=50, delta=1e-7)
+    0.0
+    >>> round(epsilon_lower_bound(canaries=1000, guesses=100, correct=100, delta=0.0), 3)
+    3.493
+    """
+    if not 0 <= correct <= guesses <= canaries:
+        raise ConfigError(
+            f"audit: {correct} correct of {guesses} guesses for {canaries} canaries; "
+            "correct is at most guesses, and guesses at most canaries"
+        )
+    if not 0 < confidence < 1:
+        raise ConfigError(f"audit: confidence = {confidence:g}: it must lie between 0 and 1")
+
+    def refuted(epsilon: float) -> bool:
+        return p_value(canaries, guesses, correct, epsilon, delta) < 1 - confidence
+
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while refuted(high):
+        low, high = high, 2 * high
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def audit_scores(
+    scores: Sequence[float],
+    included: Sequence[bool],
+    delta: float,
+    confidence: float = 0.95,
+    shares: Sequence[float] = SHARES,
+) -> float:
+    """The bound from one score a canary, higher where it seems to be in (as its contribution's inner product
+    with the released sum).
+
+    The highest are guessed to be in and as many of the lowest to be out. How many is best depends on the
+    mechanism, so several shares are tried; each gets an equal part of the error, so the best of them holds.
+    """
+    values, truth = np.asarray(scores, dtype=float), np.asarray(included, dtype=bool)
+    if len(values) != len(truth) or len(values) < 2:
+        raise ConfigError(
+            f"audit: {len(values)} scores for {len(truth)} canaries; give two or more, one each"
+        )
+    if np.isnan(values).any():
+        raise ConfigError("audit: a score is not a number; did the run diverge?")
+    order = np.argsort(values, kind="stable")
+    each = 1 - (1 - confidence) / len(shares)
+    bounds = []
+    for share in shares:
+        half = max(1, int(share * len(values) / 2))
+        correct = int(truth[order[-half:]].sum() + (~truth[order[:half]]).sum())
+        bounds.append(epsilon_lower_bound(len(values), 2 * half, correct, delta, each))
+    return max(bounds)

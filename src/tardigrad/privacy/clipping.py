@@ -1,0 +1,63 @@
+"""Clipping: no upload counts more than the clip, all its vectors taken together."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pydantic import Field, PositiveFloat
+
+from tardigrad.core.setting import Setting
+from tardigrad.core.upload import Vectors
+from tardigrad.errors import RunError
+
+MARGIN = 1e-6
+"""Scaled vectors stay below the clip by this share: rounding to float32 must not carry them above it."""
+
+
+class AdaptiveClip(Setting):
+    """The clip follows a quantile of the norms: "Differentially Private Learning with Adaptive Clipping"
+    (Andrew et al.).
+
+    Whether an upload's norm is within the clip is one more number of its payload, worth its share of the
+    budget. After a step, clip *= exp(-lr (share within - quantile)). The logarithm of the clip is a sum over
+    steps, which is what correlated noise keeps small.
+    """
+
+    quantile: float = Field(0.5, gt=0, lt=1)
+    """The share of uploads whose norm should be within the clip."""
+    lr: PositiveFloat = 0.2
+    """How fast the clip follows."""
+    overhead: float = Field(1.02, gt=1)
+    """How many times more noise the deltas get for it."""
+
+    @property
+    def gamma(self) -> float:
+        """The payload has gamma (within - 1/2), so that everybody's is gamma / 2 long: sqrt(1 + gamma^2 / 4)
+        is the overhead."""
+        return 2 * math.sqrt(self.overhead**2 - 1)
+
+    def next(self, clip: float, share: float) -> float:
+        """The clip after a step in which this (noisy) share was within it.
+
+        >>> AdaptiveClip(quantile=0.5, lr=0.2).next(clip=1.0, share=0.5)
+        1.0
+        """
+        return clip * math.exp(-self.lr * (share - self.quantile))
+
+
+def clipped(vectors: Vectors, clip: float) -> tuple[Vectors, bool]:
+    """The vectors, scaled down together to the clip if they are longer; and whether they were within it.
+
+    >>> vectors, within = clipped({"delta": torch.tensor([3.0, 4.0])}, clip=1.0)
+    >>> vectors["delta"].norm().item() <= 1.0, within
+    (True, False)
+    """
+    norms = [float(torch.linalg.vector_norm(vector, dtype=torch.float64)) for vector in vectors.values()]
+    norm = math.hypot(*norms)
+    if not math.isfinite(norm):
+        raise RunError("an upload is not finite; lower local.lr or the algorithm's learning rate")
+    if norm <= clip:
+        return vectors, True
+    factor = clip / norm * (1 - MARGIN)
+    return {name: vector * factor for name, vector in vectors.items()}, False

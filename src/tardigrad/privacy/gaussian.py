@@ -1,0 +1,82 @@
+"""The Gaussian mechanism, exactly: "Improving the Gaussian Mechanism for Differential Privacy" (Balle, Wang).
+
+All here depends on mu = sensitivity / standard deviation of the noise. One release of a mechanism with
+correlated noise is one Gaussian mechanism, however many steps it has.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+from tardigrad.errors import ConfigError
+
+LARGEST = 1e9
+"""No epsilon, mu or multiplier beyond this is looked for."""
+RELATIVE = 1e-13
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """The smallest delta at which the mechanism is (epsilon, delta) private (Theorem 8).
+
+    delta = Phi(mu / 2 - epsilon / mu) - e^epsilon Phi(-mu / 2 - epsilon / mu), in logarithms: the two terms
+    nearly cancel, and e^epsilon may be too large for a float.
+
+    >>> round(gaussian_delta(mu=1.0, epsilon=1.0), 6)
+    0.126937
+    """
+    if mu == 0:
+        return 0.0
+    if math.isinf(mu):
+        return 1.0
+    first = float(log_ndtr(mu / 2 - epsilon / mu))
+    second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    return math.exp(first) * -math.expm1(min(second - first, 0.0))
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The smallest epsilon at this delta.
+
+    >>> round(gaussian_epsilon(mu=1 / 2.4490607, delta=1e-7), 6)
+    2.0
+    """
+    check_delta(delta)
+    if not mu >= 0:
+        raise ConfigError(f"mu = {mu:g}: it is a sensitivity over a noise, so at least 0")
+    if gaussian_delta(mu, 0.0) <= delta:
+        return 0.0
+    if math.isinf(mu):
+        return math.inf
+    high = 1.0
+    while gaussian_delta(mu, high) > delta:
+        high *= 2
+    return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - delta, 0.0, high, rtol=RELATIVE))
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """The largest mu that is (epsilon, delta) private; the noise is sensitivity / mu.
+
+    >>> round(1 / gaussian_mu(epsilon=2.0, delta=1e-7), 7)
+    2.4490607
+    """
+    check_delta(delta)
+    if not epsilon >= 0:
+        raise ConfigError(f"epsilon = {epsilon:g}: it must be at least 0")
+    if math.isinf(epsilon):
+        return math.inf
+    high = 1.0
+    while gaussian_delta(high, epsilon) < delta:
+        high *= 2
+    low = high
+    while gaussian_delta(low, epsilon) > delta:
+        low /= 2
+    if low == high:
+        return low
+    return float(brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, low, high, rtol=RELATIVE))
+
+
+def check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta = {delta:g}: it must lie between 0 and 1, and well below 1 / clients")

@@ -1,0 +1,171 @@
+"""The privacy statement of a run: what is promised, what it rests on, and what is not protected."""
+
+from __future__ import annotations
+
+from tardigrad.privacy.accounting import BySampling
+from tardigrad.privacy.guarantee import Guarantee
+from tardigrad.privacy.settings import LocalPrivacy, Privacy
+
+VOID = """> **This is a simulation: the guarantee is void.** The noise came from the run's seed
+> (`privacy.noise_from = "seed"`), so anybody who knows the config can subtract it.
+"""
+NO_NOISE = """> **Nothing is private: no noise was added** (`privacy.noise_multiplier = 0`).
+"""
+EMULATED = """> **The guarantee is that of another run.** The noise is scaled to what a cohort of {cohort:,}
+> would have (`privacy.emulated_cohort`); this run, with a cohort of {own:g}, is not private.
+"""
+
+
+def statement(
+    guarantee: Guarantee, privacy: Privacy, algorithm: str, population: int, made: int | None = None
+) -> str:
+    """The statement as Markdown: of the plan, or, with the number of steps that were made, of the run."""
+    g = guarantee
+    after = "when all planned steps are made" if made is None else f"after {made:,} steps"
+    epsilon = g.epsilon(made) if g.noise_multiplier > 0 else float("inf")
+    warnings = []
+    if g.noise_from == "seed":
+        warnings.append(VOID)
+    if g.noise_multiplier == 0:
+        warnings.append(NO_NOISE)
+    if g.emulated != 1.0:
+        warnings.append(EMULATED.format(cohort=round(g.divisor / g.emulated), own=g.divisor))
+    rows = {
+        "epsilon": f"{epsilon:.4f} {after}",
+        "delta": f"{g.delta:g}" + _delta_remark(g.delta, population),
+        "adjacency": _adjacency(privacy),
+        "mode": _mode(g, privacy),
+        "accounting": _accounting(g),
+        "noise multiplier": f"{g.noise_multiplier:.6g} (standard deviation over the norm of a payload)",
+        "clip": f"{g.clip:g}" + (" at first, then adaptive" if g.adaptive else ""),
+        "payload norm": f"{g.overhead:.4g} times the clip" + _payload(g),
+        "divisor": f"{g.divisor:g}, fixed",
+        "steps": f"planned for {g.steps:,}, the budget allows {g.allowed:,}"
+        + ("" if made is None else f", made {made:,}"),
+        "noise from": "a cryptographic generator" if g.noise_from == "system" else "the run's seed (VOID)",
+        "algorithm": algorithm,
+        "clients": f"{population:,}",
+    }
+    if isinstance(privacy, LocalPrivacy):
+        for name in ("divisor", "payload norm", "steps"):
+            del rows[name]
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    return "\n".join(
+        [
+            "# Privacy statement",
+            "",
+            *warnings,
+            _promise(g, privacy, epsilon),
+            "",
+            "| what | value |",
+            "| --- | --- |",
+            table,
+            "",
+            "## What it rests on",
+            "",
+            *(f"- {line}" for line in _assumptions(g, privacy)),
+            "",
+            "## What is not protected",
+            "",
+            *(f"- {line}" for line in _unprotected(g, privacy)),
+            "",
+        ]
+    )
+
+
+def _promise(g: Guarantee, privacy: Privacy, epsilon: float) -> str:
+    who = (
+        "Whoever sees an upload as it leaves the client, all of them together,"
+        if isinstance(privacy, LocalPrivacy)
+        else "Whoever sees every model of the run, and knows the data of all other clients,"
+    )
+    return (
+        f"{who} can hardly tell whether one client contributed what it had or nothing: any conclusion is at "
+        f"most e^{epsilon:.3g} times as likely in one case as in the other, but for a chance of {g.delta:g}. "
+        "The unit of privacy is a client with all its examples."
+    )
+
+
+def _delta_remark(delta: float, population: int) -> str:
+    return (
+        "" if delta * population < 0.1 else f" (**too large** for {population:,} clients: keep it far below)"
+    )
+
+
+def _adjacency(privacy: Privacy) -> str:
+    if privacy.kind == "poisson":
+        return "add or remove one client"
+    return "zero-out: all contributions of one client are replaced by zeros"
+
+
+def _mode(g: Guarantee, privacy: Privacy) -> str:
+    if isinstance(g.mode, BySampling):
+        return f"Poisson sampling, rate {g.mode.rate:g} a step (amplification is assumed)"
+    assert g.limits is not None
+    if isinstance(privacy, LocalPrivacy):
+        return f"local: noise on each upload; at most {g.limits.participations} of one client"
+    return (
+        f"participation: at most {g.limits.participations} contributions of one client, at least "
+        f"{g.limits.separation} steps apart (no amplification is assumed)"
+    )
+
+
+def _accounting(g: Guarantee) -> str:
+    if isinstance(g.mode, BySampling):
+        names = {
+            "rdp": "Renyi divergences (dp-accounting)",
+            "pld": "privacy loss distribution (dp-accounting)",
+        }
+        return names[g.mode.by]
+    return f"exact, as one Gaussian release; {g.noise.kind} noise, sensitivity " + (
+        f"{g.noise.sensitivity(g.steps, g.mode.participations, g.mode.separation):.6g} payload norms"
+    )
+
+
+def _payload(g: Guarantee) -> str:
+    parts = ["the delta"]
+    if g.adaptive:
+        parts.append("whether it was within the clip")
+    if g.version_gamma:
+        parts.append("its version")
+    return f" ({', '.join(parts)})"
+
+
+def _assumptions(g: Guarantee, privacy: Privacy) -> list[str]:
+    lines = []
+    if isinstance(privacy, LocalPrivacy):
+        lines.append("Each client clips and adds its noise by itself, with a generator of its own.")
+    else:
+        lines.append(
+            "The server is trusted to clip, to sum, to add the noise, and to show nobody the uploads, the "
+            "sums before the noise, its snapshots (they hold the state of correlated noise) or noise.keys."
+        )
+    if isinstance(g.mode, BySampling):
+        lines.append(
+            f"Each client really joins each step independently with probability {g.mode.rate:g}, and who "
+            "joined stays secret. Real devices come when they can; then this assumption is false."
+        )
+    else:
+        lines.append(
+            "The participation ledger is right: a client that appears under two names counts as two clients."
+        )
+    lines.append("A client's contribution depends on its own data and on the models it was given alone.")
+    lines.append("Arithmetic is that of real numbers; the noise is made of floats (see docs/privacy.md).")
+    if g.limits is not None and not isinstance(privacy, LocalPrivacy):
+        lines.append(
+            "The schedule (who took part when, from which version) does not depend on anybody's data."
+        )
+    return lines
+
+
+def _unprotected(g: Guarantee, privacy: Privacy) -> list[str]:
+    lines = [
+        "That a client takes part at all, and when: events.jsonl says it; keep it with the server.",
+        "Facts about the population that do not hinge on one client.",
+        "Several runs on the same clients: their epsilons add up (at most), and this statement is of one.",
+        "Settings that were chosen by looking at these clients' data, such as tuned learning rates.",
+        "Evaluations on examples that clients hold out (evaluation.held_out): they are not noised.",
+    ]
+    if not g.version_gamma and not isinstance(privacy, LocalPrivacy):
+        lines.append("The version that an upload started from (privacy.versions = 'public').")
+    return lines
