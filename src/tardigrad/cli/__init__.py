@@ -14,6 +14,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tardigrad.cli import privacy
+from tardigrad.cli.options import look_in
 from tardigrad.errors import TardigradError
 
 app = typer.Typer(
@@ -72,14 +74,6 @@ def _interruptible(advice: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _look_in(data_dir: Path | None) -> None:
-    """Have data sets looked for in this folder."""
-    from tardigrad.data.folder import VARIABLE
-
-    if data_dir is not None:
-        os.environ[VARIABLE] = str(data_dir)
-
-
 def _plain(text: str) -> str:
     return escape(text)
 
@@ -113,7 +107,7 @@ def run(
         raise ConfigError("--resume needs --out DIR: the folder of the run to go on with")
     if workers != "auto" and not (workers.isascii() and workers.isdigit()):
         raise ConfigError(f"--workers {workers}: must be a number or auto")
-    _look_in(data_dir)
+    look_in(data_dir)
     config = load_config(file, settings or ())
     console = Console(stderr=as_json)
     display = Bar(console) if console.is_terminal else Lines(console)
@@ -223,6 +217,7 @@ def compare(
         raise typer.Exit(3)
 
 
+app.add_typer(privacy.app, name="privacy")
 data_app = typer.Typer(help="Look at data sets, and fetch them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
@@ -240,7 +235,7 @@ def data_show(
     from tardigrad.experiments.config import load_config
     from tardigrad.simulation.draws import key
 
-    _look_in(data_dir)
+    look_in(data_dir)
     config = load_config(file, settings or ())
     if config.data is None:
         raise ConfigError(f"{file}: names no data set; `tardigrad list datasets`")
@@ -259,7 +254,7 @@ def data_get(
     """Fetch a data set from its publisher, and check it."""
     from tardigrad.data.get import get
 
-    _look_in(data_dir)
+    look_in(data_dir)
     Console().print(f"{name} is in {get(name)}", highlight=False)
 
 

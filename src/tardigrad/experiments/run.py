@@ -6,7 +6,7 @@ import copy
 import hashlib
 import os
 import time
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from tardigrad.learning.head import Head, MultiClass
 from tardigrad.learning.local import Trainer
 from tardigrad.learning.models import Architecture, Model
 from tardigrad.privacy.aggregator import Normals, PrivateAggregator
+from tardigrad.privacy.canaries import AuditedAggregator, Canaries
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.local import LocallyPrivateAggregator
@@ -96,7 +97,14 @@ class Result:
 class Simulation:
     """A config put together: data, model, planner, aggregator, engine."""
 
-    def __init__(self, config: Config, federation: Federation, module: nn.Module, workers: int = 0) -> None:
+    def __init__(
+        self,
+        config: Config,
+        federation: Federation,
+        module: nn.Module,
+        workers: int = 0,
+        canaries: Callable[[int], Canaries] | None = None,
+    ) -> None:
         clients: Clients = federation.clients
         if config.evaluation.held_out > 0:
             clients = HoldingOut(clients, config.evaluation.held_out, key(config.seed, "held out"))
@@ -113,6 +121,7 @@ class Simulation:
         self.planner = Planner(book, clients, durations, config.seed)
         self.keys = NoiseKeys()
         """Of the noise since the last snapshot; kept on disk where the run has a folder."""
+        self.canaries = canaries(len(clients)) if canaries is not None else None
         self.aggregator = self._aggregator(situation)
         _check_fit(self.flat, federation)
         trainer = Trainer(self.flat, federation.head, config.algorithm, config.local, federation.transform)
@@ -141,6 +150,10 @@ class Simulation:
                 config.algorithm, model, situation, self.guarantee, normals, average
             )
         assert isinstance(config.algorithm, SumOnly), "checked by the config"
+        if self.canaries is not None:
+            return AuditedAggregator(
+                config.algorithm, model, situation, self.guarantee, normals, average, canaries=self.canaries
+            )
         return PrivateAggregator(config.algorithm, model, situation, self.guarantee, normals, average)
 
     @property
@@ -168,8 +181,10 @@ def build(
     test: Any | None = None,
     head: Head | None = None,
     workers: int = 0,
+    canaries: Callable[[int], Canaries] | None = None,
 ) -> Simulation:
-    """Put a simulation together from a config, with one's own model, data and loss where given."""
+    """Put a simulation together from a config, with one's own model, data and loss where given; and with
+    canaries among so many clients, where the privacy is audited."""
     if model is not None and not isinstance(model, nn.Module | Architecture):
         raise ConfigError(f"model: must be a torch.nn.Module, or a model such as td.MLP(), not {model!r}")
     if model is not None and not isinstance(model, nn.Module):
@@ -193,7 +208,7 @@ def build(
             module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
     else:
         raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
-    return Simulation(config, federation, module, workers)
+    return Simulation(config, federation, module, workers, canaries)
 
 
 def run(
@@ -229,7 +244,7 @@ def run(
         workers = _workers(config)
     elif isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise ConfigError(f"workers: must be 'auto' or a whole number from 0 on, not {workers!r}")
-    with _one_thread():
+    with one_thread():
         simulation = build(config, model, clients, test, head, workers)
         if out is None:
             return _drive(simulation, None, None, snapshot_seconds, observers)
@@ -420,7 +435,7 @@ def _situation(config: Config, clients: Clients) -> Situation:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Small batches are many times slower on several threads, and the bits depend on their number."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
