@@ -85,6 +85,11 @@ _WHERE = {
     "tardigrad.data.sources": ["Digits", "Synthetic"],
     "tardigrad.data.split": ["Aside"],
     "tardigrad.data.stackoverflow": ["StackOverflow"],
+    "tardigrad.privacy.blt": ["BLT"],
+    "tardigrad.privacy.clipping": ["AdaptiveClip"],
+    "tardigrad.privacy.independent": ["Independent"],
+    "tardigrad.privacy.settings": ["LocalPrivacy", "Participation", "PoissonSampling"],
+    "tardigrad.privacy.tree": ["Tree"],
     "tardigrad.learning.images": ["CentreCrop", "Flip", "RandomCrop"],
     "tardigrad.simulation.delay": [
         "ConstantDelay",

@@ -150,10 +150,10 @@ class Bookkeeping:
             return None
         return Reason.FINISHED if self.ledger.finished(client) else Reason.RESTING
 
-    def unavailable(self) -> set[Client]:
-        """Everybody who may not start now, whatever room there is."""
-        resting = self.ledger.resting if self.ledger is not None else set()
-        return self.training | self.contributed | resting
+    def unavailable(self) -> tuple[set[Client], ...]:
+        """Everybody who may not start now, whatever room there is, by the reason."""
+        resting: set[Client] = self.ledger.resting if self.ledger is not None else set()
+        return self.training, self.contributed, resting
 
     def check_in(self, client: Client, time: float) -> Ticket | Refusal:
         """A client offers to train: a ticket for the current version, or why not."""

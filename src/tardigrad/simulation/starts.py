@@ -57,7 +57,7 @@ class Starts:
         # crowded: find out who is left
         if self._everyone is None:
             self._everyone = frozenset(range(self.population))
-        left = self._everyone.difference(self.book.unavailable(), but)
+        left = self._everyone.difference(*self.book.unavailable(), but)
         eligible = sorted(client for client in left if isinstance(client, int))
         return eligible[int(self._choices[0][trip] * len(eligible))] if eligible else None
 
