@@ -68,6 +68,8 @@ class Result:
     client_trips: int
     steps: int
     virtual_time: float
+    bytes: int
+    """Sent in all, both ways."""
     accuracy: float | None
     loss: float | None
     model_sha256: str
@@ -330,6 +332,7 @@ def _drive(
         client_trips=engine.trips,
         steps=engine.version,
         virtual_time=engine.time,
+        bytes=engine.bytes,
         accuracy=engine.metrics.get("accuracy"),
         loss=engine.metrics.get("loss"),
         model_sha256=hashlib.sha256(simulation.model.view(torch.uint8).numpy().data).hexdigest(),

@@ -64,6 +64,10 @@ class Engine:
         self.time = 0.0
         self.trips = 0
         self.given_up = 0
+        self.bytes = 0
+        """Sent so far, both ways: a download for each trip that began, an upload for each that came back."""
+        self._download_bytes = _size(aggregator.broadcast())  # of one; all are alike
+        self._upload_bytes = 0
         self.refused: Counter[str] = Counter()
         self.metrics: dict[str, float] = {}
         """Of the last evaluation."""
@@ -113,7 +117,7 @@ class Engine:
         return self._aggregator.objection
 
     def _where(self) -> Event:
-        return {"version": self.version, "trips": self.trips, "time": self.time}
+        return {"version": self.version, "trips": self.trips, "time": self.time, "bytes": self.bytes}
 
     # -- looking ahead ---------------------------------------------------------------------------
 
@@ -196,7 +200,9 @@ class Engine:
         if isinstance(item, Delivery):
             self.time, ended, moved = item.time, True, item.closes
             self.trips += 1
-            yield self._upload(item)
+            uploaded = self._upload(item)
+            self.bytes += self._upload_bytes
+            yield uploaded
         elif isinstance(item, GiveUp):
             self.time, moved = item.time, item.closes
             self.given_up += 1
@@ -210,6 +216,8 @@ class Engine:
             yield {"event": "turned_away", "client": self._name(item.client), "reason": item.reason}
         elif isinstance(item, Joined):
             self.time, moved = item.time, item.closes
+        else:
+            self.bytes += self._download_bytes
         if moved:
             yield self._step()
         if self._evaluation.due(self.version, moved, self.trips, ended):
@@ -219,6 +227,7 @@ class Engine:
         if item.accepted:
             client = _client(item)
             upload, memory = self._executor.result(item.trip)
+            self._upload_bytes = _size(upload.vectors)
             task = self._tasks.pop(item.trip)
             self._aggregator.add(item, upload, task.vectors["model"])
             self._in_buffer.append(task.version)
@@ -276,6 +285,8 @@ class Engine:
             "time": self.time,
             "trips": self.trips,
             "given_up": self.given_up,
+            "bytes": self.bytes,
+            "upload_bytes": self._upload_bytes,
             "refused": dict(self.refused),
             "metrics": self.metrics,
             "evaluated": self._evaluated,
@@ -299,6 +310,7 @@ class Engine:
         self._memories = _grouped("memory/", tensors)
         self._losses = document["losses"]
         self.time, self.trips, self.given_up = document["time"], document["trips"], document["given_up"]
+        self.bytes, self._upload_bytes = document["bytes"], document["upload_bytes"]
         self.refused = Counter(document["refused"])
         self.metrics, self._evaluated = document["metrics"], document["evaluated"]
         self._starting = Counter(ticket.version for ticket in self._planner.book.in_flight.values())
@@ -317,6 +329,10 @@ class Engine:
 
 def _time(item: Planned) -> float:
     return 0.0 if isinstance(item, Refusal) else item.time
+
+
+def _size(vectors: Vectors) -> int:
+    return sum(vector.numel() * vector.element_size() for vector in vectors.values())
 
 
 def _client(item: Delivery) -> int:
