@@ -191,7 +191,7 @@ def test_compare(cli, tmp_path):
         """
         title = "two"
         seeds = [0, 1]
-        target = 0.3
+        targets = [0.3, 0.99]
         [base]
         stop = { trips = 300 }
         local = { batch_size = 8 }
@@ -207,11 +207,13 @@ def test_compare(cli, tmp_path):
     assert code == 3, "some runs failed"
     table = json.loads(out.strip().splitlines()[-1])
     rows = {row["entry"]: row for row in table["rows"]}
-    assert rows["FedBuff"]["reached"] == 2
+    assert rows["FedBuff"]["targets"]["0.3"]["reached"] == 2
     assert len(rows["broken"]["failed"]) == 2, "a failed run does not sink the others"
-    assert rows["never there"]["trips"] is None
+    assert rows["never there"]["targets"]["0.3"]["trips"] is None
+    assert rows["FedBuff"]["targets"]["0.3"]["bytes"]["mean"] > 1e6
     assert "> 300" in err
-    assert (tmp_path / "cmp/comparison.png").exists()
+    for name in ("png", "json", "md", "csv", "tex"):
+        assert (tmp_path / f"cmp/comparison.{name}").stat().st_size > 100
     (finished,) = (tmp_path / "cmp").glob("FedBuff-seed0-*/summary.json")
     before = finished.stat().st_mtime_ns
     (tmp_path / "cmp/comparison.json").unlink()
@@ -221,7 +223,7 @@ def test_compare(cli, tmp_path):
     text = (tmp_path / "c.toml").read_text()
     (tmp_path / "c.toml").write_text(text.replace("trips = 300", "trips = 200"))
     code, out, _ = cli("compare", "c.toml", "--out", "cmp", "--json")
-    assert json.loads(out.strip().splitlines()[-1])["rows"][0]["budget"] == 200, "an edited one is run anew"
+    assert json.loads(out.strip().splitlines()[-1])["rows"][0]["budget"]["trips"] == 200, "an edited one is run anew"
 
 
 def test_compare_refuses_what_would_overwrite_itself(cli, tmp_path):

@@ -87,7 +87,9 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
     workers: Annotated[
         str,
-        typer.Option(metavar="N", help="Processes that train: a number, or auto. The result is the same."),
+        typer.Option(
+            metavar="N", help="Who trains: a number of processes, auto, or ray. The result is the same."
+        ),
     ] = "auto",
     profile: Annotated[bool, typer.Option("--profile", help="Also say where the time went.")] = False,
     data_dir: DataDir = None,
@@ -105,8 +107,7 @@ def run(
 
     if resume and out is None:
         raise ConfigError("--resume needs --out DIR: the folder of the run to go on with")
-    if workers != "auto" and not (workers.isascii() and workers.isdigit()):
-        raise ConfigError(f"--workers {workers}: must be a number or auto")
+    processes = workers.isascii() and workers.isdigit()
     look_in(data_dir)
     config = load_config(file, settings or ())
     console = Console(stderr=as_json)
@@ -116,7 +117,7 @@ def run(
             config,
             out=out,
             resume=resume,
-            workers="auto" if workers == "auto" else int(workers),
+            workers=int(workers) if processes else workers,
             snapshot_seconds=snapshot_seconds,
             observers=(display,),
         )

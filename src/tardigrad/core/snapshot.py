@@ -110,6 +110,13 @@ def read_snapshot(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, content["document"]
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write all or nothing."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    replace(partial, path)
+
+
 def replace(partial: Path, path: Path) -> None:
     """Put a finished file in its place, so that it survives a crash."""
     with partial.open("rb") as file:

@@ -2,129 +2,165 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import multiprocessing
-import os
-import signal
-import statistics
-import threading
-import time
-import tomllib
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
-from rich.table import Table
 
 from tardigrad.core.setting import Setting
-from tardigrad.errors import ConfigError, TardigradError
+from tardigrad.core.snapshot import write_text
+from tardigrad.errors import ConfigError
 from tardigrad.experiments.config import Config, explain, parse_config, read_toml
-from tardigrad.experiments.directory import Event, RunDirectory, read_events
-
-Key = tuple[str, int]
-"""Label of an entry, and a seed."""
+from tardigrad.experiments.outcome import COSTS, Outcome, Point, read_outcome
+from tardigrad.experiments.pool import Job, fingerprint, run_all
+from tardigrad.experiments.statistics import Spread, paired
+from tardigrad.experiments.tables import comma_separated, latex, markdown, show
 
 
 class Comparison(Setting):
     """What is compared, and how it is judged."""
 
     title: str = "Comparison"
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     """Every entry is run once with each."""
-    target: float = Field(0.9, gt=0)
-    """The accuracy to reach."""
+    targets: tuple[float, ...] = Field((0.9,), min_length=1)
+    """The accuracies to reach."""
     base: dict[str, Any] = Field(default_factory=dict)
     """The config that all entries share."""
-    entries: dict[str, dict[str, Any]]
+    entries: dict[str, dict[str, Any]] = Field(min_length=1)
     """By label: what each changes in `base`."""
 
-
-@dataclass(frozen=True)
-class Reached:
-    """When one run came to the target."""
-
-    trips: float
-    steps: float
-    time: float
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One run of one entry."""
-
-    label: str
-    seed: int
-    summary: dict[str, Any] | None
-    curve: list[tuple[float, float, float]]
-    """(trips, virtual time, accuracy) of every evaluation."""
-    reached: Reached | None
-    error: str | None
+    def config(self, label: str, seed: int, source: str) -> Config:
+        """The config of one run; `source` is named in errors."""
+        values = _merged(self.base, self.entries[label])
+        if "seed" in values:
+            raise ConfigError(f"{source}, entry {label!r}: seed is set by `seeds`, which every entry shares")
+        return parse_config(values | {"seed": seed}, f"{source}, entry {label!r}")
 
 
 def compare(file: Path, out: Path, console: Console) -> dict[str, Any]:
     """Run everything that is not there yet, show the table, draw the picture. Returns the table."""
-    comparison = _load(file)
-    configs = {
-        (label, seed): _config(comparison, label, seed, str(file))
+    comparison = load_comparison(file)
+    jobs = {
+        (label, seed): _job(comparison, label, seed, str(file), out)
         for label in comparison.entries
         for seed in comparison.seeds
     }
-    folders = {key: out / _folder(*key, config) for key, config in configs.items()}
-    labels: dict[str, str] = {}
-    for label in comparison.entries:
-        other = labels.setdefault(_folder_label(label), label)
-        if other != label:
-            raise ConfigError(f"{file}: {label!r} and {other!r} would share a folder; rename one of them")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be made ({error})") from None
-    errors = _run_all(configs, folders, console)
-    outcomes = [
-        _outcome(label, seed, folders[label, seed], comparison.target, errors.get((label, seed)))
-        for label, seed in configs
-    ]
-    table = {
-        "title": comparison.title,
-        "target": comparison.target,
-        "seeds": list(comparison.seeds),
-        "rows": list(_rows(comparison, outcomes)),
-    }
-    (out / "comparison.json").write_text(json.dumps(table, indent=2) + "\n")
-    _show(table, console)
+    errors = run_all(jobs, console)
+    outcomes = [read_outcome(*key, job.folder, errors.get(key)) for key, job in jobs.items()]
+    table = tabulate(comparison, outcomes)
+    for name, text in (
+        ("comparison.json", json.dumps(table, indent=2) + "\n"),
+        ("comparison.md", markdown(table)),
+        ("comparison.csv", comma_separated(table)),
+        ("comparison.tex", latex(table)),
+    ):
+        write_text(out / name, text)
+    show(table, console)
     if any(outcome.curve for outcome in outcomes):
         _draw(comparison, outcomes, out / "comparison.png")
         console.print(f"picture: {out / 'comparison.png'}", highlight=False, soft_wrap=True)
     return table
 
 
-def _load(file: Path) -> Comparison:
+def load_comparison(file: Path) -> Comparison:
+    """Read and check a comparison file."""
     try:
         comparison = Comparison.model_validate(read_toml(file))
     except ValidationError as error:
         raise ConfigError("\n".join(f"{file}: {line}" for line in explain(error, Comparison))) from None
-    if not comparison.entries or not comparison.seeds:
-        raise ConfigError(f"{file}: entries and seeds must name at least one each")
     if len(set(comparison.seeds)) < len(comparison.seeds):
         raise ConfigError(f"{file}: seeds: the same seed twice is the same run twice")
+    labels: dict[str, str] = {}
+    for label in comparison.entries:
+        other = labels.setdefault(_file_name(label), label)
+        if other != label:
+            raise ConfigError(f"{file}: {label!r} and {other!r} would share a folder; rename one of them")
     return comparison
 
 
-def _config(comparison: Comparison, label: str, seed: int, source: str) -> Config:
-    values = _merged(comparison.base, comparison.entries[label])
-    if "seed" in values:
-        raise ConfigError(f"{source}, entry {label!r}: seed is set by `seeds`, which every entry shares")
-    values["seed"] = seed
-    return parse_config(values, f"{source}, entry {label!r}")
+def _job(comparison: Comparison, label: str, seed: int, source: str, out: Path) -> Job:
+    config = comparison.config(label, seed, source)
+    return Job(config, out / f"{_file_name(label)}-seed{seed}-{fingerprint(config)}")
+
+
+def _file_name(label: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in label)[:80]
+
+
+def tabulate(comparison: Comparison, outcomes: list[Outcome]) -> dict[str, Any]:
+    """Everything that the tables say, as JSON."""
+    rows = list(_rows(comparison, outcomes))
+    return {
+        "title": comparison.title,
+        "targets": list(comparison.targets),
+        "seeds": list(comparison.seeds),
+        "rows": rows,
+        "sentences": {
+            str(target): list(_sentences(comparison, outcomes, target)) for target in comparison.targets
+        },
+        "folders": {f"{o.label} (seed {o.seed})": str(o.folder) for o in outcomes},
+    }
+
+
+def _rows(comparison: Comparison, outcomes: list[Outcome]) -> Iterator[dict[str, Any]]:
+    for label in comparison.entries:
+        own = [outcome for outcome in outcomes if outcome.label == label]
+        errors = [outcome.error for outcome in own if outcome.error]
+        oracle = any(outcome.summary["oracle"] for outcome in own if outcome.summary)
+        row: dict[str, Any] = {"entry": label + (" (oracle)" if oracle else ""), "failed": errors}
+        if not errors:
+            ends = [outcome.curve[-1] for outcome in own if outcome.curve]
+            row["targets"] = {str(target): _at(own, target) for target in comparison.targets}
+            row["budget"] = {name: max((end.cost(name) for end in ends), default=0) for name in COSTS}
+            row["accuracy"] = _spread([end.accuracy for end in ends])
+            row["staleness"] = _spread([outcome.mean_staleness for outcome in own])
+        yield row
+
+
+def _at(own: list[Outcome], target: float) -> dict[str, Any]:
+    """What it cost to reach a target; nothing unless every seed did."""
+    reached = [point for outcome in own if (point := outcome.reached(target)) is not None]
+    everywhere = reached if len(reached) == len(own) else []
+    costs = {name: _spread([point.cost(name) for point in everywhere]) for name in COSTS}
+    return {"reached": len(reached)} | costs
+
+
+def _spread(values: list[float]) -> dict[str, float] | None:
+    spread = Spread.of(values)
+    return None if spread is None else asdict(spread)
+
+
+def _sentences(comparison: Comparison, outcomes: list[Outcome], target: float) -> Iterator[str]:
+    """The fastest against the others, paired over the seeds."""
+    reached: dict[str, list[Point]] = {}
+    for label in comparison.entries:
+        points = [outcome.reached(target) for outcome in outcomes if outcome.label == label]
+        if points and all(point is not None for point in points):
+            reached[label] = [point for point in points if point is not None]
+    for name, unit in (("trips", "client trips"), ("time", "virtual time")):
+        ranked = sorted(reached, key=lambda label: sum(point.cost(name) for point in reached[label]))
+        for other in ranked[1:]:
+            first = ranked[0]
+            difference = paired(
+                [point.cost(name) for point in reached[first]], [point.cost(name) for point in reached[other]]
+            )
+            if difference is None:
+                continue
+            chance = f"p = {difference.p:.2g}" if difference.p >= 0.001 else "p < 0.001"
+            verdict = "" if difference.p < 0.05 else ": could be chance"
+            yield (
+                f"{first} takes {difference.ratio:.2f} times the {unit} of {other} (95 % interval "
+                f"{difference.low:.2f} to {difference.high:.2f}, {chance}, {difference.seeds} seeds){verdict}"
+            )
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -143,175 +179,16 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _folder(label: str, seed: int, config: Config) -> str:
-    """Where a run lies. The config is part of the name, so that an edited entry is run again."""
-    return f"{_folder_label(label)}-seed{seed}-{hashlib.sha256(config.to_toml().encode()).hexdigest()[:8]}"
-
-
-def _folder_label(label: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in label)[:80]
-
-
-def _run_all(configs: dict[Key, Config], folders: dict[Key, Path], console: Console) -> dict[Key, str]:
-    """Run what is not finished, on all cores; errors by run."""
-    left = [key for key in configs if RunDirectory(folders[key]).summary is None]
-    if not left:
-        return {}
-    errors: dict[Key, str] = {}
-    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before a worker imports numpy
-    workers = min(len(left), len(os.sched_getaffinity(0)))
-    spawn = multiprocessing.get_context("spawn")
-    stop = spawn.Event()
-    with ProcessPoolExecutor(workers, spawn, initializer=_begin, initargs=(stop,)) as pool:
-        futures = {pool.submit(_run_one, configs[key].to_toml(), folders[key]): key for key in left}
-        done = track(as_completed(futures), "running", len(futures), console=console, transient=True)
-        try:
-            for future in done:
-                try:
-                    error = future.result()
-                except BrokenProcessPool:
-                    error = "a process died (out of memory?); run it again to go on"
-                if error is not None:
-                    errors[futures[future]] = error
-        except KeyboardInterrupt:
-            stop.set()  # the runs that are under way write a snapshot
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-    return errors
-
-
-class _Watch:
-    """Stops a run when the others are stopped."""
-
-    def begin(self, config: Config, events: list[Event]) -> None:
-        pass
-
-    def see(self, events: list[Event]) -> None:
-        if _stop is not None and _stop.is_set():
-            raise KeyboardInterrupt
-
-    def end(self) -> None:
-        pass
-
-
-_stop: Any = None
-
-
-def _begin(stop: Any) -> None:
-    """In a new worker: interrupts are the parent's business, and without the parent there is none."""
-    global _stop
-    _stop = stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = os.getppid()
-
-    def follow() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
-def _run_one(toml: str, folder: Path) -> str | None:
-    """In a worker: run or go on with one config; what went wrong, if anything."""
-    from tardigrad.experiments.run import run
-
-    if _stop is not None and _stop.is_set():
-        return "stopped"
-    try:
-        config = parse_config(tomllib.loads(toml), str(folder))
-        begun = (folder / "config.toml").exists() or (folder / ".lock").exists()
-        run(config, out=folder, resume=begun, observers=(_Watch(),))
-    except KeyboardInterrupt:
-        return "stopped"
-    except TardigradError as error:
-        return str(error)
-    except Exception as error:  # whatever it is, the other runs go on
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def _outcome(label: str, seed: int, folder: Path, target: float, error: str | None) -> Outcome:
-    summary = RunDirectory(folder).summary
-    curve: list[tuple[float, float, float]] = []
-    reached: Reached | None = None
-    if summary is not None:
-        for event in read_events(folder / "events.jsonl"):
-            if event["event"] != "evaluation" or "accuracy" not in event:
-                continue
-            curve.append((event["trips"], event["time"], event["accuracy"]))
-            if reached is None and event["accuracy"] >= target:
-                reached = Reached(event["trips"], event["version"], event["time"])
-    return Outcome(label, seed, summary, curve, reached, error)
-
-
-def _rows(comparison: Comparison, outcomes: list[Outcome]) -> Iterator[dict[str, Any]]:
-    for label in comparison.entries:
-        own = [outcome for outcome in outcomes if outcome.label == label]
-        errors = [outcome.error for outcome in own if outcome.error]
-        oracle = any(outcome.summary["oracle"] for outcome in own if outcome.summary)
-        row: dict[str, Any] = {"entry": label + (" (oracle)" if oracle else ""), "failed": errors}
-        if not errors:
-            row["reached"] = sum(outcome.reached is not None for outcome in own)
-            everywhere = [outcome.reached for outcome in own if outcome.reached is not None]
-            for name in ("trips", "steps", "time"):
-                values = [getattr(reached, name) for reached in everywhere]
-                row[name] = _mean_sd(values) if len(values) == len(own) else None
-            row["budget"] = max(outcome.summary["client_trips"] for outcome in own if outcome.summary)
-            row["accuracy"] = _mean_sd([outcome.curve[-1][2] for outcome in own if outcome.curve])
-        yield row
-
-
-def _mean_sd(values: list[float]) -> dict[str, float] | None:
-    if not values:
-        return None
-    return {"mean": statistics.fmean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
-
-
-def _show(table: dict[str, Any], console: Console) -> None:
-    console.print(
-        f"{table['title']}: to {table['target']:.0%} accuracy, mean ± sd over {len(table['seeds'])} seeds",
-        highlight=False,
-        markup=False,
-    )
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
-    shown.add_column("algorithm", overflow="fold")
-    for column in ("client trips", "x best", "time", "x best", "steps", "accuracy %"):
-        shown.add_column(column, justify="right", no_wrap=True)
-    best = {
-        name: min((row[name]["mean"] for row in table["rows"] if row.get(name)), default=None)
-        for name in ("trips", "time")
-    }
-    for row in table["rows"]:
-        if row["failed"]:
-            shown.add_row(escape(row["entry"]), "[red]failed[/]", *[""] * 5)
-            continue
-        cells = []
-        for name, digits in (("trips", 0), ("time", 1)):
-            if row[name] is None:
-                limit = f"> {row['budget']:,}" if name == "trips" else "-"
-                cells += [limit, f"{row['reached']} of {len(table['seeds'])}" if name == "trips" else ""]
-            else:
-                mean, sd = row[name]["mean"], row[name]["sd"]
-                ratio = mean / best[name] if best[name] else 1.0
-                cells += [f"{mean:,.{digits}f} ± {sd:,.{digits}f}", f"{ratio:.2f}"]
-        steps = "-" if row["steps"] is None else f"{row['steps']['mean']:,.0f}"
-        accuracy = row["accuracy"]
-        shown.add_row(
-            escape(row["entry"]), *cells, steps, f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['sd']:.1f}"
-        )
-    console.print(shown)
-    for row in table["rows"]:
-        for error in row["failed"]:
-            console.print(f"{row['entry']} failed: {error}", style="red", highlight=False, markup=False)
-
-
 def _draw(comparison: Comparison, outcomes: list[Outcome], file: Path) -> None:
     from tardigrad.experiments.plot import Curve, draw_comparison
 
     curves = []
     for label in comparison.entries:
-        runs = [outcome.curve for outcome in outcomes if outcome.label == label and outcome.curve]
+        runs = [
+            [(point.trips, point.time, point.accuracy) for point in outcome.curve]
+            for outcome in outcomes
+            if outcome.label == label and outcome.curve
+        ]
         if runs:
             curves.append(Curve(label, runs))
-    draw_comparison(curves, comparison.target, comparison.title, file)
+    draw_comparison(curves, comparison.targets, comparison.title, file)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tardigrad.core.snapshot import read_snapshot, replace, write_snapshot
+from tardigrad.core.snapshot import read_snapshot, replace, write_snapshot, write_text
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config import Config
 
@@ -80,8 +80,8 @@ class RunDirectory:
         self._record_start(config)
 
     def _write_inputs(self, config: Config, inputs: dict[str, str]) -> None:
-        _write(self.path / "inputs.json", json.dumps(inputs, indent=2) + "\n")
-        _write(self.path / "config.toml", config.to_toml())
+        write_text(self.path / "inputs.json", json.dumps(inputs, indent=2) + "\n")
+        write_text(self.path / "config.toml", config.to_toml())
 
     def reopen(
         self, config: Config, inputs: dict[str, str]
@@ -155,11 +155,11 @@ class RunDirectory:
         save_file(model, partial)
         replace(partial, self.path / "model.safetensors")
         self._write_metrics()
-        _write(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
 
     def write(self, name: str, text: str) -> None:
         """Put a text file into the folder, whole or not at all."""
-        _write(self.path / name, text)
+        write_text(self.path / name, text)
 
     def close(self) -> None:
         """Let go of the files."""
@@ -193,7 +193,7 @@ class RunDirectory:
         writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        _write(self.path / "metrics.csv", text.getvalue())
+        write_text(self.path / "metrics.csv", text.getvalue())
 
 
 def read_events(file: Path) -> Iterator[Event]:
@@ -209,12 +209,6 @@ def read_events(file: Path) -> Iterator[Event]:
             if not isinstance(event, dict) or "event" not in event:
                 raise RunError(f"{file}, line {number}: not an event; the file is damaged")
             yield event
-
-
-def _write(file: Path, text: str) -> None:
-    partial = file.with_name(file.name + ".partial")
-    partial.write_text(text)
-    replace(partial, file)
 
 
 def _differences(a: Any, b: Any, path: str = "") -> list[str]:

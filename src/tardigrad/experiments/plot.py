@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,19 +27,21 @@ class Curve:
     runs: list[list[tuple[float, float, float]]]
 
 
-def draw_comparison(curves: list[Curve], target: float, title: str, file: Path) -> None:
-    """Accuracy over trips and over virtual time, mean and range over seeds, and the target."""
+def draw_comparison(curves: list[Curve], targets: Sequence[float], title: str, file: Path) -> None:
+    """Accuracy over trips and over virtual time, mean and range over seeds, and the targets."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, layout="constrained")
     for axis, column, label in ((axes[0], 0, "client trips"), (axes[1], 1, "virtual time")):
         for number, curve in enumerate(curves):
             _band(axis, curve, column, number)
-        axis.axhline(target, color="0.45", linewidth=1, linestyle=":")
+        for target in targets:
+            axis.axhline(target, color="0.45", linewidth=1, linestyle=":")
         axis.set_xlabel(label)
         _tidy(axis)
-    axes[1].annotate(
-        f"target {target:.0%}", (1, target), xycoords=("axes fraction", "data"), xytext=(-4, -12),
-        textcoords="offset points", ha="right", fontsize=9, color="0.35",
-    )  # fmt: skip
+    for target in targets:
+        axes[1].annotate(
+            f"target {100 * target:.3g} %", (1, target), xycoords=("axes fraction", "data"), xytext=(-4, -12),
+            textcoords="offset points", ha="right", fontsize=9, color="0.35",
+        )  # fmt: skip
     axes[0].set_ylabel("test accuracy")
     axes[0].yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
     axes[0].legend(frameon=False, loc="lower right")

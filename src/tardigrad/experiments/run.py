@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from pydantic import ValidationError
@@ -46,6 +46,7 @@ from tardigrad.simulation.evaluation import Evaluator
 from tardigrad.simulation.executor import Executor, Inline
 from tardigrad.simulation.planner import Planner
 from tardigrad.simulation.processes import Processes
+from tardigrad.simulation.ray_executor import RayExecutor
 
 
 class Observer(Protocol):
@@ -104,7 +105,7 @@ class Simulation:
         config: Config,
         federation: Federation,
         module: nn.Module,
-        workers: int = 0,
+        workers: int | str = 0,
         canaries: Callable[[int], Canaries] | None = None,
     ) -> None:
         clients: Clients = federation.clients
@@ -128,7 +129,9 @@ class Simulation:
         _check_fit(self.flat, federation)
         trainer = Trainer(self.flat, federation.head, config.algorithm, config.local, federation.transform)
         self.executor: Executor = Inline(trainer, clients)
-        if workers:
+        if isinstance(workers, str):
+            self.executor = RayExecutor.from_workers(workers, trainer, clients)
+        elif workers:
             self.executor = Processes(trainer, clients, workers)
         evaluator = Evaluator(self.flat, federation, config.evaluation, durations.factor, config.seed)
         self._federation = federation
@@ -182,7 +185,7 @@ def build(
     clients: Mapping[Hashable, Any] | None = None,
     test: Any | None = None,
     head: Head | None = None,
-    workers: int = 0,
+    workers: int | str = 0,
     canaries: Callable[[int], Canaries] | None = None,
 ) -> Simulation:
     """Put a simulation together from a config, with one's own model, data and loss where given; and with
@@ -222,7 +225,7 @@ def run(
     head: Head | None = None,
     out: Path | str | None = None,
     resume: bool = False,
-    workers: int | Literal["auto"] = 0,
+    workers: int | str = 0,
     snapshot_seconds: float = 30.0,
     observers: tuple[Observer, ...] = (),
     **settings: Any,
@@ -231,7 +234,8 @@ def run(
 
     Give a `Config`, or its parts as keywords; `model`, `clients`, `test` and `head` to use one's own:
 
-    `workers`: how many processes train; 0 trains in this one. The result is the same.
+    `workers`: how many processes train; 0 trains in this one, "auto" takes all cores, "ray" a cluster (see
+    docs/scaling.md). The result is the same.
     A run with `out` is snapshotted every `snapshot_seconds` and when it is interrupted; `resume` goes on
     with it, or returns its result if it is finished.
 
@@ -244,8 +248,10 @@ def run(
         raise ConfigError("; ".join(explain(error, Config))) from None
     if workers == "auto":
         workers = _workers(config)
-    elif isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise ConfigError(f"workers: must be 'auto' or a whole number from 0 on, not {workers!r}")
+    elif not _sensible(workers):
+        raise ConfigError(
+            f"workers: must be 'auto', a whole number from 0 on, or 'ray' (docs/scaling.md), not {workers!r}"
+        )
     with one_thread():
         simulation = build(config, model, clients, test, head, workers)
         if out is None:
@@ -365,7 +371,7 @@ def _spent(simulation: Simulation) -> float | None:
 def _profile(simulation: Simulation, seconds: float) -> dict[str, float]:
     parts = dict(simulation.profile.seconds)
     parts["other"] = max(0.0, seconds - sum(parts.values()))
-    if isinstance(simulation.executor, Processes):
+    if isinstance(simulation.executor, Processes | RayExecutor):
         parts |= {f"workers: {name}": s for name, s in simulation.executor.profile.seconds.items()}
     return {name: round(s, 3) for name, s in parts.items()}
 
@@ -401,6 +407,12 @@ def _check_fit(flat: FlatModule, federation: Federation) -> None:
             f"model: it has {outputs.shape[1]} outputs, but the labels go up to {federation.classes - 1}; "
             "labels count from 0"
         )
+
+
+def _sensible(workers: Any) -> bool:
+    if isinstance(workers, str):
+        return workers == "ray" or workers.startswith("ray:")
+    return isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0
 
 
 def _workers(config: Config) -> int:

@@ -1,0 +1,69 @@
+"""What one run came to, read from its folder: its curve, and when it reached which target."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tardigrad.experiments.directory import RunDirectory, read_events
+
+COSTS = ("trips", "steps", "time", "bytes")
+"""What it may have cost to reach a target."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One evaluation."""
+
+    trips: float
+    steps: float
+    time: float
+    bytes: float
+    accuracy: float
+
+    def cost(self, name: str) -> float:
+        """One of `COSTS`."""
+        value: float = getattr(self, name)
+        return value
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run of one entry."""
+
+    label: str
+    seed: int
+    folder: Path
+    summary: dict[str, Any] | None = None
+    """Nothing, if the run failed or was stopped."""
+    curve: list[Point] = field(default_factory=list)
+    staleness: Counter[int] = field(default_factory=Counter)
+    """Of accepted uploads."""
+    error: str | None = None
+
+    def reached(self, target: float) -> Point | None:
+        """The first evaluation at or above the target."""
+        return next((point for point in self.curve if point.accuracy >= target), None)
+
+    @property
+    def mean_staleness(self) -> float:
+        """Of accepted uploads."""
+        return sum(s * n for s, n in self.staleness.items()) / max(self.staleness.total(), 1)
+
+
+def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) -> Outcome:
+    """The outcome of a run; without its curve if it is not finished."""
+    summary = RunDirectory(folder).summary
+    if summary is None:
+        return Outcome(label, seed, folder, error=error or "not finished")
+    curve: list[Point] = []
+    staleness: Counter[int] = Counter()
+    for event in read_events(folder / "events.jsonl"):
+        if event["event"] == "evaluation" and "accuracy" in event:
+            row = (event["trips"], event["version"], event["time"], event["bytes"], event["accuracy"])
+            curve.append(Point(*row))
+        elif event["event"] == "upload" and event["accepted"]:
+            staleness[event["staleness"]] += 1
+    return Outcome(label, seed, folder, summary, curve, staleness, error)

@@ -1,0 +1,120 @@
+"""Many runs side by side on the cores: stopped and resumed at will, a finished one never repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import tomllib
+from collections.abc import Hashable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import track
+
+from tardigrad.errors import TardigradError
+from tardigrad.experiments.config import Config, parse_config
+from tardigrad.experiments.directory import Event, RunDirectory
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to make."""
+
+    config: Config
+    folder: Path
+
+
+def fingerprint(config: Config) -> str:
+    """Eight digits that differ where configs differ: part of a folder's name, so that an edited config is run
+    anew and an old result is never taken for it."""
+    return hashlib.sha256(config.to_toml().encode()).hexdigest()[:8]
+
+
+def run_all(jobs: Mapping[K, Job], console: Console) -> dict[K, str]:
+    """Run what is not finished, on all cores; what went wrong, by run. One that fails does not sink the
+    others. An interrupt has the runs under way write a snapshot first."""
+    left = [key for key, job in jobs.items() if RunDirectory(job.folder).summary is None]
+    if not left:
+        return {}
+    errors: dict[K, str] = {}
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before a worker imports numpy
+    workers = min(len(left), len(os.sched_getaffinity(0)))
+    spawn = multiprocessing.get_context("spawn")
+    stop = spawn.Event()
+    with ProcessPoolExecutor(workers, spawn, initializer=_begin, initargs=(stop,)) as pool:
+        futures = {pool.submit(_run_one, jobs[key].config.to_toml(), jobs[key].folder): key for key in left}
+        done = track(as_completed(futures), "running", len(futures), console=console, transient=True)
+        try:
+            for future in done:
+                try:
+                    error = future.result()
+                except BrokenProcessPool:
+                    error = "a process died (out of memory?); run it again to go on"
+                if error is not None:
+                    errors[futures[future]] = error
+        except KeyboardInterrupt:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return errors
+
+
+class _Watch:
+    """Stops a run when the others are stopped."""
+
+    def begin(self, config: Config, events: list[Event]) -> None:
+        pass
+
+    def see(self, events: list[Event]) -> None:
+        if _stop is not None and _stop.is_set():
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        pass
+
+
+_stop: Any = None
+
+
+def _begin(stop: Any) -> None:
+    """In a new worker: interrupts are the parent's business, and without the parent there is none."""
+    global _stop
+    _stop = stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = os.getppid()
+
+    def follow() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _run_one(toml: str, folder: Path) -> str | None:
+    """In a worker: run or go on with one config; what went wrong, if anything."""
+    from tardigrad.experiments.run import run
+
+    if _stop is not None and _stop.is_set():
+        return "stopped"
+    try:
+        config = parse_config(tomllib.loads(toml), str(folder))
+        begun = (folder / "config.toml").exists() or (folder / ".lock").exists()
+        run(config, out=folder, resume=begun, observers=(_Watch(),))
+    except KeyboardInterrupt:
+        return "stopped"
+    except TardigradError as error:
+        return str(error)
+    except Exception as error:  # whatever it is, the other runs go on
+        return f"{type(error).__name__}: {error}"
+    return None

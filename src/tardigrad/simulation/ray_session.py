@@ -1,0 +1,143 @@
+"""Which Ray a run uses: one that this process has joined, a cluster, or one of its own on this machine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+from tardigrad.errors import ConfigError
+
+JOIN_SECONDS = 45
+"""Until then a cluster must have let us in. Ray itself tries for many minutes, and cannot be interrupted."""
+SMALLEST_STORE = 200 << 20
+"""Bytes of the object store of a Ray of our own. Memory is taken when it is used."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+PROBE = """
+import sys, ray
+try:
+    ray.init(sys.argv[1], log_to_driver=False, logging_level="CRITICAL")
+except BaseException as error:
+    print("tardigrad:", " ".join(str(error).split()), flush=True)
+    raise SystemExit(1)
+"""
+
+
+class RaySession:
+    """A Ray to start workers on, until it is left.
+
+    `address`: of a cluster that this machine is a node of ("auto", or HOST:PORT). Without one it is the Ray
+    that this process has joined already, or else one is started on this machine, with `cpus` CPUs and an
+    object store with room for `store` bytes.
+    """
+
+    def __init__(self, address: str | None, cpus: int | None, store: int) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise ConfigError("--workers ray needs Ray: pip install 'tardigrad[ray]'") from None
+        self.ray: Any = ray
+        self.environment: dict[str, Any] = {"env_vars": ONE_THREAD}
+        """What workers need to be told, in Ray's words."""
+        self._leave: Any = None
+        if ray.is_initialized():
+            return
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns that this will come
+        if address is None:
+            folder = tempfile.mkdtemp(prefix="tardigrad-ray-")
+            self._leave = weakref.finalize(self, _end, ray, folder)
+            try:
+                _start(ray, folder, cpus or len(os.sched_getaffinity(0)), store)
+            except BaseException as error:
+                self._leave()
+                if isinstance(error, OSError | ValueError | RuntimeError):
+                    raise ConfigError(f"--workers ray: Ray cannot be started ({_line(error)})") from None
+                raise
+            self.environment = {}  # they inherit it
+        else:
+            _probe(address)
+            try:
+                ray.init(address, **QUIET)
+            except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+                raise _cannot_join(address, _line(error)) from None
+            self._leave = weakref.finalize(self, ray.shutdown)
+
+    @property
+    def cpus(self) -> int:
+        """How many CPUs all nodes have together."""
+        return int(self.ray.cluster_resources().get("CPU", 0))
+
+    def close(self) -> None:
+        """Leave a cluster, which goes on; end a Ray of our own."""
+        if self._leave is not None:
+            self._leave()
+
+
+def _start(ray: Any, folder: str, cpus: int, store: int) -> None:
+    home = Path.home() / ".ray" / "auth_token"
+    if "RAY_AUTH_TOKEN_PATH" not in os.environ and not home.exists():
+        # a secret of this process, so that nobody else on the network can use our Ray; Ray keeps to the first
+        # one it sees, and would write one into the user's home
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        ray.init(
+            "local", num_cpus=cpus, include_dashboard=False, object_store_memory=_fitting(store),
+            _temp_dir=folder, **QUIET,
+        )  # fmt: skip
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
+
+
+def _end(ray: Any, folder: str) -> None:
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fitting(store: int) -> int:
+    """As much as is wanted, if shared memory has it. Ray puts on disk what is too much."""
+    shared = Path("/dev/shm")
+    room = shutil.disk_usage(shared).free * 4 // 5 if shared.is_dir() else store
+    return max(SMALLEST_STORE, min(store, room))
+
+
+def _probe(address: str) -> None:
+    """Join the cluster in a process that can be given up, and say what is wrong."""
+    host, _, port = address.rpartition(":")
+    try:
+        if host:  # is anybody there at all?
+            socket.create_connection((host, int(port)), timeout=10).close()
+        probe = subprocess.run(
+            [sys.executable, "-c", PROBE, address],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=JOIN_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, OverflowError) as error:
+        raise _cannot_join(address, str(error)) from None
+    except subprocess.TimeoutExpired:
+        raise _cannot_join(address, f"no answer in {JOIN_SECONDS} seconds") from None
+    if probe.returncode != 0:
+        raise _cannot_join(address, probe.stdout.rpartition("tardigrad:")[2].strip() or "Ray gives no reason")
+
+
+def _cannot_join(address: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"--workers ray:{address}: the cluster cannot be joined ({why[:300]}); "
+        "this machine must be one of its nodes, and where it asks for a token, RAY_AUTH_MODE=token be set"
+    )
+
+
+def _line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,140 @@
+"""Comparisons: what the table says, by hand; broken entries; killed and started again."""
+
+import csv
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+import tardigrad as td
+from tardigrad.experiments.compare import Comparison, load_comparison, tabulate
+from tardigrad.experiments.outcome import Outcome, Point
+from tardigrad.experiments.statistics import paired
+from tardigrad.experiments.tables import comma_separated, latex, markdown
+
+
+def outcome(label, seed, accuracies, every=100, error=None):
+    curve = [Point(every * i, 10 * i, i / 2, 1e6 * i, a) for i, a in enumerate(accuracies)]
+    return Outcome(label, seed, Path(label), {"oracle": False}, curve, Counter({0: 3, 2: 1}), error)
+
+
+COMPARISON = Comparison(
+    title="T & T", seeds=(0, 1), targets=(0.5, 0.9), entries={"a": {}, "b|c": {}, "d": {}}
+)
+OUTCOMES = [
+    outcome("a", 0, [0.1, 0.5, 0.9]),
+    outcome("a", 1, [0.1, 0.2, 0.6, 0.95]),
+    outcome("b|c", 0, [0.1, 0.2, 0.3, 0.4, 0.6]),
+    outcome("b|c", 1, [0.1, 0.2, 0.3, 0.55, 0.91]),
+    outcome("d", 0, [0.1], error="boom"),
+    outcome("d", 1, [0.1, 0.99]),
+]
+
+
+def test_the_table_by_hand():
+    table = tabulate(COMPARISON, OUTCOMES)
+    a, b, d = table["rows"]
+    assert a["targets"]["0.5"]["trips"] == {"mean": 150.0, "sd": pytest.approx(math.sqrt(5000))}
+    assert a["targets"]["0.5"]["steps"]["mean"] == 15
+    assert a["targets"]["0.5"]["time"]["mean"] == 0.75
+    assert a["targets"]["0.5"]["bytes"]["mean"] == 1.5e6
+    assert a["targets"]["0.9"]["reached"] == 2
+    assert b["targets"]["0.9"] == {"reached": 1, "trips": None, "steps": None, "time": None, "bytes": None}
+    assert b["budget"]["trips"] == 400
+    assert a["accuracy"]["mean"] == pytest.approx(0.925)
+    assert a["staleness"]["mean"] == 0.5
+    assert d == {"entry": "d", "failed": ["boom"]}
+    (trips, time_) = table["sentences"]["0.5"]
+    assert trips.startswith("a takes 0.41 times the client trips of b|c (95 % interval")
+    assert "could be chance" in trips
+    assert "virtual time" in time_
+    assert table["sentences"]["0.9"] == []
+
+
+def test_all_forms_have_every_entry():
+    table = tabulate(COMPARISON, OUTCOMES)
+    text = markdown(table)
+    assert "| a | 150 ± 71 | 1.00 | 0.8 ± 0.4 | 1.00 | 15 | 1.5 | 92.5 ± 3.5 | 0.5 |" in text
+    assert r"| b\|c | > 400 | 1 of 2 |" in text
+    assert "- d failed: boom" in text
+    rows = list(csv.DictReader(comma_separated(table).splitlines()))
+    assert [(row["entry"], row["target"]) for row in rows[:2]] == [("a", "0.5"), ("a", "0.9")]
+    assert float(rows[0]["trips_mean"]) == 150.0
+    assert rows[-1]["error"] == "boom"
+    assert r"150 $\pm$ 71" in latex(table)
+    assert latex(table).count(r"\begin{tabular}") == 2
+
+
+def test_the_paired_test_is_scipys_on_logarithms():
+    first, second = [10.0, 13.0, 9.0, 20.0], [14.0, 15.0, 16.0, 21.0]
+    found = paired(first, second)
+    expected = stats.ttest_rel([math.log(x) for x in first], [math.log(x) for x in second])
+    assert found.p == pytest.approx(expected.pvalue)
+    low, high = expected.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)))
+    assert paired([1.0], [2.0]) is None
+    assert paired([0.0, 1.0], [2.0, 1.0]) is None
+    assert paired([2.0, 4.0], [1.0, 2.0]).p == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("entries = {}", "entries: "),
+        ("seeds = []\n[entries.a]", "seeds: "),
+        ("seeds = [1, 1]\n[entries.a]", "the same seed twice"),
+        ('[entries."a b"]\n[entries."a-b"]', "would share a folder"),
+        ("target = 0.9\n[entries.a]", "did you mean 'targets'"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, text, said):
+    (tmp_path / "c.toml").write_text(text)
+    with pytest.raises(td.ConfigError, match=said):
+        load_comparison(tmp_path / "c.toml")
+
+
+FILE = """
+seeds = [0, 1]
+targets = [0.5]
+[base]
+stop = { trips = 600 }
+evaluation = { every_trips = 100 }
+[entries.FedBuff]
+[entries.FedAsync]
+algorithm = "fedasync"
+"""
+
+
+def test_killed_in_the_middle_and_started_again_gives_the_same_table(tmp_path):
+    (tmp_path / "c.toml").write_text(FILE)
+    command = [sys.executable, "-m", "tardigrad", "compare", str(tmp_path / "c.toml"), "--json", "--out"]
+    straight = subprocess.run([*command, tmp_path / "a"], capture_output=True, text=True, check=True)
+    process = subprocess.Popen([*command, tmp_path / "b"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while process.poll() is None and not list((tmp_path / "b").glob("*/summary.json")):
+        time.sleep(0.02)
+    assert process.poll() is None, "it was through before it could be killed"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    finished = {file: file.stat().st_mtime_ns for file in (tmp_path / "b").glob("*/summary.json")}
+    assert finished
+    deadline = time.monotonic() + 30
+    while True:  # the workers notice within a second or two that their parent is gone
+        again = subprocess.run([*command, tmp_path / "b"], capture_output=True, text=True)
+        if again.returncode == 0 or time.monotonic() > deadline:
+            break
+        assert "somebody else is running it" in again.stdout + again.stderr
+        time.sleep(0.5)
+    tables = [json.loads(done.stdout.strip().splitlines()[-1]) for done in (straight, again)]
+    for table in tables:
+        del table["folders"]
+    assert tables[0] == tables[1]
+    assert {file: file.stat().st_mtime_ns for file in finished} == finished
+    assert os.path.getsize(tmp_path / "b/comparison.png") > 1000  # noqa: PTH202
