@@ -200,6 +200,42 @@ def schema() -> None:
     print(json.dumps(Config.model_json_schema(), indent=2))
 
 
+@app.command(
+    epilog="Example: `tardigrad plan run.toml --grid buffer.size=1,10,100 --grid pace.concurrency=100,1000`"
+)
+def plan(
+    file: File,
+    grid: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=A,B,C", help="Try all of these values. Repeatable.")
+    ] = None,
+    trips: Annotated[int, typer.Option(min=1, help="Client trips to plan for each.")] = 100_000,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw it.")] = None,
+    settings: Settings = None,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+) -> None:
+    """Say what a setting would mean, without training: staleness, speed, bytes, who takes part, privacy."""
+    from rich.progress import track
+
+    from tardigrad.experiments.plan import forecasts
+    from tardigrad.experiments.plan_show import draw_forecasts, show_forecasts
+    from tardigrad.experiments.show import check_picture
+
+    look_in(data_dir)
+    if plot is not None:
+        check_picture(plot)
+    console = Console(stderr=as_json)
+    found = list(
+        track(forecasts(file, grid or (), trips, settings or ()), "planning", console=console, transient=True)
+    )
+    show_forecasts(found, console)
+    if plot is not None:
+        draw_forecasts(found, plot)
+        console.print(f"wrote {plot}", highlight=False, markup=False)
+    if as_json:
+        print(json.dumps([one.summary() for one in found]))
+
+
 @app.command(epilog="Example: `tardigrad compare experiments/demo.toml --out runs/demo`")
 def compare(
     file: File,

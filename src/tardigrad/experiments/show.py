@@ -110,11 +110,12 @@ def plot_run(directory: Path, file: Path) -> None:
             staleness.append(event["staleness"])
     if not curve:
         raise ConfigError(f"{directory}: no evaluation with an accuracy yet, so there is nothing to draw")
-    _check_picture(file)
+    check_picture(file)
     draw_run(Curve(directory.name, [curve]), staleness, file)
 
 
-def _check_picture(file: Path) -> None:
+def check_picture(file: Path) -> None:
+    """A ConfigError if no picture can be written there."""
     if file.suffix.lower() not in PICTURES:
         raise ConfigError(f"{file}: a picture's name ends in {', '.join(PICTURES)}")
     if not file.parent.is_dir():
