@@ -126,7 +126,13 @@ class Aggregator:
     def restore(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
         """Go on from `snapshot()`."""
         self.version = rest["version"]
-        self.state = dict(rest["numbers"]) | below("state/", tensors)
+        device, places = self.state["model"].device, dict(self.state)
+        stored = below("state/", tensors)
+        for name, value in stored.items():  # some of it may stay on the CPU: small matrices do
+            place = places.get(name)
+            stored[name] = value.to(place.device if isinstance(place, Tensor) else device)
+        self.state = dict(rest["numbers"]) | stored
+        tensors = {name: value.to(device) for name, value in tensors.items() if name[:5] != "state"}
         self._sums = below("sum/", tensors)
         self._members = [Member(*row) for row in rest["members"]]
         self._received = [

@@ -7,7 +7,7 @@ import tomllib
 import types
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tomli_w
 from pydantic import NonNegativeInt, ValidationError
@@ -30,13 +30,14 @@ from tardigrad.core.pace import (
     Scripted,
     Synchronous,
 )
-from tardigrad.core.setting import Setting
+from tardigrad.core.setting import Setting, by_name
 from tardigrad.data.sources import Digits, Source
 from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
 from tardigrad.learning.models import MLP, Model
 from tardigrad.privacy.settings import LocalPrivacy, Privacy
 from tardigrad.simulation.delay import Delay, HalfNormal, read_trace
+from tardigrad.simulation.device import Device
 from tardigrad.simulation.evaluation import Evaluation
 from tardigrad.simulation.stop import Stop
 
@@ -63,6 +64,8 @@ class Config(Setting):
     """How long a trip takes. `tardigrad list delays`"""
     privacy: Privacy | None = None
     """What is promised to the clients. Default: nothing. `tardigrad list privacy`"""
+    device: Annotated[Device, by_name] = Device()
+    """Where models and examples are: "cpu", or "cuda" (docs/gpu.md)."""
     stop: Stop = Stop(trips=2000)
     """When the run ends."""
     evaluation: Evaluation = Evaluation()

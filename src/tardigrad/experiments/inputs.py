@@ -66,4 +66,4 @@ def _data(federation: Federation) -> str:
 
 def _add(sha: hashlib._Hash, tensor: Tensor) -> None:
     sha.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-    sha.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)

@@ -74,7 +74,8 @@ def draw_forecasts(forecasts: list[Forecast], file: Path) -> None:
     for axis, (title, values), colour in zip(axes[0], panels, COLOURS):
         shown = [value or 0.0 for value in values]
         bars = axis.barh(places, shown, color=colour, height=0.7)
-        axis.bar_label(bars, [f"{value:,.3g}" for value in shown], padding=3, fontsize=8, color="0.25")
+        numbers = [f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in shown]
+        axis.bar_label(bars, numbers, padding=3, fontsize=8, color="0.25")
         if max(shown) > 30 * (min(shown) or 1.0):
             axis.set_xscale("symlog", linthresh=1.0)
         axis.margins(x=0.15)

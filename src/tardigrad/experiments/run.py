@@ -40,6 +40,7 @@ from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.privacy.statement import statement
 from tardigrad.simulation.delay import Durations
+from tardigrad.simulation.device import Device
 from tardigrad.simulation.draws import key
 from tardigrad.simulation.engine import Engine
 from tardigrad.simulation.evaluation import Evaluator
@@ -47,6 +48,7 @@ from tardigrad.simulation.executor import Executor, Inline
 from tardigrad.simulation.planner import Planner
 from tardigrad.simulation.processes import Processes
 from tardigrad.simulation.ray_executor import RayExecutor
+from tardigrad.simulation.together import Together
 
 
 class Observer(Protocol):
@@ -114,7 +116,8 @@ class Simulation:
             federation = replace(federation, clients=clients)
         self.config = config = config.resolved(len(clients))
         assert config.pace is not None
-        self.flat = FlatModule(module)
+        config.device.check_workers(workers)
+        self.flat = FlatModule(module).on(config.device.torch_device())
         opening = len(clients) if config.algorithm.opening else 0
         situation = _situation(config, clients)
         self.guarantee = _guarantee(config, situation)
@@ -133,6 +136,8 @@ class Simulation:
             self.executor = RayExecutor.from_workers(workers, trainer, clients)
         elif workers:
             self.executor = Processes(trainer, clients, workers)
+        elif config.device.clients_at_once > 1:
+            self.executor = Together(trainer, clients, config.device.clients_at_once)
         evaluator = Evaluator(self.flat, federation, config.evaluation, durations.factor, config.seed)
         self._federation = federation
         self.profile = trainer.profile
@@ -341,7 +346,7 @@ def _drive(
         bytes=engine.bytes,
         accuracy=engine.metrics.get("accuracy"),
         loss=engine.metrics.get("loss"),
-        model_sha256=hashlib.sha256(simulation.model.view(torch.uint8).numpy().data).hexdigest(),
+        model_sha256=hashlib.sha256(simulation.model.cpu().view(torch.uint8).numpy().data).hexdigest(),
         wall_seconds=round(before + seconds, 3),
         profile=_profile(simulation, seconds),
         trips_per_second=round((engine.trips - trips_before) / max(seconds, 1e-9), 1),
@@ -392,9 +397,9 @@ def _check_fit(flat: FlatModule, federation: Federation) -> None:
     flat.module.eval()
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
-            x = federation.transform.evaluate(x)
+            x = federation.transform.evaluate(x.to(flat.device))
             outputs = flat.module(flat.prepared(x))
-            federation.head.loss(outputs, labels[chosen])
+            federation.head.loss(outputs, labels[chosen].to(flat.device))
     except TardigradError:
         raise
     except Exception as error:
@@ -419,7 +424,8 @@ def _workers(config: Config) -> int:
     """A process for each core, unless there is only one core or one client at a time."""
     cores = len(os.sched_getaffinity(0))
     alone = isinstance(config.pace, Asynchronous) and config.pace.concurrency == 1
-    return 0 if cores == 1 or alone or config.evaluation.every_trips == 1 else cores
+    elsewhere = config.device != Device()
+    return 0 if cores == 1 or alone or elsewhere or config.evaluation.every_trips == 1 else cores
 
 
 def _guarantee(config: Config, situation: Situation) -> Guarantee | None:

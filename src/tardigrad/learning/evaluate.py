@@ -24,6 +24,7 @@ def evaluate(
 
     def outputs() -> Outputs:
         for x, y in zip(features.split(batch_size), labels.split(batch_size)):
+            x, y = x.to(flat.device), y.to(flat.device)
             yield flat.module(flat.prepared(transform.evaluate(x))), y
 
     flat.module.eval()

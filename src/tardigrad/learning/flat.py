@@ -40,7 +40,10 @@ class FlatModule:
         size = sum(p.numel() for _, p in parameters)
         self.vector = parameters[0][1].detach().new_empty(size)
         self.gradient = torch.zeros_like(self.vector)
-        self.values, self.slopes = self._views(self.vector), self._views(self.gradient)
+        self.device = self.vector.device
+        self.generators = _generators(self.device)
+        """Torch's own, that the module draws from by itself (dropout does)."""
+        self.values, self.slopes = self.views(self.vector), self.views(self.gradient)
         for (_, p), value, slope in zip(parameters, self.values, self.slopes):
             value.copy_(p.detach())
             p.data = value
@@ -50,6 +53,10 @@ class FlatModule:
             for part in module.modules()
             for name, buffer in part.named_buffers(recurse=False)
         ]
+
+    def on(self, device: torch.device) -> FlatModule:
+        """The same module on a device; this one is not to be used any more."""
+        return self if device == self.device else FlatModule(self.module.to(device))
 
     def reset_buffers(self) -> None:
         """Put the module's buffers back to what they were at first. They are not part of the model, so what
@@ -63,7 +70,8 @@ class FlatModule:
             return features.contiguous(memory_format=torch.channels_last)
         return features
 
-    def _views(self, vector: Tensor) -> list[Tensor]:
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """The parts of a flat vector that are the module's parameters, in the order of `names`."""
         parts = vector.split([shape.numel() for shape in self.shapes])
         return [self._view(part, shape) for part, shape in zip(parts, self.shapes)]
 
@@ -74,11 +82,18 @@ class FlatModule:
         return part.view(shape)
 
     def state_dict(self, vector: Tensor) -> dict[str, Tensor]:
-        """`vector` under the module's own names: what `load_state_dict` takes."""
+        """`vector` under the module's own names, on the CPU: what `load_state_dict` takes."""
         self.reset_buffers()
-        state = {name: value.detach().clone() for name, value in self.module.state_dict().items()}
-        values = dict(zip(map(id, self._parameters), self._views(vector)))
+        state = {name: value.detach().clone().cpu() for name, value in self.module.state_dict().items()}
+        values = dict(zip(map(id, self._parameters), self.views(vector)))
         for name, parameter in self.module.named_parameters(remove_duplicate=False):  # tied ones too
             if id(parameter) in values:
-                state[name] = values[id(parameter)].clone(memory_format=torch.contiguous_format)
+                state[name] = values[id(parameter)].clone(memory_format=torch.contiguous_format).cpu()
         return state
+
+
+def _generators(device: torch.device) -> list[torch.Generator]:
+    if device.type == "cpu":
+        return [torch.default_generator]
+    generators: tuple[torch.Generator, ...] = torch.get_device_module(device).default_generators
+    return [torch.default_generator, generators[device.index or 0]]

@@ -23,6 +23,15 @@ TRACE_AFTER = 2000
 
 Shape = tuple[torch.Size, torch.dtype, torch.Size, torch.dtype]
 Graph = Callable[..., tuple[Tensor, ...]]
+Loss = float | Tensor
+"""A number on the CPU. On another device a tensor, for to read a number is to wait for the device."""
+
+
+def numbers(losses: list[Loss]) -> list[float]:
+    """All of them, with one wait."""
+    if isinstance(losses[0], Tensor):
+        return torch.stack(losses).tolist()  # type: ignore[arg-type]
+    return losses  # type: ignore[return-value]
 
 
 class Gradient:
@@ -30,6 +39,7 @@ class Gradient:
 
     def __init__(self, flat: FlatModule, head: Head, trace: bool = True) -> None:
         self._flat, self._head = flat, head
+        self._read: Callable[[Tensor], Loss] = Tensor.item if flat.device.type == "cpu" else Tensor.detach
         # where convolutions do the work there is nothing to save (measured: 0.95 to 1.05), and recurrent
         # layers take a long time to trace, to other bits
         untraced = (nn.modules.conv._ConvNd, nn.RNNBase)
@@ -37,7 +47,7 @@ class Gradient:
         self._seen: Counter[Shape] = Counter()
         self._graphs: dict[Shape, Graph | None] = {}
 
-    def __call__(self, features: Tensor, labels: Tensor) -> float:
+    def __call__(self, features: Tensor, labels: Tensor) -> Loss:
         """The loss; the gradient is in `flat.gradient` afterwards."""
         if self._trace:
             shape = (features.shape, features.dtype, labels.shape, labels.dtype)
@@ -46,18 +56,18 @@ class Gradient:
                 with torch.inference_mode():
                     loss, *slopes = graph(features, labels, *self._flat.values)
                     torch._foreach_copy_(self._flat.slopes, slopes)
-                return loss.item()
+                return self._read(loss)
             if shape not in self._graphs:
                 self._seen[shape] += 1
                 if self._seen[shape] == TRACE_AFTER:
                     self._graphs[shape] = self._traced(features, labels)
         return self._eager(features, labels)
 
-    def _eager(self, features: Tensor, labels: Tensor) -> float:
+    def _eager(self, features: Tensor, labels: Tensor) -> Loss:
         self._flat.gradient.zero_()
         loss = self._head.loss(self._flat.module(features), labels)
         loss.backward()
-        return loss.item()
+        return self._read(loss)
 
     def _traced(self, features: Tensor, labels: Tensor) -> Graph | None:
         """A graph for this shape, or nothing if the module cannot be traced to the same bits."""
@@ -72,12 +82,12 @@ class Gradient:
             slopes, value = torch.func.grad_and_value(loss)(values)
             return value, *slopes
 
-        before = torch.get_rng_state()
+        before = [generator.get_state() for generator in flat.generators]
         buffers = [(buffer, buffer.clone()) for buffer in flat.module.buffers()]
         try:
             expected_loss = self._eager(features, labels)
             expected = [slope.clone() for slope in flat.slopes]
-            if not torch.equal(before, torch.get_rng_state()):
+            if not all(torch.equal(g.get_state(), was) for g, was in zip(flat.generators, before)):
                 return None  # it draws random numbers: leave it alone
             if not all(torch.equal(buffer, was) for buffer, was in buffers):
                 return None  # it keeps something from one minibatch to the next
@@ -87,9 +97,10 @@ class Gradient:
         except Exception:  # whatever a user's module does that tracing cannot follow
             return None
         finally:
-            torch.set_rng_state(before)
+            for generator, was in zip(flat.generators, before):
+                generator.set_state(was)
             with torch.no_grad():
                 for buffer, was in buffers:
                     buffer.copy_(was)
-        same = loss.item() == expected_loss and all(torch.equal(a, b) for a, b in zip(slopes, expected))
+        same = self._read(loss) == expected_loss and all(torch.equal(a, b) for a, b in zip(slopes, expected))
         return graph if same else None

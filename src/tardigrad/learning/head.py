@@ -84,8 +84,8 @@ class MultiLabel(Head):
         for logits, truth in outputs:
             loss += truth.numel() * float(self.loss(logits, truth))
             right += int(((logits > 0) == (truth > 0)).sum())
-            scores.append(logits.detach().numpy())
-            labels.append(truth.numpy() > 0)
+            scores.append(logits.detach().cpu().numpy())
+            labels.append(truth.cpu().numpy() > 0)
         every_score, every_label = np.concatenate(scores), np.concatenate(labels)
         precisions = [
             average_precision(score, label)

@@ -9,18 +9,27 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
-from tardigrad.algorithms.algorithm import Algorithm
+from tardigrad.algorithms.algorithm import Algorithm, Rule
 from tardigrad.core.setting import Setting
 from tardigrad.core.upload import Task, Upload, Vectors
 from tardigrad.errors import RunError
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.gradient import Gradient
+from tardigrad.learning.gradient import Gradient, Loss, numbers
 from tardigrad.learning.head import Head
+from tardigrad.learning.profile import Profile
 from tardigrad.learning.schedule import ConstantRate, Schedule
 from tardigrad.learning.transform import Transform
 
+CPU = torch.device("cpu")
+
 Examples = tuple[Tensor, Tensor, Tensor | None]
 """Features and labels, first dimension the example, and which of them are the client's (nothing: all)."""
+
+
+def number(examples: Examples) -> int:
+    """How many there are."""
+    _, labels, index = examples
+    return len(labels) if index is None else len(index)
 
 
 class Local(Setting):
@@ -54,11 +63,14 @@ class Local(Setting):
             return self.steps
         return (self.epochs or 1) * math.ceil(examples / self.batch_size)
 
-    def minibatches(self, examples: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Indices of each minibatch: every pass in a new random order."""
+    def minibatches(
+        self, examples: int, generator: torch.Generator, device: torch.device = CPU
+    ) -> Iterator[Tensor]:
+        """Indices of each minibatch: every pass in a new random order, drawn on the CPU."""
         left = self.steps_for(examples)
         while left > 0:
-            for batch in torch.randperm(examples, generator=generator).split(self.batch_size)[:left]:
+            order = torch.randperm(examples, generator=generator).to(device)
+            for batch in order.split(self.batch_size)[:left]:
                 yield batch
                 left -= 1
 
@@ -80,6 +92,8 @@ class Trainer:
         self.local = local
         self.transform = transform or Transform()
         self._gradient = Gradient(flat, head)
+        self.profile = Profile()
+        self._elsewhere = flat.device != CPU
 
     def train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
         """Run one trip. Returns what to upload, and what the client would remember if it counts.
@@ -88,46 +102,77 @@ class Trainer:
         Python's global generator, or counts its calls, breaks that.)
         """
         # dropout and the like draw from torch's own generator: lend it the trip's seed
-        generator = torch.default_generator
-        before = generator.get_state()
-        generator.manual_seed(seed ^ 1)
+        generators = self.flat.generators
+        before = [generator.get_state() for generator in generators]
+        for generator in generators:
+            generator.manual_seed(seed ^ 1)
         try:
             return self._train(task, memory, examples, seed)
         finally:
-            generator.set_state(before)
+            for generator, state in zip(generators, before):
+                generator.set_state(state)
 
     def _train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
-        local, prepare, prepared = self.local, self.transform.train, self.flat.prepared
-        x, gradient = self.flat.vector, self.flat.gradient
-        features, labels, index = examples
-        count = len(labels) if index is None else len(index)
-        generator = torch.Generator().manual_seed(seed)
-        rule = self.algorithm.rule(task, memory, local.lr * local.schedule.factor(task.version))
+        local, x, gradient = self.local, self.flat.vector, self.flat.gradient
+        rule = self.rule(task, memory)
         if not self.flat.module.training:
             self.flat.module.train()
         with torch.no_grad():
             x.copy_(rule.start)
             self.flat.reset_buffers()
-        steps, path, total_loss = 0, 0.0, 0.0
-        for batch in local.minibatches(count, generator):
-            chosen = batch if index is None else index[batch]
-            batch_features = prepare(features.index_select(0, chosen), generator)
-            loss = self._gradient(prepared(batch_features), labels[chosen])
+        path = 0.0
+        losses: list[Loss] = []
+        for features, labels in self.minibatches(examples, seed):
+            losses.append(self._gradient(features, labels))
             with torch.no_grad():
                 if local.weight_decay:
                     gradient.add_(x, alpha=local.weight_decay)
                 lr = rule.lr
                 if local.lr_normalisation:
-                    lr *= len(batch) / local.batch_size
+                    lr *= len(labels) / local.batch_size
                 x.sub_(rule.direction(gradient, x), alpha=lr)
-            steps += 1
             path += lr
-            total_loss += loss
-        if not math.isfinite(total_loss):
+        mean = self.mean_loss(task, numbers(losses))
+        with torch.no_grad():
+            vectors = rule.finish(x, len(losses), path)
+        return Upload(vectors, number(examples), len(losses), mean), rule.memory
+
+    def rule(self, task: Task, memory: Vectors) -> Rule:
+        """The client's half of the algorithm, for one trip."""
+        return self.algorithm.rule(task, memory, self.local.lr * self.local.schedule.factor(task.version))
+
+    def minibatches(self, examples: Examples, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """A trip's minibatches as the module takes them, on its device.
+
+        What is random about them is drawn on the CPU, so that it is the same on every device.
+        """
+        prepare, prepared, data = self.transform.train, self.flat.prepared, self.profile.part("data")
+        generator = torch.Generator().manual_seed(seed)
+        if self._elsewhere:
+            with data:
+                examples = self._moved(examples)
+        features, labels, index = examples
+        for batch in self.local.minibatches(number(examples), generator, self.flat.device):
+            with data:
+                chosen = batch if index is None else index[batch]
+                minibatch = prepared(prepare(features.index_select(0, chosen), generator)), labels[chosen]
+            yield minibatch
+
+    def _moved(self, examples: Examples) -> Examples:
+        """A client's own examples, on the module's device."""
+        features, labels, index = examples
+        if index is not None:
+            features, labels = features[index], labels[index]
+        return features.to(self.flat.device), labels.to(self.flat.device), None
+
+    def mean_loss(self, task: Task, losses: list[float]) -> float:
+        """Of all minibatches of a trip; a RunError if it is not finite."""
+        total = 0.0
+        for loss in losses:
+            total += loss
+        if not math.isfinite(total):
             raise RunError(
                 f"trip {task.trip} of client {task.client}: the training loss is not finite; "
-                f"lower local.lr (now {local.lr:g}) or the algorithm's learning rate"
+                f"lower local.lr (now {self.local.lr:g}) or the algorithm's learning rate"
             )
-        with torch.no_grad():
-            vectors = rule.finish(x, steps, path)
-        return Upload(vectors, count, steps, total_loss / steps), rule.memory
+        return total / len(losses)

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tardigrad.algorithms.aggregator import Aggregator
@@ -297,17 +298,18 @@ class Engine:
         ours, theirs = self._aggregator.state["model"].shape, tensors["state/model"].shape
         if ours != theirs:
             raise RunError(f"the snapshot is of a model with {theirs.numel()} parameters, not {ours.numel()}")
+        device = self._aggregator.state["model"].device
         self._aggregator.restore(tensors, document["aggregator"])
         self._planner.restore(document["planner"])
         for version in self._broadcasts:
             self._executor.withdraw(version)
         self._broadcasts = {
             version: self._executor.publish(version, vectors)
-            for version, vectors in _grouped("broadcast/", tensors).items()
+            for version, vectors in _grouped("broadcast/", tensors, device).items()
         }
         self._in_buffer = document["in_buffer"]
         self._using = Counter(self._in_buffer)
-        self._memories = _grouped("memory/", tensors)
+        self._memories = _grouped("memory/", tensors, device)
         self._losses = document["losses"]
         self.time, self.trips, self.given_up = document["time"], document["trips"], document["given_up"]
         self.bytes, self._upload_bytes = document["bytes"], document["upload_bytes"]
@@ -358,10 +360,10 @@ def _planned(row: list[Any]) -> Planned:
     return item
 
 
-def _grouped(prefix: str, tensors: dict[str, Tensor]) -> dict[int, Vectors]:
+def _grouped(prefix: str, tensors: dict[str, Tensor], device: torch.device) -> dict[int, Vectors]:
     groups: dict[int, Vectors] = {}
     for path, tensor in tensors.items():
         if path.startswith(prefix):
             number, name = path.removeprefix(prefix).split("/", 1)
-            groups.setdefault(int(number), {})[name] = tensor
+            groups.setdefault(int(number), {})[name] = tensor.to(device)
     return groups

@@ -83,7 +83,9 @@ class RayExecutor:
         except ImportError:
             raise ConfigError("--workers ray needs Ray: pip install 'tardigrad[ray]'") from None
         if trainer.flat.vector.device.type != "cpu":
-            raise ConfigError("--workers ray trains on CPUs; set device = 'cpu', or run with --workers 0")
+            raise ConfigError(
+                "--workers ray trains on CPUs; set device.kind = 'cpu', or run with --workers 0"
+            )
         self.profile = Profile()
         """What the workers do, all together."""
         self._ours = trainer.profile

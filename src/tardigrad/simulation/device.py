@@ -1,0 +1,53 @@
+"""The device that trains: the CPU, or a GPU."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from pydantic import PositiveInt, field_validator
+
+from tardigrad.core.setting import Setting
+from tardigrad.errors import ConfigError
+
+
+class Device(Setting):
+    """Where models and examples are. Part of a run's config, for other devices round in another way.
+
+    >>> Device().torch_device()
+    device(type='cpu')
+    """
+
+    kind: str = "cpu"
+    """cpu, or cuda for the first GPU, cuda:1 for the second."""
+    clients_at_once: PositiveInt = 1
+    """How many trips are trained in one go, if their minibatches have the same sizes. More than 1 is for
+    GPUs: the numbers agree with those of 1 to rounding, and a CPU gains nothing by it."""
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, kind: str) -> str:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", kind):
+            raise ValueError("must be cpu, cuda, or cuda:1 and so on")
+        return kind
+
+    def torch_device(self) -> torch.device:
+        """The device, or a ConfigError that says which there are."""
+        if self.kind == "cpu":  # a GPU is not even looked for: workers are forked
+            return torch.device("cpu")
+        there = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+        if self.kind not in (*there, *(["cuda"] if there else [])):
+            raise ConfigError(
+                f"device.kind: there is no {self.kind} here that torch {torch.__version__} can use; "
+                f"there is {', '.join(['cpu', *there])}"
+            )
+        return torch.device(self.kind)
+
+    def check_workers(self, workers: int | str) -> None:
+        """Processes train on the CPU, one trip at a time: a ConfigError where the device is to do it."""
+        if workers and self != Device():
+            raise ConfigError(
+                f"workers: {workers} processes would train on the CPU, one trip at a time each, which does "
+                f"not go with device = {{kind = {self.kind!r}, clients_at_once = {self.clients_at_once}}}; "
+                "give 0 or 'auto'"
+            )

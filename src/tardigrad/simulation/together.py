@@ -1,0 +1,146 @@
+"""Several trips in one go: their models are the rows of one matrix, and one operation moves all of them.
+
+A GPU is not busy with one small model; with many of them it is. The result agrees with `Inline` to rounding,
+not bit for bit, for a batched product adds up in another order. So it also depends, to rounding, on which
+trips were ready together, which a resumed run does not repeat.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+
+from tardigrad.algorithms.algorithm import Rule
+from tardigrad.core.upload import Upload, Vectors
+from tardigrad.data.clients import Clients
+from tardigrad.errors import RunError
+from tardigrad.learning.local import Trainer
+from tardigrad.simulation.executor import Inline, Job
+
+Result = tuple[Upload, Vectors]
+
+
+class Together(Inline):
+    """Trains up to `at_once` trips in one go, if their minibatches have the same sizes.
+
+    Trips that are alone with theirs are trained as by `Inline`, and so are all trips of a module that cannot
+    be vectorised: one that draws random numbers, keeps something from one minibatch to the next, or branches.
+    """
+
+    def __init__(self, trainer: Trainer, clients: Clients, at_once: int) -> None:
+        super().__init__(trainer, clients)
+        self.ahead = 4 * at_once  # so that enough of the same sizes are among them
+        self._at_once = at_once
+        self._sizes: dict[int, tuple[int, ...]] = {}
+        self._results: dict[int, Result | RunError] = {}
+        self._gradients = vmap(grad_and_value(self._loss))
+        self.vectorised = True
+        """Whether the module can be, as far as is known."""
+
+    def result(self, trip: int) -> Result:
+        if trip not in self._results and self.vectorised:
+            group = self._group(trip)
+            if len(group) > 1:
+                with self._trainer.profile.part("training"):
+                    self._train(group)
+        if trip not in self._results:
+            return super().result(trip)
+        del self._jobs[trip]
+        result = self._results.pop(trip)
+        if isinstance(result, RunError):
+            raise result
+        return result
+
+    def close(self) -> None:
+        super().close()
+        self._results.clear()
+
+    def _group(self, trip: int) -> list[Job]:
+        """This trip and the next ones whose minibatches have the same sizes."""
+        first = self._jobs[trip]
+        sizes = self._sizes_of(first)
+        waiting = (job for other, job in self._jobs.items() if other != trip and other not in self._results)
+        alike = sorted(
+            (job for job in waiting if self._sizes_of(job) == sizes),
+            key=lambda job: (job.time, job.task.trip),
+        )
+        return [first, *alike[: self._at_once - 1]]
+
+    def _sizes_of(self, job: Job) -> tuple[int, ...]:
+        count = self._clients.examples(job.client)
+        if count not in self._sizes:
+            batches = self._trainer.local.minibatches(count, torch.Generator())
+            self._sizes[count] = tuple(len(batch) for batch in batches)
+        return self._sizes[count]
+
+    def _train(self, jobs: list[Job]) -> None:
+        """Have the results of these jobs, unless the module cannot be vectorised."""
+        rules = [self._trainer.rule(job.task, job.memory) for job in jobs]
+        try:
+            rows, losses, paths = self._trained(jobs, rules)
+        except torch.OutOfMemoryError:
+            raise RunError(
+                f"device.clients_at_once: {len(jobs)} trips at once do not fit into the device's memory; "
+                "give fewer"
+            ) from None
+        except Exception as error:  # whatever a user's module does that cannot be vectorised
+            self.vectorised = False
+            warnings.warn(
+                "device.clients_at_once: this model cannot be vectorised, so that its trips are trained one "
+                f"by one ({type(error).__name__}: {str(error).strip().splitlines()[0]})",
+                stacklevel=2,
+            )
+            return
+        for job, rule, row, own, path in zip(jobs, rules, rows, losses, paths):
+            result: Result | RunError
+            try:
+                mean = self._trainer.mean_loss(job.task, own)
+            except RunError as error:  # to be raised when the engine comes to this trip
+                result = error
+            else:
+                with torch.no_grad():
+                    vectors = rule.finish(row, len(own), path)
+                examples = self._clients.examples(job.client)
+                result = Upload(vectors, examples, len(own), mean), rule.memory
+            self._results[job.task.trip] = result
+
+    def _trained(self, jobs: list[Job], rules: list[Rule]) -> tuple[Tensor, list[list[float]], list[float]]:
+        """All the models at the end of their trips, and for each the losses and the sum of its rates."""
+        trainer, local = self._trainer, self._trainer.local
+        plain = all(type(rule).direction is Rule.direction for rule in rules)
+        with trainer.profile.part("data"):
+            examples = [self._clients.indexed(job.client) for job in jobs]
+        trips = [trainer.minibatches(own, job.seed) for own, job in zip(examples, jobs)]
+        losses, paths = [], [0.0] * len(jobs)
+        trainer.flat.module.train()
+        with torch.no_grad():
+            trainer.flat.reset_buffers()
+            rows = torch.stack([rule.start for rule in rules])
+            for minibatches in zip(*trips):
+                features, labels = (torch.stack(parts) for parts in zip(*minibatches))
+                gradients, loss = self._gradients(rows, features, labels)
+                losses.append(loss)
+                if local.weight_decay:
+                    gradients.add_(rows, alpha=local.weight_decay)
+                share = labels.shape[1] / local.batch_size if local.lr_normalisation else 1.0
+                rates = [rule.lr * share for rule in rules]
+                paths = [path + rate for path, rate in zip(paths, rates)]
+                if plain and len(set(rates)) == 1:
+                    rows.sub_(gradients, alpha=rates[0])
+                else:
+                    for rule, gradient, x, rate in zip(rules, gradients, rows, rates):
+                        x.sub_(rule.direction(gradient, x), alpha=rate)
+        return rows, torch.stack(losses).T.tolist(), paths
+
+    def _loss(self, row: Tensor, features: Tensor, labels: Tensor) -> Tensor:
+        """Of one row of all, on its own minibatch."""
+        flat = self._trainer.flat
+        buffers = dict(flat.module.named_buffers())
+        tensors = dict(zip(flat.names, flat.views(row))) | buffers
+        outputs = functional_call(flat.module, tensors, (features,))
+        if any(tensors[name] is not buffer for name, buffer in buffers.items()):
+            raise ValueError("it replaces one of its buffers")
+        return self._trainer.head.loss(outputs, labels)

@@ -1,0 +1,555 @@
+"""Training on Ray: the same bits as in one process, whatever happens to a worker."""
+
+import contextlib
+import inspect
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import tardigrad as td
+from tardigrad.algorithms.algorithm import Rule
+from tardigrad.algorithms.registry import BUILT_IN
+from tardigrad.core.upload import Task
+from tardigrad.data.clients import Given
+from tardigrad.experiments import run as experiments
+from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.head import MultiClass
+from tardigrad.learning.local import Trainer
+from tardigrad.simulation import ray_executor, ray_session
+from tardigrad.simulation.ray_actor import Actor
+from tardigrad.simulation.ray_executor import RayExecutor, _Worker
+from tardigrad.simulation.ray_kit import kit_size, pack, pack_kit, unpack, unpack_kit
+from tardigrad.simulation.ray_session import RaySession
+
+try:
+    import ray
+except ImportError:
+    ray = None
+
+needs_ray = pytest.mark.skipif(ray is None, reason="Ray is not installed: pip install 'tardigrad[ray]'")
+
+SETTINGS = {
+    "pace": td.Asynchronous(concurrency=40),
+    "local": td.Local(batch_size=8, lr=0.1),
+    "stop": td.Stop(trips=300),
+    "evaluation": td.Evaluation(every_steps=20),
+}
+
+
+@contextlib.contextmanager
+def at_most(seconds):
+    """A Ray that is stuck must not hold up everything else."""
+
+    def give_up(*_):
+        raise TimeoutError(f"not done in {seconds} seconds")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def bounded():
+    with at_most(120):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def token():
+    """A token for Ray that all processes of these tests know, and nobody's home."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        yield
+
+
+@pytest.fixture(scope="module")
+def local_ray(token):
+    """One local Ray for all tests."""
+    with at_most(120):
+        session = RaySession(None, cpus=2, store=200 << 20)
+    yield session
+    with at_most(60):
+        session.close()
+
+
+@pytest.fixture(scope="module")
+def actors(local_ray):
+    """Two workers that have started, for run after run; they leave the CPUs to others."""
+    started = [ray.remote(Actor).options(num_cpus=0).remote() for _ in range(2)]
+    yield started
+    for actor in started:
+        ray.kill(actor)
+
+
+@pytest.fixture
+def warm_ray(monkeypatch, actors):
+    """Workers that have started before: it saves some seconds for each test."""
+    idle = []
+
+    class Warm(RayExecutor):
+        def _start(self):
+            actor = idle.pop()
+            return _Worker(actor, [actor.greet.remote(), actor.build.remote(self._kit)])
+
+        def close(self):
+            self._workers = []
+            idle[:] = actors
+            super().close()
+
+    idle[:] = actors
+    monkeypatch.setattr(experiments, "RayExecutor", Warm)
+
+
+@pytest.fixture(scope="module")
+def inline():
+    return td.run(**SETTINGS)
+
+
+def harm(how, when=150):
+    """Run with two workers, do something to them in the middle; the simulation and who was harmed."""
+    simulation = experiments.build(td.Config(**SETTINGS), workers="ray:2")
+    harmed = []
+    try:
+        for _ in simulation.engine.run():
+            if simulation.engine.trips == when and not harmed:
+                wait_for(lambda: all(worker.started for worker in heard(simulation.executor)))
+                harmed += how(simulation.executor._workers)
+    finally:
+        workers = simulation.executor._workers
+        simulation.executor.close()
+    assert harmed
+    assert not [worker for worker in harmed if worker in workers], "they were not replaced"
+    return simulation
+
+
+def heard(executor):
+    """Its workers, after what they had to say was heard."""
+    executor._listen()
+    return executor._workers
+
+
+def kill(workers):
+    for worker in workers:
+        os.kill(worker.greeting.process, signal.SIGKILL)
+    return list(workers)
+
+
+def stop(workers):
+    os.kill(workers[0].greeting.process, signal.SIGSTOP)
+    return workers[:1]
+
+
+def same(simulation, result):
+    return torch.equal(simulation.model, torch.cat([v.reshape(-1) for v in result.model.values()]))
+
+
+def wait_for(what, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+# -- the same bits ---------------------------------------------------------------------------------
+
+
+@needs_ray
+@pytest.mark.parametrize("algorithm", BUILT_IN, ids=lambda algorithm: algorithm.__name__)
+def test_every_algorithm_has_the_bits_of_one_process(warm_ray, algorithm):
+    settings = {
+        "algorithm": algorithm(),
+        "local": td.Local(batch_size=8, lr=0.02),
+        "stop": td.Stop(trips=150),
+        "evaluation": td.Evaluation(every_trips=150),
+        "delay": td.HalfNormal(give_up=0.02),
+    }
+    if algorithm is td.SGD:
+        settings |= {"data": td.Digits(partition=td.Central()), "local": td.Local(batch_size=8, steps=3)}
+    assert td.run(workers="ray:2", **settings).model_sha256 == td.run(**settings).model_sha256
+
+
+class Stopping:
+    """Asks to stop after some events."""
+
+    def begin(self, config, history):
+        self.left = 150
+
+    def see(self, events):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+    def end(self):
+        pass
+
+
+@needs_ray
+def test_own_clients_dropout_and_versions_in_the_object_store(warm_ray, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(20, 1024), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(1024, 3)
+    )
+    clients = {f"client {i}": (torch.randn(16, 20), torch.randint(3, (16,))) for i in range(60)}
+    given = {"model": model, "clients": clients, "test": clients["client 0"], **SETTINGS}
+    seen = []
+    publish = RayExecutor.publish
+    monkeypatch.setattr(
+        RayExecutor, "publish", lambda self, *a: (publish(self, *a), seen.extend(self._versions.values()))[0]
+    )
+    expected = td.run(**given)
+    with pytest.raises(KeyboardInterrupt):  # stopped in one process, resumed on Ray
+        td.run(out=tmp_path / "run", observers=(Stopping(),), **given)
+    resumed = td.run(workers="ray:2", out=tmp_path / "run", resume=True, **given)
+    assert resumed.model_sha256 == expected.model_sha256
+    assert resumed.history == expected.history
+    assert seen
+    assert all(isinstance(version, ray.ObjectRef) for version in seen)
+
+
+@needs_ray
+def test_stopped_on_ray_and_resumed_in_one_process(warm_ray, tmp_path, inline):
+    with pytest.raises(KeyboardInterrupt):
+        td.run(workers="ray:2", out=tmp_path / "run", observers=(Stopping(),), **SETTINGS)
+    assert td.run(out=tmp_path / "run", resume=True, **SETTINGS).model_sha256 == inline.model_sha256
+
+
+# -- what can happen to a worker -------------------------------------------------------------------
+
+
+@needs_ray
+def test_workers_that_are_killed_are_replaced(local_ray, inline):
+    assert same(harm(kill), inline)
+    wait_for(lambda: ray.available_resources().get("CPU") == 2)  # nobody is left on the cluster
+
+
+@needs_ray
+def test_a_worker_that_hangs_is_replaced(local_ray, inline, monkeypatch):
+    monkeypatch.setattr(ray_executor, "SILENCE_SECONDS", 1.0)
+    assert same(harm(stop), inline)
+
+
+class Slow(torch.nn.Module):
+    """Computes for some seconds when it is trained for the first time."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 10)
+        self.slept = False
+
+    def forward(self, x):
+        end = time.monotonic() + 4.0
+        while self.training and not self.slept and time.monotonic() < end:
+            pass
+        self.slept = self.slept or self.training
+        return self.layer(x.flatten(1))
+
+
+@needs_ray
+def test_a_worker_that_computes_for_long_is_left_alone(warm_ray, monkeypatch):
+    monkeypatch.setattr(ray_executor, "SILENCE_SECONDS", 1.0)
+    asked = []
+    hangs = RayExecutor._hangs
+    monkeypatch.setattr(RayExecutor, "_hangs", lambda *a: asked.append(hangs(*a)) or asked[-1])
+    td.run(model=Slow(), workers="ray:1", **SETTINGS | {"stop": td.Stop(trips=20)})
+    assert asked
+    assert not any(asked)
+
+
+class Deadly(torch.nn.Module):
+    """Kills the process that trains it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 10)
+
+    def forward(self, x):
+        if self.training:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.layer(x.flatten(1))
+
+
+@needs_ray
+def test_a_model_that_kills_every_worker_is_given_up_with_a_sentence(local_ray, monkeypatch):
+    monkeypatch.setattr(ray_executor, "TRIES", 2)
+    with pytest.raises(td.RunError, match=r"a worker died 2 times with trip \d+ of client \d+ in hand \("):
+        td.run(model=Deadly(), workers="ray:1", **SETTINGS)
+
+
+class Wrong(Deadly):
+    """Raises something of its own."""
+
+    def forward(self, x):
+        if self.training:
+            raise LookupError("no such layer")
+        return self.layer(x.flatten(1))
+
+
+@needs_ray
+def test_an_error_on_a_worker_is_told_as_if_it_had_happened_here(warm_ray):
+    diverging = SETTINGS | {"local": td.Local(lr=1e30)}
+    said = []
+    for workers in (0, "ray:1"):
+        with pytest.raises(td.RunError) as error:
+            td.run(workers=workers, **diverging)
+        said.append(str(error.value))
+    assert said[0] == said[1]
+    with pytest.raises(td.RunError, match=r"trip \d+ of client \d+: LookupError: no such layer"):
+        td.run(model=Wrong(), workers="ray:1", **SETTINGS)
+
+
+@needs_ray
+def test_a_worker_on_another_platform_is_refused(warm_ray, monkeypatch):
+    monkeypatch.setattr(ray_executor, "platform", lambda: "torch 1.0 with an abacus")
+    with pytest.raises(
+        td.RunError, match=r"a Ray worker runs on torch .*, and this process on torch 1.0 with"
+    ):
+        td.run(workers="ray:1", **SETTINGS)
+
+
+@needs_ray
+def test_a_cluster_where_no_cpu_is_free(local_ray, monkeypatch):
+    monkeypatch.setattr(ray_executor, "START_SECONDS", 1.0)
+    other = ray.remote(Actor).options(num_cpus=2).remote()
+    ray.get(other.greet.remote())
+    try:
+        with pytest.raises(
+            td.RunError, match=r"no Ray worker has started in 1 seconds; .* 2 CPUs, 0 of them"
+        ):
+            td.run(workers="ray:1", **SETTINGS)
+    finally:
+        ray.kill(other)
+
+
+@needs_ray
+def test_a_cluster_without_cpus(local_ray, monkeypatch):
+    monkeypatch.setattr(RaySession, "cpus", 0)
+    with pytest.raises(td.ConfigError, match="the cluster offers no CPUs; start its nodes with --num-cpus"):
+        td.run(workers="ray:1", **SETTINGS)
+
+
+# -- clusters --------------------------------------------------------------------------------------
+
+OWN = """
+import sys
+import torch
+import tardigrad as td
+from pydantic import PositiveFloat
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(64, 10)
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+class Mine(td.FedBuff):
+    factor: PositiveFloat = 2.0
+    def rule(self, task, memory, lr):
+        return super().rule(task, memory, lr * self.factor)
+
+class Watch:
+    def begin(self, config, history): pass
+    def end(self): pass
+    def see(self, events):
+        if any(event["event"] == "step" and event["version"] == 5 for event in events):
+            print("running", flush=True)
+
+for workers in (sys.argv[1], 0):
+    own = {"model": Net(), "algorithm": Mine()}
+    result = td.run(stop=td.Stop(trips=int(sys.argv[2])), workers=workers, observers=(Watch(),), **own)
+    print(result.model_sha256)
+"""
+
+
+@needs_ray
+def test_a_cluster_is_joined_and_left_by_a_program_with_its_own_model_and_algorithm(local_ray, tmp_path):
+    script = tmp_path / "own.py"
+    script.write_text(OWN)
+    address = ray.get_runtime_context().gcs_address
+    done = subprocess.run(
+        [sys.executable, str(script), f"ray:{address}", "40"],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    here, there = done.stdout.split()
+    assert here == there
+    wait_for(lambda: ray.available_resources().get("CPU") == 2)  # it goes on, and nobody is left on it
+
+
+@needs_ray
+def test_after_an_interrupt_nothing_of_a_ray_of_ones_own_is_left(tmp_path):
+    script = tmp_path / "own.py"
+    script.write_text(OWN)
+    temporary = Path(tempfile.mkdtemp(prefix="ours"))  # a short path: Ray has sockets in there
+    process = subprocess.Popen(
+        [sys.executable, str(script), "ray:1", "1000000000"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        start_new_session=True, env=os.environ | {"TMPDIR": str(temporary)},
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline() == "running\n"
+        assert len(session_of(process.pid)) >= 4  # itself, its worker, and what Ray itself needs
+        assert list(temporary.glob("tardigrad-ray-*/session_*"))
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        process.communicate(timeout=60)
+        wait_for(lambda: not session_of(process.pid))
+        assert list(temporary.iterdir()) == []
+    finally:
+        for pid in session_of(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def session_of(leader):
+    """The processes that somebody started, whatever their names."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, _, _, session, *_ = stat.read_text().rpartition(")")[2].split()
+            if int(session) == leader and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+@needs_ray
+def test_nobody_at_the_address():
+    with pytest.raises(td.ConfigError, match=r"ray:127.0.0.1:1: the cluster cannot be joined \(.*refused"):
+        ray_session._probe("127.0.0.1:1")
+
+
+@needs_ray
+def test_somebody_else_at_the_address(monkeypatch):
+    monkeypatch.setattr(ray_session, "JOIN_SECONDS", 3)
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(
+            td.ConfigError, match=r"cannot be joined \(no answer in 3 seconds\); this machine"
+        ):
+            ray_session._probe(address)
+
+
+@pytest.mark.parametrize(
+    "text", ["ray:0", "ray:-1", "ray:", "rays", "ray:host", "ray://host:10001", "ray:a:b"]
+)
+def test_what_cannot_be_meant(text):
+    with pytest.raises(td.ConfigError, match=rf"--workers {text}: must be ray or ray:N"):
+        RayExecutor.from_workers(text, None, None)
+
+
+def test_ray_that_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(td.ConfigError, match=r"pip install 'tardigrad\[ray\]'"):
+        RayExecutor.from_workers("ray:1", None, None)
+
+
+# -- what passes -----------------------------------------------------------------------------------
+
+
+@needs_ray
+def test_uploads_of_one_call_do_not_overwrite_each_other():
+    class EndItself(Rule):
+        def finish(self, end, steps, path):
+            return {"model": end}
+
+    class Careless(td.FedBuff):
+        def rule(self, task, memory, lr):
+            return EndItself(task, memory, lr)
+
+    clients = Given({i: (torch.randn(8, 5), torch.randint(3, (8,))) for i in range(2)}, torch.float32)
+    trainer = Trainer(FlatModule(torch.nn.Linear(5, 3)), MultiClass(), Careless(), td.Local(batch_size=4))
+    start = {"model": trainer.flat.vector.clone()}
+    expected = []
+    for i in range(2):
+        upload, _ = trainer.train(Task(i, i, 0, start), {}, clients.indexed(i), seed=i)
+        expected.append(upload.vectors["model"].clone())
+    assert not torch.equal(*expected)
+    actor = Actor()
+    actor.build(pack_kit(ray.cloudpickle, trainer, clients))
+    replies, _, _ = actor.train([(i, i, 0, None, i, {}) for i in range(2)], set(), [0], pack(start))
+    for reply, model in zip(replies, expected):
+        assert torch.equal(unpack(reply[1])["model"], model)
+
+
+@needs_ray
+def test_data_is_not_copied_by_workers():
+    clients = Given({0: (torch.randn(600, 5), torch.zeros(600, dtype=torch.int64))}, torch.float32)
+    module = torch.nn.Sequential(torch.nn.Linear(5, 500), torch.nn.ReLU(), torch.nn.Linear(500, 3))
+    module.register_buffer("seen", torch.zeros(2000))
+    trainer = Trainer(FlatModule(module), MultiClass(), td.FedBuff(), td.Local())
+    module.seen.fill_(7.0)  # as a trip may leave it
+    kit = pack_kit(ray.cloudpickle, trainer, clients)
+    assert kit_size(kit) <= 600 * (20 + 8) + 4 * (4503 + 2000) + 8192  # everything once
+    for content in kit[1]:
+        content.setflags(write=False)  # as in the object store
+    theirs, their_clients = unpack_kit(kit)
+    places = [content.ctypes.data for content in kit[1]]
+    for ours, tensor in zip(clients.load(0), their_clients.load(0)):
+        assert torch.equal(ours, tensor)
+        assert tensor.data_ptr() in places
+    assert torch.equal(theirs.flat.vector, trainer.flat.vector)
+    assert torch.equal(theirs.flat.module.seen, torch.zeros(2000))
+    assert theirs.flat.module.seen.data_ptr() not in places  # what is written to is their own
+
+
+def test_a_trainer_is_made_of_what_the_kit_holds():
+    parts = list(inspect.signature(Trainer).parameters)
+    assert parts == ["flat", "head", "algorithm", "local", "transform"], "pack_kit must send the others too"
+
+
+@needs_ray
+def test_what_cannot_be_sent_is_named():
+    clients = Given({0: (torch.randn(6, 5), torch.zeros(6, dtype=torch.int64))}, torch.float32)
+    clients.file = (i for i in range(3))
+    trainer = Trainer(FlatModule(torch.nn.Linear(5, 3)), MultiClass(), td.FedBuff(), td.Local())
+    with pytest.raises(td.ConfigError, match=r"cannot be sent to workers \(cannot pickle 'generator' object"):
+        pack_kit(ray.cloudpickle, trainer, clients)
+
+
+@needs_ray
+def test_the_code_of_an_own_algorithm_file_goes_along(tmp_path):
+    own = tmp_path / "mine.py"
+    own.write_text("import tardigrad as td\n\nclass Mine(td.FedBuff):\n    extra: float = 3.0\n")
+    config = td.Config(algorithm={"kind": f"{own}:Mine"})
+    clients = Given({0: (torch.randn(6, 5), torch.zeros(6, dtype=torch.int64))}, torch.float32)
+    trainer = Trainer(FlatModule(torch.nn.Linear(5, 3)), MultiClass(), config.algorithm, td.Local())
+    pickled, contents = pack_kit(ray.cloudpickle, trainer, clients)
+    assert contents == []  # all so small that it goes along
+    (tmp_path / "kit").write_bytes(pickled)
+    own.unlink()
+    load = "import sys, tardigrad.simulation.ray_kit as k; from pathlib import Path\n"
+    load += "print(k.unpack_kit((Path(sys.argv[1]).read_bytes(), []))[0].algorithm.extra)"
+    done = subprocess.run(
+        [sys.executable, "-c", load, str(tmp_path / "kit")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "3.0\n", done.stderr
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+def test_vectors_of_any_kind_pass(dtype):
+    values = torch.arange(12).to(dtype)
+    vectors = {"flat": values, "table": values.view(3, 4).t(), "one": values[1], "none": values[:0]}
+    packed = pack(vectors)
+    for _, _, content in packed.values():
+        content.setflags(write=False)  # as it comes from the object store
+    back = unpack(packed)
+    assert list(back) == list(vectors)
+    for name, vector in vectors.items():
+        assert back[name].dtype == dtype
+        assert torch.equal(back[name], vector)
