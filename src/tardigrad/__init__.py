@@ -100,6 +100,7 @@ _WHERE = {
         "Trace",
         "UniformDelay",
     ],
+    "tardigrad.simulation.device": ["Device"],
     "tardigrad.simulation.evaluation": ["Evaluation"],
     "tardigrad.simulation.stop": ["Stop"],
     "tardigrad.experiments.config": ["Config", "load_config"],

@@ -132,7 +132,7 @@ class Aggregator:
             place = places.get(name)
             stored[name] = value.to(place.device if isinstance(place, Tensor) else device)
         self.state = dict(rest["numbers"]) | stored
-        tensors = {name: value.to(device) for name, value in tensors.items() if name[:5] != "state"}
+        tensors = {n: v.to(device) for n, v in tensors.items() if n.startswith(("sum/", "received/"))}
         self._sums = below("sum/", tensors)
         self._members = [Member(*row) for row in rest["members"]]
         self._received = [

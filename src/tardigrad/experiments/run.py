@@ -117,7 +117,9 @@ class Simulation:
         self.config = config = config.resolved(len(clients))
         assert config.pace is not None
         config.device.check_workers(workers)
-        self.flat = FlatModule(module).on(config.device.torch_device())
+        flat = FlatModule(module)
+        _check_fit(flat, federation)
+        self.flat = flat.on(config.device.torch_device())
         opening = len(clients) if config.algorithm.opening else 0
         situation = _situation(config, clients)
         self.guarantee = _guarantee(config, situation)
@@ -129,7 +131,6 @@ class Simulation:
         """Of the noise since the last snapshot; kept on disk where the run has a folder."""
         self.canaries = canaries(len(clients)) if canaries is not None else None
         self.aggregator = self._aggregator(situation)
-        _check_fit(self.flat, federation)
         trainer = Trainer(self.flat, federation.head, config.algorithm, config.local, federation.transform)
         self.executor: Executor = Inline(trainer, clients)
         if isinstance(workers, str):
@@ -397,9 +398,9 @@ def _check_fit(flat: FlatModule, federation: Federation) -> None:
     flat.module.eval()
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
-            x = federation.transform.evaluate(x.to(flat.device))
+            x = federation.transform.evaluate(x)
             outputs = flat.module(flat.prepared(x))
-            federation.head.loss(outputs, labels[chosen].to(flat.device))
+            federation.head.loss(outputs, labels[chosen])
     except TardigradError:
         raise
     except Exception as error:

@@ -77,7 +77,7 @@ class AuditedAggregator(PrivateAggregator):
         if row is not None:
             assert isinstance(delivery.client, int)
             length = self.state["clip"] if self.canaries.included[delivery.client] else 0.0
-            own = self._signs[row].float() * (length / self._length)
+            own = (self._signs[row].float() * (length / self._length)).to(start.device)
             parts = own.split([shape.numel() for shape in self._shapes.values()])
             vectors = {name: p.view(shape) for (name, shape), p in zip(self._shapes.items(), parts)}
             upload = replace(upload, vectors=vectors)
@@ -86,7 +86,7 @@ class AuditedAggregator(PrivateAggregator):
 
     def _released(self) -> Vectors:
         sums = super()._released()
-        whole = torch.cat([total.reshape(-1) for total in sums.values()]).float()
+        whole = torch.cat([total.reshape(-1) for total in sums.values()]).float().cpu()
         along = torch.cat([signs.float() @ whole for signs in self._signs.split(CHUNK)])
         self._seen.append(along.double().numpy() / (self._length * self.state["clip"]))
         self._took_part.append(self._weights)

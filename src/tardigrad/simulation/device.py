@@ -44,10 +44,10 @@ class Device(Setting):
         return torch.device(self.kind)
 
     def check_workers(self, workers: int | str) -> None:
-        """Processes train on the CPU, one trip at a time: a ConfigError where the device is to do it."""
+        """Workers train on CPUs, one trip at a time each: a ConfigError where the device is to do it."""
         if workers and self != Device():
             raise ConfigError(
-                f"workers: {workers} processes would train on the CPU, one trip at a time each, which does "
-                f"not go with device = {{kind = {self.kind!r}, clients_at_once = {self.clients_at_once}}}; "
-                "give 0 or 'auto'"
+                f"workers: they train on CPUs, one trip at a time each, which does not go with device.kind "
+                f"{self.kind!r} and device.clients_at_once {self.clients_at_once}; "
+                f"give 0 or 'auto', not {workers!r}"
             )

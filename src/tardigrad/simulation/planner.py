@@ -58,8 +58,10 @@ class Planner:
             start_time = self._starts.next_time(self._now)
             if self._arrivals and self._arrivals[0][0] <= start_time:
                 self._now, trip = heappop(self._arrivals)
+                client = self.book.in_flight[trip].client
+                assert isinstance(client, int), "clients are numbered in a simulation"
                 ended = self._end(trip)
-                self._starts.something_ended()
+                self._starts.ended(client)
                 return [ended]
             if start_time == inf:
                 break

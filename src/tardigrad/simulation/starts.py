@@ -28,7 +28,8 @@ class Starts:
         self.book, self.population, self.seed = book, population, seed
         self._choices = [Draws(seed, f"client/{attempt}", uniform) for attempt in range(ATTEMPTS)]
         self._blocked = False  # nobody may start until a trip has ended
-        self._everyone: frozenset[int | str] | None = None  # made when it is crowded
+        self._idle: set[int] | None = None
+        """Who is not at work, and some who are; made when it is crowded."""
 
     def next_time(self, now: float) -> float:
         """When the next clients start; infinity if not before a trip has ended."""
@@ -43,9 +44,11 @@ class Starts:
                 return
             yield client, None
 
-    def something_ended(self) -> None:
-        """A trip has ended: there may be room again."""
+    def ended(self, client: int) -> None:
+        """A trip of this client has ended: there may be room again."""
         self._blocked = False
+        if self._idle is not None:
+            self._idle.add(client)
 
     def choose(self, but: Collection[int] = ()) -> int | None:
         """A random client that may start now, and is not one of `but`; or nobody."""
@@ -54,11 +57,10 @@ class Starts:
             client = int(draws[trip] * self.population)
             if objection(client) is None and client not in but:
                 return client
-        # crowded: find out who is left
-        if self._everyone is None:
-            self._everyone = frozenset(range(self.population))
-        left = self._everyone.difference(*self.book.unavailable(), but)
-        eligible = sorted(client for client in left if isinstance(client, int))
+        # crowded: find out who is left. Who is at work need not be looked at again until its trip has ended
+        idle = set(range(self.population)) if self._idle is None else self._idle
+        self._idle = idle.difference(self.book.training)
+        eligible = sorted(self._idle.difference(*self.book.unavailable(), but))
         return eligible[int(self._choices[0][trip] * len(eligible))] if eligible else None
 
     def state(self) -> dict[str, Any]:
@@ -68,6 +70,7 @@ class Starts:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from `state()`."""
         self._blocked = state["blocked"]
+        self._idle = None
 
 
 class ClosedLoop(Starts):

@@ -107,5 +107,5 @@ class Last(nn.Module):
         states: Tensor = self.lstm(self.tokens(x))[0]
         if self.pad is None:
             return self.output(states[:, -1])
-        last = ((x != self.pad) * torch.arange(x.shape[1])).amax(dim=1)
-        return self.output(states[torch.arange(len(x)), last])
+        last = ((x != self.pad) * torch.arange(x.shape[1], device=x.device)).amax(dim=1)
+        return self.output(states[torch.arange(len(x), device=x.device), last])
