@@ -223,7 +223,9 @@ def test_compare(cli, tmp_path):
     text = (tmp_path / "c.toml").read_text()
     (tmp_path / "c.toml").write_text(text.replace("trips = 300", "trips = 200"))
     code, out, _ = cli("compare", "c.toml", "--out", "cmp", "--json")
-    assert json.loads(out.strip().splitlines()[-1])["rows"][0]["budget"]["trips"] == 200, "an edited one is run anew"
+    assert json.loads(out.strip().splitlines()[-1])["rows"][0]["budget"]["trips"] == 200, (
+        "an edited one is run anew"
+    )
 
 
 def test_compare_refuses_what_would_overwrite_itself(cli, tmp_path):
