@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test lint types tests bench clean
+.PHONY: demo test lint types tests bench bench-quick bench-peers clean
 
 demo: $(VENV)/.installed  ## install, compare four algorithms on real data, show the table and the picture
 	$(BIN)/tardigrad compare experiments/demo.toml --out runs/demo
@@ -22,8 +22,14 @@ types: $(VENV)/.installed-dev
 tests: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2
 
-bench: $(VENV)/.installed  ## how fast the planner is
-	$(BIN)/python benchmarks/planner.py
+bench: $(VENV)/.installed-dev  ## speed, memory and cost as ratios: some ten minutes
+	$(BIN)/python benchmarks/all.py
+
+bench-quick: $(VENV)/.installed-dev  ## the same, less exact: two minutes on a quiet machine
+	$(BIN)/python benchmarks/all.py --quick
+
+bench-peers: $(VENV)/.installed-dev  ## the same job in other simulators, each in its own virtual environment
+	$(BIN)/python benchmarks/peers.py
 
 clean:
 	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
