@@ -16,9 +16,12 @@ from torch import Tensor
 from tardigrad.algorithms.aggregator import Aggregator, below
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
 from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.momentum_approximation import Approximation, LightApproximation
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Task, Upload, Vectors, WeightedSum
+from tardigrad.errors import ConfigError, RunError
 from tardigrad.privacy.clipping import clipped
+from tardigrad.privacy.grid import add_noise
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.momentum_payload import nearest_row, noisy_row
 from tardigrad.privacy.noise import NoiseState, Normal
@@ -27,6 +30,8 @@ Normals = Callable[[int], Normal]
 """Where the normal numbers of a step (or, for local privacy, of a trip) come from."""
 
 BUDGET = "privacy budget"
+NEGLIGIBLE = 1e-6
+"""Uploads of a smaller weight do not show in the row of versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class PrivateVersions(WeightedSum):
     row: tuple[float, ...] = ()
 
     def by_version(self, window: int) -> list[float]:
-        return list(self.row)
+        return [0.0] * (window + 1 - len(self.row)) + list(self.row)
 
 
 class PrivateAggregator(Aggregator):
@@ -55,6 +60,18 @@ class PrivateAggregator(Aggregator):
         self.guarantee = guarantee
         self._normals = normals
         self._bound = situation.staleness_bound or 0
+        self._of_fixed_size = situation.buffer is not None
+        self._opening = float(situation.population) if algorithm.opening else None
+        momentum = getattr(algorithm, "momentum", None)
+        if (
+            isinstance(momentum, Approximation | LightApproximation)
+            and self._who_joined_is_private
+            and not guarantee.version_gamma
+        ):
+            raise ConfigError(
+                "privacy.versions: momentum approximation uses how many uploads a step has, which is private "
+                "where all who joined make a step; set it to 'private'"
+            )
         self.state["clip"] = guarantee.clip
         extras = (1 if guarantee.adaptive else 0) + (self._bound + 1 if guarantee.version_gamma else 0)
         self._extras = torch.zeros(extras)
@@ -78,7 +95,11 @@ class PrivateAggregator(Aggregator):
         return BUDGET if self.version >= self.guarantee.allowed else None
 
     def add(self, delivery: Delivery, upload: Upload, start: Tensor) -> None:
-        assert delivery.weight <= 1.0, "a staleness law gives at most 1, and clients weigh the same"
+        if not 0 <= delivery.weight <= 1:
+            raise RunError(
+                f"privacy: trip {delivery.trip} weighs {delivery.weight:g}, but noise hides weights up to 1; "
+                "a staleness law must give at most 1, and clients must weigh the same"
+            )
         vectors, within = clipped(upload.vectors, self.state["clip"])
         super().add(delivery, replace(upload, vectors=vectors), start)
         adaptive, gamma = self.guarantee.adaptive, self.guarantee.version_gamma
@@ -88,25 +109,42 @@ class PrivateAggregator(Aggregator):
             assert delivery.staleness is not None
             self._extras[-1 - self._bound + delivery.staleness] += gamma * delivery.weight
 
-    def _move(self) -> Metrics:
-        """Noise on the sum, also where nobody joined; then the algorithm's own step."""
-        guarantee, clip = self.guarantee, self.state["clip"]
-        sums = {name: self._sums.get(name, torch.zeros(shape)) for name, shape in self._shapes.items()}
-        members = tuple(self._members)
+    @property
+    def _who_joined_is_private(self) -> bool:
+        """Even how many: where all who were sampled make a step."""
+        return self.guarantee.limits is None and not self._of_fixed_size
+
+    @property
+    def _divisor(self) -> float:
+        """Fixed beforehand: K; for an opening, in which all clients take part, their number."""
+        return self._opening if self._opening and self.version == 0 else self.guarantee.divisor
+
+    def _released(self) -> Vectors:
+        """The sums with their noise, also where nobody joined: all that leaves the mechanism."""
+        guarantee = self.guarantee
+        device = self.state["model"].device
+        sums = {n: self._sums.get(n, torch.zeros(shape, device=device)) for n, shape in self._shapes.items()}
         if guarantee.noise_multiplier > 0:
             noise = guarantee.noise.draw(self._noise, self._normals(self.version))
             unit = guarantee.noise_multiplier * guarantee.overhead * guarantee.emulated
             parts = noise.split([*(shape.numel() for shape in self._shapes.values()), len(self._extras)])
             for total, part in zip(sums.values(), parts):
-                total.add_(part.view(total.shape), alpha=unit * clip)
-            self._extras.add_(parts[-1], alpha=unit)
-        buffer = WeightedSum(sums, members, self.version, guarantee.divisor)
+                add_noise(total, part.view(total.shape), unit * self.state["clip"])
+            add_noise(self._extras, parts[-1], unit)
+        return sums
+
+    def _move(self) -> Metrics:
+        """The algorithm's own step, on the noisy sums."""
+        guarantee, clip = self.guarantee, self.state["clip"]
+        members = () if self._who_joined_is_private else tuple(self._members)
+        sums = self._released()
+        buffer = WeightedSum(sums, members, self.version, self._divisor)
         if guarantee.version_gamma:
-            buffer = PrivateVersions(sums, (), self.version, guarantee.divisor, self._row())
+            buffer = PrivateVersions(sums, (), self.version, self._divisor, self._row())
         assert isinstance(self.algorithm, SumOnly)
         metrics = dict(self.algorithm.step(self.state, buffer) or {})
         if guarantee.adaptive is not None:
-            share = float(self._extras[0]) / (guarantee.adaptive.gamma * guarantee.divisor) + 0.5
+            share = float(self._extras[0]) / (guarantee.adaptive.gamma * self._divisor) + 0.5
             self.state["clip"] = guarantee.adaptive.next(clip, share)
             metrics["clip"] = clip
         self._extras = torch.zeros_like(self._extras)
@@ -118,12 +156,15 @@ class PrivateAggregator(Aggregator):
         """The noisy weights by version, brought to the nearest that can be."""
         guarantee = self.guarantee
         versions = self._extras[-1 - self._bound :]
-        row = noisy_row(versions, guarantee.version_gamma, guarantee.divisor, self.version)
+        row = noisy_row(versions, guarantee.version_gamma, self._divisor, self.version)
         law = self.algorithm.law
         weights = torch.tensor([law(s) for s in range(self._bound, -1, -1)], dtype=torch.float64)
-        known = max(0, len(row) - 1 - self.version)  # versions before 0
-        total = 1.0 if guarantee.limits is not None else None
-        row[known:] = nearest_row(row[known:], weights[known:], total)
+        row[weights < NEGLIGIBLE] = 0
+        possible = weights >= NEGLIGIBLE
+        possible[: max(0, len(row) - 1 - self.version)] = False  # versions before 0
+        all_show = bool((weights >= NEGLIGIBLE).all())
+        total = 1.0 if self._of_fixed_size and guarantee.limits is not None and all_show else None
+        row[possible] = nearest_row(row[possible], weights[possible], total)
         return tuple(row.tolist())
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

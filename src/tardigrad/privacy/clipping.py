@@ -13,6 +13,10 @@ from tardigrad.errors import RunError
 
 MARGIN = 1e-6
 """Scaled vectors stay below the clip by this share: rounding to float32 must not carry them above it."""
+LEAST = 1e-20
+"""No clip is smaller: far below it float32 numbers are too coarse for the noise."""
+TINY = 1e-30
+"""A factor below this is itself rounded by more than the margin."""
 
 
 class AdaptiveClip(Setting):
@@ -43,7 +47,8 @@ class AdaptiveClip(Setting):
         >>> AdaptiveClip(quantile=0.5, lr=0.2).next(clip=1.0, share=0.5)
         1.0
         """
-        return clip * math.exp(-self.lr * (share - self.quantile))
+        change = -self.lr * (share - self.quantile)
+        return max(LEAST, clip * math.exp(min(1.0, max(-1.0, change))))  # much noise must not carry it off
 
 
 def clipped(vectors: Vectors, clip: float) -> tuple[Vectors, bool]:
@@ -60,4 +65,5 @@ def clipped(vectors: Vectors, clip: float) -> tuple[Vectors, bool]:
     if norm <= clip:
         return vectors, True
     factor = clip / norm * (1 - MARGIN)
-    return {name: vector * factor for name, vector in vectors.items()}, False
+    scaled = {name: vector * factor for name, vector in vectors.items()}
+    return (clipped(scaled, clip)[0] if factor < TINY else scaled), False

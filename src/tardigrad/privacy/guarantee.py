@@ -39,6 +39,8 @@ class Guarantee:
     """How often a client may take part; nothing where sampling is trusted."""
     emulated: float = 1.0
     """The noise on the sum is scaled by this: cohort over the cohort that is emulated."""
+    sampling_made: bool = True
+    """Whether the run itself samples as the accounting says; else somebody has to vouch for it."""
 
     def spent(self, after: int) -> float:
         """The epsilon of the first so many steps."""

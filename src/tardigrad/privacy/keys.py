@@ -3,7 +3,7 @@
 Nothing may get noise twice: with two draws for one step, the average of both has less noise, and their
 difference tells what was hidden. A run that is killed and resumed makes the steps since its last snapshot
 again; it must add the very same noise. So each step's key is on disk before its noise is used, and is
-destroyed once a snapshot holds what came of it.
+destroyed once a snapshot of a run that has made the step holds what came of it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tardigrad.core.snapshot import replace
 from tardigrad.errors import RunError
 from tardigrad.privacy.normal import Cryptographic
 
@@ -28,10 +29,13 @@ class NoiseKeys:
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
         self._keys: dict[int, bytes] = {}
+        self._asked: set[int] = set()  # since the last `forget`
+        self._whole: int | None = None  # so many bytes of the file are good, where it does not end well
         if file is not None and file.exists():
             self._read(file)
 
     def __getitem__(self, number: int) -> bytes:
+        self._asked.add(number)
         if number not in self._keys:
             self._keys[number] = os.urandom(LENGTH)
             if self._file is not None:
@@ -43,28 +47,67 @@ class NoiseKeys:
         return Cryptographic(self[number])
 
     def forget(self) -> None:
-        """All that they made is in a snapshot, or the run is over."""
-        self._keys.clear()
-        if self._file is not None:
+        """All that was made with the keys asked for so far is in a snapshot, or the run is over.
+
+        Those that a dead run drew and this one has not come to yet are kept: their noise is out.
+        """
+        self._keys = {number: key for number, key in self._keys.items() if number not in self._asked}
+        self._asked.clear()
+        if self._file is None:
+            return
+        partial = self._file.with_name(self._file.name + ".partial")
+        if self._keys:
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.writelines(self._line(number) for number in self._keys)
+            replace(partial, self._file)
+            self._whole = None
+        else:
             self._file.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
+
+    def _line(self, number: int) -> bytes:
+        return f"{number} {self._keys[number].hex()}\n".encode()
 
     def _append(self, number: int) -> None:
         assert self._file is not None
-        line = f"{number} {self._keys[number].hex()}\n".encode()
+        line = self._line(number)
+        new = not self._file.exists()
         descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            os.write(descriptor, line)
+            if self._whole is not None:
+                os.ftruncate(descriptor, self._whole)
+                self._whole = None
+            if os.write(descriptor, line) != len(line):
+                raise RunError(f"{self._file} cannot be written; without it noise could be added twice")
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        if new:  # its name must last, too
+            folder = os.open(self._file.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
     def _read(self, file: Path) -> None:
-        lines = file.read_bytes().split(b"\n")
-        for line in lines[:-1]:  # the last one is empty, or was never finished and so never used
-            try:
-                number, key = line.split()
-                self._keys[int(number)] = bytes.fromhex(key.decode())
-            except ValueError:
+        text = file.read_bytes()
+        *lines, rest = text.split(b"\n")
+        if rest:  # never finished, and so never used
+            self._whole = len(text) - len(rest)
+        for line in lines:
+            number, key = _number_and_key(line)
+            if key is None or self._keys.setdefault(number, key) != key:
                 raise RunError(
                     f"{file} is damaged; going on would add noise twice to one step. Start a new run"
-                ) from None
+                )
+
+
+def _number_and_key(line: bytes) -> tuple[int, bytes | None]:
+    """What a line says; no key if it says none."""
+    try:
+        number, text = line.split()
+        key = bytes.fromhex(text.decode())
+        return int(number), key if len(key) == LENGTH else None
+    except ValueError:
+        return -1, None

@@ -13,9 +13,10 @@ from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
 from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.situation import Situation
-from tardigrad.core.upload import Upload
+from tardigrad.core.upload import Upload, Vectors
 from tardigrad.privacy.aggregator import Normals
 from tardigrad.privacy.clipping import clipped
+from tardigrad.privacy.grid import add_noise
 from tardigrad.privacy.guarantee import Guarantee
 
 
@@ -36,15 +37,24 @@ class LocallyPrivateAggregator(Aggregator):
         self._normals = normals
 
     def add(self, delivery: Delivery, upload: Upload, start: Tensor) -> None:
-        vectors, _ = clipped(upload.vectors, self.guarantee.clip)
+        vectors = self._released(upload.vectors, start, delivery.trip)
+        # How many examples a client has and how well it learned them gets no noise, so nobody is told.
+        super().add(delivery, replace(upload, vectors=vectors, examples=1, steps=1, loss=0.0), start)
+
+    def _released(self, vectors: Vectors, start: Tensor, trip: int) -> Vectors:
+        """Clipped, with noise. Where the model itself is uploaded, its change from the start is: everybody
+        knows the start, and the model may be far longer than the clip."""
+        changes = {name: v - start if name == "model" else v for name, v in vectors.items()}
+        short, within = clipped(changes, self.guarantee.clip)
         scale = self.guarantee.noise_multiplier * self.guarantee.clip
+        if scale == 0 and within:
+            return vectors
+        released = {name: vector.clone() for name, vector in short.items()}
         if scale > 0:
-            normal = self._normals(delivery.trip)
-            vectors = {
-                name: vector + normal(vector.numel()).view(vector.shape).to(vector) * scale
-                for name, vector in vectors.items()
-            }
-        super().add(delivery, replace(upload, vectors=vectors), start)
+            normal = self._normals(trip)
+            for vector in released.values():
+                add_noise(vector, normal(vector.numel()).view(vector.shape), scale)
+        return {name: start + v if name == "model" else v for name, v in released.items()}
 
     def _move(self) -> Metrics:
         metrics = dict(super()._move() or {})

@@ -9,8 +9,9 @@ Floating-Point Attacks on Differential Privacy Systems") for Gaussian noise made
 bits of a released number can tell what was under the noise, because a sampler cannot reach every float. What
 is done here: 53-bit uniforms and float64 arithmetic, rounded to float32 at the end, so that about 2^29
 float64 numbers lie behind each float32 and the gaps between what the sampler reaches are far smaller than
-what is kept. That makes the known attacks harder and is no proof. What a proof would take is a discrete
-Gaussian on a fixed grid, with the sum rounded to the grid before.
+what is kept; `grid` then rounds the noise and the sum to one grid, so that no bit of a released number is
+without noise. That leaves the known attacks nothing to see, but is no proof: what a proof would take is an
+exact sampler of the rounded (or the discrete) Gaussian on that grid.
 The largest number is sqrt(-2 log 2^-53) = 8.57, passed by a true normal with probability 1e-17.
 """
 

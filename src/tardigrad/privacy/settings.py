@@ -14,7 +14,7 @@ from tardigrad.core.setting import Setting, by_name
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.accounting import ByParticipation, BySampling, Mode
 from tardigrad.privacy.blt import BLT
-from tardigrad.privacy.clipping import AdaptiveClip
+from tardigrad.privacy.clipping import LEAST, AdaptiveClip
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.independent import Independent
 from tardigrad.privacy.momentum_payload import gamma_from_overhead
@@ -22,6 +22,8 @@ from tardigrad.privacy.noise import Noise
 from tardigrad.privacy.poisson import By
 from tardigrad.privacy.tree import Tree
 
+LEAST_NOISE = 1e-6
+"""Less could not be told from rounding."""
 AnyNoise = Annotated[BLT | Tree | Independent, Field(discriminator="kind"), by_name]
 
 
@@ -32,7 +34,7 @@ class _Privacy(Setting):
     """The chance that epsilon does not hold; well below 1 over the number of clients."""
     noise_multiplier: NonNegativeFloat | None = None
     """Standard deviation of the noise over the clip, in place of (or besides) epsilon."""
-    clip: PositiveFloat = 1.0
+    clip: float = Field(1.0, ge=LEAST)
     """No upload is longer than this (Euclidean norm of all its vectors together)."""
     noise_from: Literal["system", "seed"] = "system"
     """system: a cryptographic generator. seed: this is a simulation, the noise can be repeated by anybody who
@@ -42,6 +44,11 @@ class _Privacy(Setting):
     def _budget_or_noise(self) -> _Privacy:
         if self.epsilon is None and self.noise_multiplier is None:
             raise ValueError("give epsilon, or noise_multiplier, or both")
+        if self.noise_multiplier is not None and 0 < self.noise_multiplier < LEAST_NOISE:
+            raise ValueError(
+                f"noise_multiplier must be 0 (no noise) or at least {LEAST_NOISE:g}; "
+                f"{self.noise_multiplier:g} was given"
+            )
         return self
 
 
@@ -61,6 +68,7 @@ class _Central(_Privacy):
         divisor: float,
         limits: Limits | None,
         emulated: float = 1.0,
+        sampling_made: bool = True,
     ) -> Guarantee:
         multiplier, allowed = self.noise_multiplier, steps
         if multiplier is None:
@@ -72,7 +80,7 @@ class _Central(_Privacy):
         half = self.adaptive.gamma / 2 if self.adaptive is not None else 0.0
         return Guarantee(
             mode, noise, multiplier, self.delta, steps, allowed, self.clip, divisor, self.noise_from,
-            self.adaptive, gamma, math.sqrt(1 + gamma**2 + half**2), limits, emulated,
+            self.adaptive, gamma, math.sqrt(1 + gamma**2 + half**2), limits, emulated, sampling_made,
         )  # fmt: skip
 
 
@@ -100,8 +108,8 @@ class Participation(_Central):
         if size is not None and steps * size > population * self.participations:
             raise ConfigError(
                 f"privacy.participations: {steps} steps of {size} uploads need {steps * size:,} "
-                f"contributions, but {population:,} clients may make {self.participations} each; give at least "
-                f"{-(-steps * size // population)}, or make fewer steps"
+                f"contributions, but {population:,} clients may make {self.participations} each; give "
+                f"at least {-(-steps * size // population)}, or make fewer steps"
             )
         if size is not None and limits.separation * size > population:
             raise ConfigError(
@@ -135,9 +143,15 @@ class PoissonSampling(_Central):
                 f"privacy.sampling_rate: the pace {pace.kind!r} does not sample; give the rate that is to be "
                 "assumed, or the pace 'poisson', or privacy.kind 'participation', which assumes nothing"
             )
+        if buffer.size is not None and not buffer.once_per_client:
+            raise ConfigError(
+                "buffer.once_per_client: with privacy.kind 'poisson' a client counts once in a step; set it "
+                "to true, or leave buffer.size out with the pace 'poisson'"
+            )
+        made = isinstance(pace, Poisson) and buffer.size is None and rate == pace.probability
         divisor = _divisor(pace, buffer, population)
         emulated = divisor / self.emulated_cohort if self.emulated_cohort is not None else 1.0
-        return self._guarantee(BySampling(rate, self.by), Independent(), steps, divisor, None, emulated)
+        return self._guarantee(BySampling(rate, self.by), Independent(), steps, divisor, None, emulated, made)
 
 
 class LocalPrivacy(_Privacy):

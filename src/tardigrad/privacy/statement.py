@@ -14,6 +14,9 @@ NO_NOISE = """> **Nothing is private: no noise was added** (`privacy.noise_multi
 EMULATED = """> **The guarantee is that of another run.** The noise is scaled to what a cohort of {cohort:,}
 > would have (`privacy.emulated_cohort`); this run, with a cohort of {own:g}, is not private.
 """
+NOT_SAMPLED = """> **The sampling is assumed, not made.** This run did not draw its clients with probability
+> {rate:g} a step; the numbers below are those of a run that does, and this one's guarantee is void.
+"""
 
 
 def statement(
@@ -30,6 +33,8 @@ def statement(
         warnings.append(NO_NOISE)
     if g.emulated != 1.0:
         warnings.append(EMULATED.format(cohort=round(g.divisor / g.emulated), own=g.divisor))
+    if isinstance(g.mode, BySampling) and not g.sampling_made:
+        warnings.append(NOT_SAMPLED.format(rate=g.mode.rate))
     rows = {
         "epsilon": f"{epsilon:.4f} {after}",
         "delta": f"{g.delta:g}" + _delta_remark(g.delta, population),
@@ -135,6 +140,7 @@ def _assumptions(g: Guarantee, privacy: Privacy) -> list[str]:
     lines = []
     if isinstance(privacy, LocalPrivacy):
         lines.append("Each client clips and adds its noise by itself, with a generator of its own.")
+        lines.append("An upload that is refused was seen by nobody: only those that count are limited.")
     else:
         lines.append(
             "The server is trusted to clip, to sum, to add the noise, and to show nobody the uploads, the "
@@ -145,12 +151,16 @@ def _assumptions(g: Guarantee, privacy: Privacy) -> list[str]:
             f"Each client really joins each step independently with probability {g.mode.rate:g}, and who "
             "joined stays secret. Real devices come when they can; then this assumption is false."
         )
+        lines.append("Nobody knows the run's seed (config.toml): who joined was drawn from it.")
     else:
         lines.append(
             "The participation ledger is right: a client that appears under two names counts as two clients."
         )
     lines.append("A client's contribution depends on its own data and on the models it was given alone.")
-    lines.append("Arithmetic is that of real numbers; the noise is made of floats (see docs/privacy.md).")
+    lines.append(
+        "Sums are those of real numbers up to rounding. Sums and noise are rounded to one grid of whole "
+        "numbers, so that no bit of a released number is without noise (see docs/privacy.md)."
+    )
     if g.limits is not None and not isinstance(privacy, LocalPrivacy):
         lines.append(
             "The schedule (who took part when, from which version) does not depend on anybody's data."
@@ -160,11 +170,15 @@ def _assumptions(g: Guarantee, privacy: Privacy) -> list[str]:
 
 def _unprotected(g: Guarantee, privacy: Privacy) -> list[str]:
     lines = [
-        "That a client takes part at all, and when: events.jsonl says it; keep it with the server.",
+        "That a client takes part at all, when, and for how long: events.jsonl, metrics.csv, summary.json "
+        "and inputs.json (a checksum of data) say things of it without noise. Keep them with the server and "
+        "show the models and what is measured of them on public data alone.",
+        "That an upload was not finite: the run stops and says so.",
         "Facts about the population that do not hinge on one client.",
         "Several runs on the same clients: their epsilons add up (at most), and this statement is of one.",
         "Settings that were chosen by looking at these clients' data, such as tuned learning rates.",
-        "Evaluations on examples that clients hold out (evaluation.held_out): they are not noised.",
+        "Evaluations on examples that clients hold out (evaluation.held_out), and a stop that depends on "
+        "them (stop.accuracy): they are not noised.",
     ]
     if not g.version_gamma and not isinstance(privacy, LocalPrivacy):
         lines.append("The version that an upload started from (privacy.versions = 'public').")

@@ -1,0 +1,524 @@
+"""Private runs: without noise they are the runs that they were, with noise it is as large as was said and
+drawn once, and they end before the budget is passed."""
+
+import itertools
+import json
+import math
+import multiprocessing
+import random
+import shutil
+import stat
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import tardigrad as td
+from tardigrad.algorithms.algorithm import SumOnly
+from tardigrad.algorithms.registry import BUILT_IN
+from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.situation import Situation
+from tardigrad.core.upload import Upload
+from tardigrad.experiments.directory import read_events
+from tardigrad.experiments.run import build
+from tardigrad.privacy.aggregator import PrivateAggregator
+from tardigrad.privacy.blt import BLT
+from tardigrad.privacy.clipping import AdaptiveClip
+from tardigrad.privacy.independent import Independent
+from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.privacy.local import LocallyPrivateAggregator
+from tardigrad.privacy.momentum_payload import xi_from_gamma
+from tardigrad.privacy.normal import Seeded
+from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
+from tardigrad.privacy.tree import Tree
+
+POPULATION = 24
+
+
+def data(population=POPULATION):
+    random_ = np.random.default_rng(3)
+    means = random_.normal(size=(3, 4))
+    clients = {}
+    for i in range(population):
+        y = random_.integers(0, 3, 10)
+        clients[i] = (torch.tensor(means[y] + random_.normal(size=(10, 4))).float(), torch.tensor(y))
+    return clients
+
+
+def module():
+    torch.manual_seed(0)
+    return torch.nn.Linear(4, 3)
+
+
+def parts(steps=16, size=3, population=POPULATION, **settings):
+    """A tiny run; `settings` change it."""
+    common = {
+        "buffer": td.Buffer(size=size, staleness_bound=5, once_per_client=True),
+        "pace": td.Asynchronous(concurrency=9),
+        "local": td.Local(batch_size=5, lr=0.1),
+        "stop": td.Stop(steps=steps),
+        "evaluation": td.Evaluation(every_steps=1),
+    }
+    given = {"model": module(), "clients": data(population), "test": data(1)[0]}
+    return given, td.Config(**(common | settings))
+
+
+def run(privacy, workers=0, out=None, resume=False, **settings):
+    given, config = parts(privacy=privacy, **settings)
+    return td.run(config, **given, workers=workers, out=out, resume=resume)
+
+
+def simulation(privacy, **settings):
+    given, config = parts(privacy=privacy, **settings)
+    return build(config, given["model"], given["clients"], given["test"])
+
+
+def generous(steps=16, **settings):
+    return Participation(
+        participations=steps, separation=1, noise_multiplier=0.0, clip=1e6, noise_from="seed", **settings
+    )
+
+
+# -- no noise ------------------------------------------------------------------------------------------
+
+
+def cases():
+    for kind in BUILT_IN:
+        name = kind.model_fields["kind"].default
+        if not issubclass(kind, SumOnly):
+            continue
+        settings = {"algorithm": kind()}
+        if kind.synchronous:
+            settings |= {"pace": td.Synchronous(cohort=3, selected=4)}
+        elif name == "defedavg":
+            settings |= {"pace": td.Queued(concurrency=9)}
+        elif name == "sgd":
+            settings |= {"pace": td.Asynchronous(concurrency=1), "size": 1, "population": 1}
+        yield pytest.param(settings, id=name)
+    for momentum in (td.EMA(), td.Nesterov(), td.Approximation(), td.LightApproximation()):
+        yield pytest.param({"algorithm": td.FedBuff(momentum=momentum)}, id=momentum.kind)
+    for kind in (td.MasFL, td.AdaMasFL):
+        settings = {"algorithm": kind(first_pass=True), "pace": td.Asynchronous(concurrency=9)}
+        yield pytest.param(settings, id=f"{kind.__name__}, first pass")
+
+
+@pytest.mark.parametrize("settings", list(cases()))
+def test_without_noise_and_with_a_clip_that_never_binds_it_is_the_run_without_privacy(settings):
+    plain, private = run(None, **settings), run(generous(), **settings)
+    assert private.model_sha256 == plain.model_sha256
+    assert private.history == plain.history
+    assert (private.steps, private.epsilon) == (16, None)
+
+
+@pytest.mark.parametrize("noise", [Tree(), Independent()], ids=repr)
+def test_whatever_the_noise_and_the_workers(noise):
+    plain = run(None)
+    assert run(generous(noise=noise), workers=2).model_sha256 == plain.model_sha256
+    binding = generous(noise=noise).model_copy(update={"clip": 0.01})
+    assert run(binding).model_sha256 != plain.model_sha256
+
+
+# -- noise -------------------------------------------------------------------------------------------
+
+
+def private(**settings):
+    defaults = {"participations": 4, "separation": 4, "noise_multiplier": 0.3, "clip": 0.5}
+    return Participation(**(defaults | settings))
+
+
+def events_of(result_folder):
+    return list(read_events(result_folder / "events.jsonl"))
+
+
+def test_noise_from_the_seed_has_the_same_bits_with_one_process_and_two(tmp_path):
+    privacy = private(noise_from="seed", adaptive=AdaptiveClip())
+    one, two = run(privacy, out=tmp_path / "1"), run(privacy, out=tmp_path / "2", workers=2)
+    assert one.model_sha256 == two.model_sha256
+    assert (tmp_path / "1/events.jsonl").read_bytes() == (tmp_path / "2/events.jsonl").read_bytes()
+    assert run(private(noise_from="seed")).model_sha256 == run(private(noise_from="seed")).model_sha256
+    assert run(private()).model_sha256 != run(private()).model_sha256, "the system's cannot be repeated"
+    steps = [event for event in events_of(tmp_path / "1") if event["event"] == "step"]
+    assert all(event["training_loss"] is None for event in steps), "nobody gave it noise"
+
+
+WAYS = {
+    "blt": private(),
+    "tree": private(noise=Tree()),
+    "independent": private(noise=Independent(), adaptive=AdaptiveClip()),
+    "local": LocalPrivacy(participations=16, noise_multiplier=0.3, clip=0.5),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_dead_run_had_released_is_released_again_with_the_same_noise(tmp_path, way):
+    file = tmp_path / "noise.keys"
+
+    def alive():
+        one = simulation(WAYS[way])
+        one.keys = NoiseKeys(file)
+        return one
+
+    first = alive()
+    released = []
+    for position, events in enumerate(first.engine.run()):
+        released += events
+        if position == 30:
+            before = len(released)
+            tensors, document = first.engine.snapshot()
+            tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+            document = json.loads(json.dumps(document))
+            first.keys.forget()
+        if position == 60:
+            break  # here it dies
+    assert sum(event["event"] == "evaluation" for event in released[before:]) > 2
+    second = alive()
+    second.engine.restore(tensors, document)
+    again = []
+    for position, events in enumerate(second.engine.run()):
+        again += events
+        if position == 10:  # a snapshot of a run that has not come as far as the dead one
+            second.keys.forget()
+            assert file.exists()
+    assert again[: len(released) - before] == released[before:]
+    second.keys.forget()
+    assert not file.exists()
+    third = alive()  # if the keys were lost
+    third.engine.restore(tensors, document)
+    assert [event for events in third.engine.run() for event in events] != again
+
+
+CONFIG = """
+seed = 2
+local = { lr = 0.05, batch_size = 16 }
+stop = { steps = 90 }
+evaluation = { every_steps = 1, examples = 50 }
+pace = { kind = "asynchronous", concurrency = 20 }
+buffer = { size = 4 }
+privacy = { kind = "participation", participations = 10, separation = 12, noise_multiplier = 0.5 }
+"""
+
+
+def test_killed_at_random_moments_and_resumed_no_step_has_two_kinds_of_noise(tmp_path):
+    file, out = tmp_path / "config.toml", tmp_path / "run"
+    file.write_text(CONFIG)
+    config = td.load_config(file)
+    moments = random.Random(4)
+    seen = {}
+    events, keys = out / "events.jsonl", out / "noise.keys"
+    past_the_snapshot = 0
+    for kill in range(2):
+        process = multiprocessing.get_context("fork").Process(
+            target=td.run,
+            args=(config,),
+            kwargs={"out": out, "resume": kill > 0, "snapshot_seconds": 0.2 if kill else 1e6},
+        )
+        process.start()
+        enough = 25_000 * (kill + 1)  # of 110,000 bytes
+        while process.is_alive() and not (events.exists() and events.stat().st_size > enough):
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0.0, 0.1))
+        assert process.is_alive(), "it was through before it could be killed"
+        process.kill()
+        process.join()
+        for event in read_events(events):
+            if event["event"] in ("evaluation", "step"):
+                told = seen.setdefault((event["event"], event["version"]), event)
+                assert told == event
+        if keys.exists():
+            past_the_snapshot += len(keys.read_bytes().splitlines())
+            assert stat.S_IMODE(keys.stat().st_mode) == 0o600
+            if kill == 0:
+                damaged = tmp_path / "damaged"
+                shutil.copytree(out, damaged)
+                with (damaged / "noise.keys").open("ab") as more:
+                    more.write(b"7 nothing\n")
+                with pytest.raises(td.RunError, match="damaged; going on would add noise twice"):
+                    td.run(config, out=damaged, resume=True)
+    assert past_the_snapshot > 0, "no step had to be made again: this shows nothing"
+    result = td.run(config, out=out, resume=True)
+    assert result.steps == 90
+    assert not keys.exists()
+    finally_told = {(e["event"], e.get("version")): e for e in read_events(events)}
+    assert len(seen) > 20
+    assert all(finally_told[key] == event for key, event in seen.items())
+    check_limits(events, 10, 12)
+
+
+def check_limits(events, participations, separation):
+    by_client = {}
+    for event in read_events(events):
+        if event["event"] == "upload" and event["accepted"]:
+            by_client.setdefault(event["client"], []).append(event["step"])
+    assert max(len(steps) for steps in by_client.values()) > 1
+    for steps in by_client.values():
+        assert len(steps) <= participations
+        assert all(later - earlier >= separation for earlier, later in itertools.pairwise(steps))
+
+
+@pytest.mark.parametrize("noise", [BLT(), Tree(), Independent()], ids=lambda noise: noise.kind)
+def test_the_run_ends_before_the_step_that_is_too_much(tmp_path, noise):
+    privacy = private(noise=noise, noise_multiplier=2.0, noise_from="seed")
+    whole = simulation(privacy).guarantee
+    budget = (whole.epsilon(9) + whole.epsilon(8)) / 2 if noise.kind != "tree" else whole.epsilon(8)
+    limited = privacy.model_copy(update={"epsilon": budget})
+    result = run(limited, out=tmp_path / "run")
+    assert result.stopped_by == "privacy budget"
+    guarantee = simulation(limited).guarantee
+    told = [event["epsilon"] for event in events_of(tmp_path / "run") if event["event"] == "step"]
+    assert told == [guarantee.spent(after) for after in range(1, result.steps + 1)]
+    assert told == sorted(told)
+    assert 0 < told[0] <= told[-1] <= budget < guarantee.spent(result.steps + 1)
+    assert result.epsilon == told[-1]
+    check_limits(tmp_path / "run/events.jsonl", 4, 4)
+    enough = run(privacy.model_copy(update={"epsilon": whole.epsilon() + 1e-9}))
+    assert (enough.stopped_by, enough.steps) == ("steps", 16)
+
+
+def test_noise_is_chosen_for_the_budget():
+    result = run(Participation(participations=4, separation=4, epsilon=3.0))
+    assert result.epsilon == pytest.approx(3.0)
+    sampled = PoissonSampling(epsilon=3.0, noise_from="seed")
+    poisson = run(sampled, pace=td.Poisson(probability=0.1), buffer=td.Buffer())
+    assert poisson.epsilon == pytest.approx(3.0, rel=1e-4)
+    assert poisson.epsilon <= 3.0
+
+
+# -- local -------------------------------------------------------------------------------------------
+
+INDIVIDUAL = {
+    "fedasync": {"algorithm": td.FedAsync(), "size": 1},
+    "fedac": {"algorithm": td.FedAC(), "size": 3},
+}
+
+
+@pytest.mark.parametrize("kind", INDIVIDUAL)
+def test_who_needs_every_upload_is_refused_central_privacy_and_runs_with_local(kind):
+    for privacy in (private(), PoissonSampling(epsilon=2.0, sampling_rate=0.1)):
+        with pytest.raises(td.ConfigError, match=rf"privacy.kind: {kind} looks at every upload .*'local'"):
+            run(privacy, **INDIVIDUAL[kind])
+    result = run(LocalPrivacy(noise_multiplier=5.0, participations=4), **INDIVIDUAL[kind])
+    assert result.steps == 16
+    mode = Independent()
+    assert result.epsilon == pytest.approx(
+        private(noise=mode, noise_multiplier=5.0, separation=1).guarantee(
+            16, POPULATION, td.Asynchronous(), td.Buffer(size=3)
+        ).epsilon()
+    )  # fmt: skip
+
+
+def delivery(trip=0, client=0, version=0, staleness=0, weight=1.0, closes=True):
+    return Delivery(
+        trip, client, 0.0, 1.0, version - staleness, version, staleness, weight, 1.0, True, None, version + 1,
+        closes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [0.1, 50.0])
+def test_every_upload_gets_noise_of_its_own(length):
+    guarantee = LocalPrivacy(noise_multiplier=1.3, clip=0.7).guarantee(
+        500, 1000, td.Asynchronous(), td.Buffer(size=1)
+    )
+    start = torch.full((40,), 3.0)
+    change = torch.ones(40) * (length / math.sqrt(40))
+    for algorithm, upload, base in (
+        (td.FedAsync(), {"model": start + change}, start),
+        (td.FedAC(), {"delta": change, "control": torch.zeros(40)}, torch.zeros(40)),
+    ):
+        aggregator = LocallyPrivateAggregator(algorithm, start, Situation(9, 500, 5, 1), guarantee, Seeded)
+        for trip in range(400):
+            aggregator.add(delivery(trip), Upload(upload, 17, 4, 2.5), start)
+        received = [one.upload for one in aggregator._received]
+        short = change * min(1.0, 0.7 / length)
+        for name in upload:
+            values = torch.stack([one.vectors[name] for one in received])
+            values -= base + (0 if name == "control" else short)
+            assert float(values.std()) == pytest.approx(1.3 * 0.7, rel=0.03)
+            assert float(values.mean(dim=0).abs().max()) < 5 * 0.91 / 20, "each has its own"
+        assert all((one.examples, one.steps, one.loss) == (1, 1, 0.0) for one in received)
+
+
+def test_local_privacy_without_noise_and_without_clipping_changes_nothing():
+    for settings in INDIVIDUAL.values():
+        privacy = LocalPrivacy(noise_multiplier=0.0, clip=1e6, participations=16)
+        assert run(privacy, **settings).model_sha256 == run(None, **settings).model_sha256
+
+
+# -- Poisson -----------------------------------------------------------------------------------------
+
+
+def poisson_noise(steps=200, probability=0.05, **settings):
+    """The steps of the model, whether anybody joined, and the promise: clients upload next to nothing."""
+    privacy = PoissonSampling(noise_multiplier=0.8, clip=0.5, noise_from="seed", **settings)
+    one = simulation(
+        privacy, steps=steps, pace=td.Poisson(probability=probability), buffer=td.Buffer(),
+        algorithm=td.FedBuff(), local=td.Local(lr=1e-9), evaluation=td.Evaluation(every_steps=1000),
+    )  # fmt: skip
+    models, joined, count = [one.model.clone()], [], 0
+    for events in one.engine.run():
+        for event in events:
+            count += event["event"] == "upload"
+            if event["event"] == "step":
+                models.append(one.model.clone())
+                joined.append(count)
+                count = 0
+    return torch.stack(models).diff(dim=0), np.array(joined), one.guarantee
+
+
+def test_every_poisson_step_gets_noise_also_if_nobody_joined():
+    moves, joined, guarantee = poisson_noise()
+    assert (joined == 0).sum() > 30
+    assert (joined > 1).sum() > 30
+    assert guarantee.divisor == pytest.approx(0.05 * POPULATION)
+    expected = 0.8 * 0.5 / (0.05 * POPULATION)
+    for how_many in (joined == 0, joined == 1, joined > 1):  # not by the number that joined
+        assert float(moves[how_many].std()) == pytest.approx(expected, rel=0.1)
+
+
+def test_the_noise_of_an_emulated_cohort_is_that_of_its_mean():
+    moves, _, guarantee = poisson_noise(emulated_cohort=12)
+    assert guarantee.emulated == pytest.approx(0.1)
+    assert float(moves.std()) == pytest.approx(0.8 * 0.5 / 12, rel=0.03)
+
+
+# -- private versions ----------------------------------------------------------------------------------
+
+MOMENTA = [td.Approximation(beta=0.5), td.LightApproximation(beta=0.5)]
+
+
+@pytest.mark.parametrize("momentum", MOMENTA, ids=lambda momentum: momentum.kind)
+def test_without_noise_private_versions_are_the_true_ones(momentum):
+    settings = {"algorithm": td.FedBuff(momentum=momentum, lr=0.5)}
+    public = run(generous(), **settings).model
+    hidden = run(generous(versions="private"), **settings).model
+    for name in public:
+        torch.testing.assert_close(hidden[name], public[name], rtol=1e-4, atol=1e-5)
+
+
+class Rows(PrivateAggregator):
+    """Keeps the row that the algorithm is given beside the true one."""
+
+    def _move(self):
+        true = [0.0] * (self._bound + 1)
+        for member in self._members:
+            true[-1 - member.staleness] += member.weight / self.guarantee.divisor
+        self.true = true
+        return super()._move()
+
+    def _row(self):
+        self.row = super()._row()
+        return self.row
+
+
+def rows(noise_multiplier, law, steps=40, bound=5, **settings):
+    privacy = Participation(
+        participations=steps, separation=1, noise_multiplier=noise_multiplier, versions="private",
+        noise=Independent(), **settings,
+    )  # fmt: skip
+    guarantee = privacy.guarantee(steps, 30, td.Asynchronous(), td.Buffer(size=4))
+    algorithm = td.FedBuff(momentum=td.Approximation(), staleness=law)
+    aggregator = Rows(algorithm, torch.zeros(3), Situation(30, 4, bound, steps), guarantee, Seeded)
+    draw = random.Random(3)
+    for version in range(steps):
+        for _ in range(4):
+            staleness = draw.randint(0, min(version, bound))
+            one = delivery(version=version, staleness=staleness, weight=law(staleness))
+            aggregator.add(one, Upload({"delta": torch.ones(3)}, 1, 1, 0.0), torch.zeros(3))
+        aggregator.step()
+        yield version, np.array(aggregator.true), np.array(aggregator.row)
+
+
+LAWS = [td.Constant(), td.Polynomial(), td.Exponential(a=20.0), td.Exponential(a=400.0)]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=repr)
+def test_a_noisy_row_is_one_that_can_be(law):
+    weights = np.array([law(s) for s in range(5, -1, -1)])
+    for _, true, row in rows(0.0, law):
+        np.testing.assert_allclose(row, true, atol=2e-6)
+    for version, _, row in rows(3.0, law):
+        assert (row >= 0).all()
+        assert (row[: max(0, 5 - version)] == 0).all()
+        seen = weights >= 1e-6
+        if seen.all():
+            assert (row / weights).sum() == pytest.approx(1)
+        assert (row[~seen] == 0).all()
+
+
+def test_private_versions_with_a_staleness_bound_of_zero():
+    settings = {"buffer": td.Buffer(size=3, staleness_bound=0), "pace": td.Asynchronous(concurrency=3)}
+    settings |= {"algorithm": td.FedBuff(momentum=td.Approximation()), "delay": td.ConstantDelay()}
+    assert run(private(versions="private"), **settings).steps == 16
+
+
+class Nobody(PrivateAggregator):
+    """What is released where nobody took part: the noise itself."""
+
+    def drawn(self, steps):
+        sums, extras = [], []
+        for _ in range(steps):
+            sums.append(torch.cat([v.reshape(-1) for v in self._released().values()]))
+            extras.append(self._extras)
+            self._extras = torch.zeros_like(self._extras)
+            self.version += 1
+        return torch.stack(sums), torch.stack(extras)
+
+
+@pytest.mark.parametrize("noise", [Independent(), Tree(), BLT()], ids=lambda noise: noise.kind)
+@pytest.mark.parametrize("adaptive", [None, AdaptiveClip(overhead=1.2)], ids=["fixed", "adaptive"])
+def test_the_noise_is_as_large_as_the_payload_asks(noise, adaptive):
+    steps, z, clip = 128, 0.9, 0.4
+    privacy = Participation(
+        participations=1, noise_multiplier=z, clip=clip, versions="private", version_overhead=1.1,
+        adaptive=adaptive, noise=noise,
+    )  # fmt: skip
+    guarantee = privacy.guarantee(steps, 10**6, td.Asynchronous(), td.Buffer(size=1))
+    half = adaptive.gamma / 2 if adaptive else 0.0
+    overhead = math.sqrt(1.1**2 + half**2)
+    assert guarantee.overhead == pytest.approx(overhead)
+    aggregator = Nobody(
+        td.FedBuff(momentum=td.Approximation()), torch.zeros(2000), Situation(10**6, 1, 1999, steps),
+        guarantee, Seeded,
+    )  # fmt: skip
+    sums, extras = aggregator.drawn(steps)
+    model_noise = math.sqrt(noise.prefix_variance(steps, steps, 1, steps)) * z * overhead
+    assert float(sums.sum(dim=0).std()) == pytest.approx(model_noise * clip, rel=0.06)
+    versions = extras[:, -2000:]
+    assert float(versions.sum(dim=0).std()) == pytest.approx(model_noise, rel=0.06)
+    if noise.kind == "independent" and adaptive is None:
+        counts = versions / guarantee.version_gamma
+        assert float(counts.std()) == pytest.approx(xi_from_gamma(1.0, z, guarantee.version_gamma), rel=0.01)
+
+
+# -- adaptive clip -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quantile", [0.3, 0.8])
+def test_the_clip_finds_the_quantile_of_the_norms(quantile):
+    adaptive = AdaptiveClip(quantile=quantile)
+    privacy = generous(steps=200, adaptive=adaptive).model_copy(update={"clip": 5.0})
+    guarantee = privacy.guarantee(200, 10**4, td.Asynchronous(), td.Buffer(size=20))
+    aggregator = PrivateAggregator(
+        td.FedBuff(), torch.zeros(1), Situation(10**4, 20, 5, 200), guarantee, Seeded
+    )
+    norms = np.random.default_rng(1).lognormal(-1.0, 0.7, size=(200, 20))
+    clips = []
+    for version, row in enumerate(norms):
+        for norm in row:
+            upload = Upload({"delta": torch.tensor([norm], dtype=torch.float32)}, 1, 1, 0.0)
+            aggregator.add(delivery(version=version, weight=0.5), upload, torch.zeros(1))
+        clips.append(aggregator.state["clip"])
+        assert aggregator.step()["clip"] == clips[-1]
+    assert clips[0] == 5.0
+    assert np.mean(clips[-80:]) == pytest.approx(np.quantile(norms, quantile), rel=0.1)
+
+
+def test_much_noise_does_not_carry_the_clip_off():
+    adaptive = AdaptiveClip(lr=5.0)
+    for share in (-1e6, 1e6):
+        clip = 1.0
+        for _ in range(100):
+            following = adaptive.next(clip, share)
+            assert abs(math.log(following / clip)) < 1.001
+            clip = following
+        assert 0 < clip < math.inf

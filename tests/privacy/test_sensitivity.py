@@ -1,0 +1,357 @@
+"""The sensitivity by attack: one client's uploads are left out, and what is released changes by no more than
+was claimed, seen through the covariance of the noise that is really drawn."""
+
+import itertools
+import math
+import random
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import tardigrad as td
+from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Ticket
+from tardigrad.core.situation import Situation
+from tardigrad.core.upload import Upload, WeightedSum
+from tardigrad.privacy import aggregator as private
+from tardigrad.privacy.blt import BLT
+from tardigrad.privacy.clipping import AdaptiveClip, clipped
+from tardigrad.privacy.grid import FINENESS, add_noise
+from tardigrad.privacy.independent import Independent
+from tardigrad.privacy.local import LocallyPrivateAggregator
+from tardigrad.privacy.normal import Seeded
+from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
+from tardigrad.privacy.tree import Tree
+
+NOISES = [Independent(), Tree(), Tree(honaker=False, restart_every=5), BLT()]
+LAWS = [td.Constant(), td.Linear(), td.Polynomial(), td.Exponential(), td.Hinge(b=1.0)]
+PAYLOADS = {
+    "deltas": {},
+    "adaptive": {"adaptive": AdaptiveClip(overhead=1.3)},
+    "versions": {"versions": "private"},
+    "both": {"adaptive": AdaptiveClip(overhead=1.3), "versions": "private"},
+}
+STEPS, K, BOUND, SIZE, CLIP = 20, 3, 4, 5, 0.7
+VICTIM = 0
+ROUNDING = 1e-4
+each_noise = pytest.mark.parametrize("noise", NOISES, ids=repr)
+each_payload = pytest.mark.parametrize("payload", PAYLOADS)
+
+
+class TwoRule(td.Rule):
+    def finish(self, end, steps, path):
+        return {"delta": self.start - end, "control": torch.zeros(SIZE)}
+
+
+class Two(td.SumOnly):
+    """Uploads two vectors, and keeps the means that it is given."""
+
+    discount: td.Linear | td.Constant | td.Polynomial | td.Exponential | td.Hinge = td.Constant()
+
+    @property
+    def law(self):
+        return self.discount
+
+    def rule(self, task, memory, lr):
+        return TwoRule(task, memory, lr)
+
+    def step(self, state, buffer):
+        state["means"] = {name: buffer.mean(name) for name in buffer.sums}
+
+
+class Watched(private.PrivateAggregator):
+    """Keeps everything that leaves the mechanism, over the clip."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.seen = []
+
+    def _released(self):
+        sums = super()._released()
+        self.extras = self._extras.double().numpy().copy()
+        return sums
+
+    def step(self):
+        clip = self.state["clip"]
+        super().step()
+        means = torch.cat(list(self.state["means"].values())).double().numpy()
+        self.seen.append(np.concatenate([means * self.guarantee.divisor / clip, self.extras]))
+
+
+class Attack(NamedTuple):
+    """A schedule, everybody's uploads, and the promise that is put to the test."""
+
+    deliveries: list[Delivery]
+    uploads: dict[int, dict[str, torch.Tensor]]
+    guarantee: object
+    law: object
+
+    def world(self, without=None, clips=None):
+        """What is released, with the clips that were used; the same noise in every world."""
+        situation = Situation(60, K, BOUND, STEPS)
+        algorithm = Two(discount=self.law)
+        aggregator = Watched(algorithm, torch.zeros(SIZE), situation, self.guarantee, Seeded)
+        used = []
+        for delivery in self.deliveries:
+            if delivery.client != without:
+                aggregator.add(delivery, Upload(self.uploads[delivery.trip], 1, 1, 0.0), torch.zeros(SIZE))
+            if delivery.closes:
+                used.append(aggregator.state["clip"])
+                aggregator.step()
+                if clips is not None:  # the attacker saw the same until now, so the clip is the same
+                    aggregator.state["clip"] = clips[min(len(used), len(clips) - 1)]
+        return np.array(aggregator.seen), used
+
+    def moved(self):
+        """How far the victim moves all releases together, over the noise at a multiplier of 1; after each
+        step."""
+        with_victim, clips = self.world()
+        without, _ = self.world(without=VICTIM, clips=clips)
+        change = with_victim - without
+        g = self.guarantee
+        k, b = (g.limits.participations, g.limits.separation) if g.limits else (g.steps, 1)
+        mixing = drawn(g.noise, g.steps, k, b)[: len(change)]
+        inverse = np.linalg.inv(np.linalg.cholesky(mixing @ mixing.T))
+        return np.sqrt(np.cumsum(((inverse @ change) ** 2).sum(axis=1)))
+
+    def claimed(self, after):
+        g = self.guarantee
+        k, b = g.limits
+        return g.noise.sensitivity(g.steps, k, b, after) * g.overhead
+
+
+def drawn(noise, steps, k, b):
+    """Row t: of which normals the noise of step t is made."""
+    given = iter(range(2 * steps))
+
+    def unit(dimension):
+        vector = torch.zeros(dimension)
+        vector[next(given)] = 1
+        return vector
+
+    state = noise.start(2 * steps, steps, k, b)
+    return np.stack([noise.draw(state, unit).double().numpy() for _ in range(steps)])
+
+
+def schedule(seed, limits, law):
+    """Random check-ins, arrivals, duplicates and clients that never return; the victim comes when it can."""
+    draw = random.Random(seed)
+    population = 60
+    book = Bookkeeping(
+        td.Asynchronous(concurrency=12), td.Buffer(size=K, staleness_bound=BOUND), law, limits=limits
+    )
+    deliveries = []
+    for moment in range(5000):
+        if book.version == STEPS:
+            break
+        client = VICTIM if draw.random() < 0.3 else draw.randrange(population)
+        if draw.random() < 0.5:
+            ticket = book.check_in(client, float(moment))
+            if isinstance(ticket, Ticket) and client == VICTIM and draw.random() < 0.6:
+                deliveries.append(book.deliver(ticket.trip, float(moment)))
+        elif book.in_flight:
+            trip = draw.choice(list(book.in_flight))
+            if draw.random() < 0.05:
+                book.give_up(trip)
+            else:
+                deliveries.append(book.deliver(trip, float(moment)))
+                deliveries.append(book.deliver(trip, float(moment)))  # a duplicate
+    return [delivery for delivery in deliveries if delivery.accepted]
+
+
+def attack(seed, noise, payload="deltas", law=None, k=None, b=None):
+    draw = random.Random(seed)
+    k, b = k or draw.randint(2, 4), b or draw.randint(1, 5)
+    law = law or LAWS[seed % len(LAWS)]
+    privacy = Participation(
+        noise=noise, participations=k, separation=b, noise_multiplier=1.0, clip=CLIP, **PAYLOADS[payload]
+    )
+    guarantee = privacy.guarantee(STEPS, 60, td.Asynchronous(), td.Buffer(size=K, staleness_bound=BOUND))
+    deliveries = schedule(seed, guarantee.limits, law)
+    generator = torch.Generator().manual_seed(seed)
+    direction = torch.randn(2 * SIZE, generator=generator)
+    uploads = {}
+    for delivery in deliveries:
+        own = direction if delivery.client == VICTIM else torch.randn(2 * SIZE, generator=generator)
+        own = own * 10 ** draw.uniform(-1, 6)  # most are far beyond the clip
+        uploads[delivery.trip] = {"delta": own[:SIZE], "control": own[SIZE:]}
+    return Attack(deliveries, uploads, guarantee, law)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@each_noise
+def test_one_client_moves_what_is_released_by_no_more_than_is_claimed(seed, noise):
+    attacked = attack(seed, noise, list(PAYLOADS)[seed % len(PAYLOADS)])
+    steps = [d.step for d in attacked.deliveries if d.client == VICTIM]
+    k, b = attacked.guarantee.limits
+    assert 1 <= len(steps) <= k
+    assert all(later - earlier >= b for earlier, later in itertools.pairwise(steps))
+    for after, moved in enumerate(attacked.moved(), 1):
+        assert moved <= attacked.claimed(after) * (1 + ROUNDING) + ROUNDING
+
+
+@each_noise
+def test_the_claim_is_not_far_too_large(noise):
+    """A victim that comes as early and as often as it may, always with the same long upload."""
+    attacked = attack(1, noise, law=td.Constant(), k=4, b=4)
+    own = [d for d in attacked.deliveries if d.client == VICTIM]
+    others = [d for d in attacked.deliveries if d.client != VICTIM]
+    deliveries = []
+    for step in range(STEPS):
+        first = own[0]._replace(closes=False) if step % 4 == 0 and step < 16 else others[step]
+        deliveries += [
+            first._replace(version=step, closes=False),
+            others[STEPS + step]._replace(version=step, closes=True),
+        ]
+    worst = attacked._replace(deliveries=deliveries)
+    assert worst.moved()[-1] > 0.7 * worst.claimed(STEPS)
+    if isinstance(noise, BLT | Independent):  # exact
+        assert worst.moved()[-1] == pytest.approx(worst.claimed(STEPS), rel=1e-3)
+
+
+def exceeds(noise, **options):
+    """Whether some attack finds more than is claimed."""
+    attacks = [attack(seed, noise, **options) for seed in range(4)]
+    return any(a.moved()[-1] > a.claimed(STEPS) * (1 + ROUNDING) + ROUNDING for a in attacks)
+
+
+@each_noise
+def test_dividing_by_the_sum_of_weights_would_be_found(noise, monkeypatch):
+    assert not exceeds(noise, law=td.Linear())
+
+    def mean(self, name="delta"):
+        return self.sums[name] / sum(member.weight for member in self.members)
+
+    monkeypatch.setattr(WeightedSum, "mean", mean)
+    assert exceeds(noise, law=td.Linear())
+
+
+@each_noise
+def test_clipping_each_vector_by_itself_would_be_found(noise, monkeypatch):
+    def each(vectors, clip):
+        parts = {name: clipped({name: vector}, clip) for name, vector in vectors.items()}
+        return {name: part[0][name] for name, part in parts.items()}, all(p[1] for p in parts.values())
+
+    assert not exceeds(noise, law=td.Constant())
+    monkeypatch.setattr(private, "clipped", each)
+    assert exceeds(noise, law=td.Constant())
+
+
+@each_payload
+def test_weights_above_one_are_refused(payload):
+    attacked = attack(3, BLT(), payload)
+    for weight in (1.0 + 1e-9, -0.1, math.nan):
+        heavy = attacked._replace(deliveries=[attacked.deliveries[0]._replace(weight=weight)])
+        with pytest.raises(td.RunError, match=r"weighs .* at most 1"):
+            heavy.world()
+
+
+@each_payload
+@pytest.mark.parametrize("seed", range(5))
+def test_who_joins_a_poisson_step_moves_it_by_no_more_than_a_payload(payload, seed):
+    privacy = PoissonSampling(noise_multiplier=1.0, clip=CLIP, **PAYLOADS[payload])
+    guarantee = privacy.guarantee(1, 30, td.Poisson(probability=0.2), td.Buffer())
+    joined = [  # nobody's staleness: all start at the version that they make
+        Delivery(trip, trip, 0.0, 1.0, 0, 0, 0, 1.0, 1.0, True, None, 1, trip == 4) for trip in range(5)
+    ]
+    generator = torch.Generator().manual_seed(seed)
+    uploads = {
+        trip: {name: torch.randn(SIZE, generator=generator) * 10**trip for name in ("delta", "control")}
+        for trip in range(5)
+    }
+    attacked = Attack(joined, uploads, guarantee, td.Constant())
+    assert 0 < attacked.moved()[-1] <= guarantee.overhead * (1 + ROUNDING)
+    assert guarantee.divisor == 6.0
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e30])
+def test_an_upload_is_clipped_all_its_vectors_together(scale):
+    vectors = {"delta": scale * torch.randn(1000), "control": 7 * scale * torch.randn(50)}
+    short, within = clipped(vectors, 0.3)
+    norm = math.hypot(*(float(v.double().norm()) for v in short.values()))
+    assert norm <= 0.3
+    if within:
+        assert all(short[name] is vectors[name] for name in vectors)
+    else:
+        assert norm == pytest.approx(0.3, rel=1e-5)
+        assert float(short["control"][3] / short["delta"][5]) == pytest.approx(
+            float(vectors["control"][3] / vectors["delta"][5]), rel=1e-5
+        )
+
+
+@pytest.mark.parametrize("clip", [1e-8, 1e-7, 3e-6, 1e-3, 1.0])
+def test_no_length_is_so_large_that_rounding_carries_it_above_the_clip(clip):
+    draw = random.Random(5)
+    for _ in range(200):
+        vector = torch.full((draw.randint(1, 400),), draw.uniform(1e37, 3.4e38))
+        assert float(clipped({"delta": vector}, clip)[0]["delta"].double().norm()) <= clip
+
+
+def test_what_is_not_finite_is_named():
+    with pytest.raises(td.RunError, match="not finite"):
+        clipped({"delta": torch.tensor([1.0, math.nan])}, 1.0)
+
+
+D = 100_000
+
+
+def known(upload_size, dtype, privately):
+    """A released sum of one upload, with the noise over its scale; and the scale."""
+    x = torch.randn(D, generator=torch.Generator().manual_seed(1)).to(dtype) * upload_size
+    guarantee = Participation(noise=Independent(), noise_multiplier=1.7, clip=1.5).guarantee(
+        1, 1, td.Asynchronous(), td.Buffer(size=1)
+    )
+    return privately(x, guarantee), 1.7 * 1.5
+
+
+def centrally(x, guarantee):
+    situation = Situation(1, 1, 0, 1)
+    aggregator = private.PrivateAggregator(td.FedBuff(), torch.zeros_like(x), situation, guarantee, Seeded)
+    delivery = Delivery(0, 0, 0.0, 1.0, 0, 0, 0, 1.0, 1.0, True, None, 1, True)
+    aggregator.add(delivery, Upload({"delta": x}, 1, 1, 0.0), torch.zeros_like(x))
+    aggregator.step()
+    return -aggregator.state["model"]
+
+
+def locally(x, guarantee):
+    guarantee = LocalPrivacy(noise_multiplier=1.7, clip=1.5).guarantee(
+        1, 1, td.Asynchronous(), td.Buffer(size=1)
+    )
+    algorithm = td.FedAC(weights="uniform", momentum="none", lr=1.0, correction=False)
+    aggregator = LocallyPrivateAggregator(
+        algorithm, torch.zeros_like(x), Situation(1, 1, 0, 1), guarantee, Seeded
+    )
+    delivery = Delivery(0, 0, 0.0, 1.0, 0, 0, 0, 1.0, 1.0, True, None, 1, True)
+    aggregator.add(delivery, Upload({"delta": x}, 1, 1, 0.0), torch.zeros_like(x))
+    aggregator.step()
+    return -aggregator.state["model"]
+
+
+@pytest.mark.parametrize("privately", [centrally, locally])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_last_bits_do_not_tell_what_is_under_the_noise(dtype, privately):
+    """Every number that is released with an upload could have been released without it."""
+    for size in (0.0, 1e-4):
+        released, scale = known(size, dtype, privately)
+        whole = released.double() * (FINENESS / scale)
+        assert float((whole - whole.round()).abs().max()) < 0.4  # float32's own rounding, of at most 2^24
+        could = torch.zeros_like(released)
+        add_noise(could, (whole.round() / FINENESS).float(), scale)
+        assert torch.equal(could, released)
+    assert float(released.double().std()) == pytest.approx(scale, rel=0.02)
+
+
+def test_noise_without_the_grid_would_tell():
+    """Why there is a grid: among scaled normals some floats are missing, so an upload shows."""
+    scale = 1.7 * 1.5
+    x = 1e-4 * torch.randn(D, generator=torch.Generator().manual_seed(1))
+
+    def impossible(released):
+        nearest = (released.double() / scale).float()
+        around = [torch.nextafter(nearest, torch.full_like(nearest, way)) for way in (-math.inf, math.inf)]
+        possible = [torch.zeros(D).add_(n, alpha=scale) == released for n in (nearest, *around)]
+        return int((~torch.stack(possible).any(dim=0)).sum())
+
+    assert impossible(torch.zeros(D).add_(Seeded(1)(D), alpha=scale)) == 0
+    assert impossible(x.clone().add_(Seeded(2)(D), alpha=scale)) > D // 20
