@@ -2,112 +2,156 @@
 
     python benchmarks/speed.py --rounds 5
 
-One common job: 1,000 clients of 50 examples of 28 x 28, 47 classes, one local epoch, lr 0.1. Every variant is
-measured in turn, several rounds, and the best of each is compared, so that a noisy machine is noisy for all.
+1 worker trains in the engine's own process, 2 workers are two processes beside it; one thread each. The
+variants take turns, several rounds, so that a noisy machine is noisy for all. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import statistics
+import sys
 import time
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
+from job import CLIENTS, EXAMPLES, JOBS, LR, Bare, Client, Job, trips_per_second
 from torch import nn
 
 import tardigrad as td
 from tardigrad.experiments.run import build
 
-CLIENTS, EXAMPLES, CLASSES = 1000, 50, 47
+CHARACTERS, LENGTH = 90, 20
+WORKERS = {"1 worker": 0, "2 workers": 2}
+SECONDS = 2.0
+RUN_IN = 0.3
+"""Seconds that are not counted each time: workers have work lying ready when they come back from a pause,
+and must not be credited for it."""
+SETTLE = 0.2
+"""Seconds in which workers finish what they have, so that they do not disturb the next variant."""
+
+Rates = dict[str, list[float]]
+"""Trips per second of each variant, a number a round."""
 
 
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, CLASSES))
+def lstm() -> nn.Module:
+    """0.82 million parameters."""
+    return td.CharLSTM().build((LENGTH,), CHARACTERS)
 
 
-def cnn() -> nn.Module:
-    """0.88 million parameters."""
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(1024, 768), nn.ReLU(), nn.Linear(768, CLASSES),
-    )  # fmt: skip
+def texts() -> list[Client]:
+    random = torch.Generator().manual_seed(0)
+    return [
+        (
+            torch.randint(CHARACTERS, (EXAMPLES, LENGTH), generator=random),
+            torch.randint(CHARACTERS, (EXAMPLES,), generator=random),
+        )
+        for _ in range(CLIENTS)
+    ]
 
 
-JOBS = {  # model, batch size, trips measured at a time
-    "MLP, batch 50": (mlp, 50, 1500),
-    "MLP, batch 10": (mlp, 10, 600),
-    "CNN, batch 50": (cnn, 50, 40),
-}
-
-
-def bare(make: type, batch: int, trips: int) -> float:
-    """Trips per second of plain PyTorch: load a client, minibatch SGD, next client."""
-    model, optimizer = make(), None
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    began = time.perf_counter()
-    for trip in range(trips):
-        x, y = DATA[trip % CLIENTS]
-        order = torch.randperm(EXAMPLES)
-        for part in order.split(batch):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x[part]), y[part]).backward()
-            optimizer.step()
-    return trips / (time.perf_counter() - began)
+ALL_JOBS = JOBS | {"LSTM, batch 10": Job(lstm, texts, 10, warm=4)}
 
 
 class Ours:
     """A simulation that is warmed up and then driven for some trips at a time."""
 
-    def __init__(self, make: type, batch: int, workers: int) -> None:
+    def __init__(self, job: Job, data: Sequence[Client], workers: int) -> None:
         config = td.Config(
             algorithm=td.FedBuff(lr=1.0),
             pace=td.Asynchronous(concurrency=1000),
             buffer=td.Buffer(size=10),
-            local=td.Local(batch_size=batch, lr=0.01),
+            local=td.Local(batch_size=job.batch, lr=LR),
             stop=td.Stop(trips=10**9),
             evaluation=td.Evaluation(every_steps=10**9),
         )
-        clients = dict(enumerate(DATA))
-        self.simulation = build(config, model=make(), clients=clients, workers=workers)
-        self._run = self.simulation.engine.run()
+        self._simulation = build(config, model=job.model(), clients=dict(enumerate(data)), workers=workers)
+        self._events = self._simulation.engine.run()
+        self._workers = workers
+        for _ in range(job.warm * max(1, workers)):
+            self.trip()
 
-    def __call__(self, trips: int) -> float:
-        began, done = time.perf_counter(), 0
-        while done < trips:
-            done += sum(event["event"] == "upload" for event in next(self._run))
-        return trips / (time.perf_counter() - began)
+    def trip(self) -> None:
+        while not any(event["event"] == "upload" for event in next(self._events)):
+            pass
+
+    def __call__(self, seconds: float) -> float:
+        """Trips per second."""
+        if not self._workers:
+            return trips_per_second(self.trip, seconds)
+        trips_per_second(self.trip, RUN_IN)
+        rate = trips_per_second(self.trip, seconds)
+        time.sleep(SETTLE)
+        return rate
+
+    def close(self) -> None:
+        self._simulation.executor.close()
+
+
+def rates(
+    name: str, job: Job, rounds: int, seconds: float, others: dict[str, Callable[[], float]] | None = None
+) -> Rates:
+    """The bare loop, ours with 1 and 2 workers, and others, in turns of so many seconds."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    data = job.data()
+    ours = {variant: Ours(job, data, workers) for variant, workers in WORKERS.items()}
+    bare = Bare(job, data)
+    found: Rates = {variant: [] for variant in ("bare", *ours, *(others or {}))}
+    for turn in range(rounds):
+        print(f"{name}: round {turn + 1} of {rounds}", file=sys.stderr)
+        found["bare"].append(bare(seconds))
+        for variant, run in ours.items():
+            found[variant].append(run(seconds))
+        for variant, other in (others or {}).items():
+            found[variant].append(other())
+    for run in ours.values():
+        run.close()
+    return found
+
+
+def summary(found: Rates) -> dict[str, dict[str, float]]:
+    """Best and median of each variant, and their ratios to the bare loop: of the best to the best, and the
+    median of neighbours in time."""
+    loop = found["bare"]
+    return {
+        variant: {
+            "best": round(max(each), 1),
+            "median": round(statistics.median(each), 1),
+            "ratio": round(max(each) / max(loop), 3),
+            "median_ratio": round(statistics.median(one / other for one, other in zip(each, loop)), 3),
+        }
+        for variant, each in found.items()
+    }
+
+
+def measure(rounds: int, seconds: float = SECONDS, jobs: Iterable[str] = tuple(ALL_JOBS)) -> dict[str, Any]:
+    """Trips per second and ratios, by job and variant.
+
+    >>> measure(5)["MLP, batch 50"]["2 workers"]["ratio"]  # doctest: +SKIP
+    """
+    return {name: summary(rates(name, ALL_JOBS[name], rounds, seconds)) for name in jobs}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each variant in a round")
+    parser.add_argument("--job", action="append", choices=list(ALL_JOBS), help="only this one (may repeat)")
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    table = {}
-    for job, (make, batch, trips) in JOBS.items():
-        ours = {f"{w or 1} worker{'s' * (w > 1)}": Ours(make, batch, w) for w in (0, 2)}
-        for run in ours.values():
-            run(max(trips, 3000 if make is mlp else 10))  # past tracing
-        best = dict.fromkeys(["bare", *ours], 0.0)
-        for _ in range(given.rounds):
-            best["bare"] = max(best["bare"], bare(make, batch, trips))
-            for name, run in ours.items():
-                best[name] = max(best[name], run(trips))
-        for run in ours.values():
-            run.simulation.executor.close()
-        table[job] = {name: round(rate / best["bare"], 2) for name, rate in best.items()} | {
-            "bare trips/s": round(best["bare"])
-        }
-        print(job, table[job], flush=True)
+    table = measure(given.rounds, given.seconds, given.job or ALL_JOBS)
+    print(f"{'':16}{'':12}{'trips/s':^20}{'over the bare loop':^20}")
+    print(f"{'job':16}{'variant':12}{'best':>10}{'median':>10}{'best':>10}{'median':>10}")
+    for job, variants in table.items():
+        for variant, row in variants.items():
+            print(
+                f"{job:16}{variant:12}{row['best']:10.1f}{row['median']:10.1f}"
+                f"{row['ratio']:10.2f}{row['median_ratio']:10.2f}"
+            )
     print(json.dumps(table))
 
-
-torch.manual_seed(0)
-DATA = [(torch.randn(EXAMPLES, 1, 28, 28), torch.randint(CLASSES, (EXAMPLES,))) for _ in range(CLIENTS)]
 
 if __name__ == "__main__":
     main()

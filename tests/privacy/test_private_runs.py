@@ -56,7 +56,7 @@ def parts(steps=16, size=3, population=POPULATION, **settings):
     common = {
         "buffer": td.Buffer(size=size, staleness_bound=5, once_per_client=True),
         "pace": td.Asynchronous(concurrency=9),
-        "local": td.Local(batch_size=5, lr=0.1),
+        "local": td.Local(batch_size=5, lr=0.1, steps=2),
         "stop": td.Stop(steps=steps),
         "evaluation": td.Evaluation(every_steps=1),
     }
@@ -522,3 +522,15 @@ def test_much_noise_does_not_carry_the_clip_off():
             assert abs(math.log(following / clip)) < 1.001
             clip = following
         assert 0 < clip < math.inf
+
+
+def test_nothing_secret_is_left_behind(tmp_path):
+    out = tmp_path / "run"
+    privacy = {"kind": "participation", "epsilon": 8.0, "participations": 2, "separation": 2}
+    result = run(privacy, out=out)
+    assert result.epsilon > 0
+    assert not (out / "noise.keys").exists()
+    assert not (out / "snapshot.safetensors").exists()
+    (out / "noise.keys").write_text("0 " + "00" * 32 + "\n")  # as if it was killed at the very end
+    assert run(privacy, out=out, resume=True).model_sha256 == result.model_sha256
+    assert not (out / "noise.keys").exists()

@@ -61,7 +61,8 @@ def write_snapshot(path: Path, tensors: dict[str, Tensor], document: dict[str, A
         "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
     }
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    # for the owner alone: it may hold what privacy hides
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         _write_safetensors(file, stored, metadata)
     replace(partial, path)
 

@@ -16,6 +16,7 @@ from tardigrad.algorithms.algorithm import SumOnly
 from tardigrad.algorithms.defedavg import DeFedAvg
 from tardigrad.algorithms.fadas import FADAS
 from tardigrad.algorithms.fedbuff import FedBuff
+from tardigrad.algorithms.masfl import AdaMasFL, MasFL
 from tardigrad.algorithms.registry import AnyAlgorithm
 from tardigrad.algorithms.sgd import SGD
 from tardigrad.core.bookkeeping import Buffer
@@ -176,6 +177,11 @@ class Config(Setting):
             raise ConfigError(
                 "buffer.weights: with privacy all clients weigh the same, for the number of examples is "
                 "private too; leave it out"
+            )
+        if isinstance(algorithm, MasFL | AdaMasFL) and self.local.steps is None:
+            raise ConfigError(
+                f"local.steps: {name} derives its step sizes from the number of local steps, and epochs "
+                "would tell how many examples the clients have; give steps"
             )
         if isinstance(privacy, LocalPrivacy):
             return

@@ -50,6 +50,8 @@ from tardigrad.simulation.processes import Processes
 from tardigrad.simulation.ray_executor import RayExecutor
 from tardigrad.simulation.together import Together
 
+KEYS = "noise.keys"
+
 
 class Observer(Protocol):
     """Somebody who watches a run: a progress bar, a tracker."""
@@ -180,6 +182,12 @@ class Simulation:
             text = statement(self.guarantee, self.config.privacy, algorithm, population, made)
             directory.write("privacy.md", text)
 
+    def forget_secrets(self, directory: RunDirectory) -> None:
+        """After a private run: what its noise was made of, and what the clients uploaded last."""
+        if self.guarantee is not None:
+            (directory.path / KEYS).unlink(missing_ok=True)
+            (directory.path / "snapshot.safetensors").unlink(missing_ok=True)
+
     def inputs(self) -> Inputs:
         """Fingerprints of what the config only names: a resumed run must have the same."""
         return fingerprints(self.config, self._federation, self.flat)
@@ -264,13 +272,15 @@ def run(
             return _drive(simulation, None, None, snapshot_seconds, observers)
         directory = RunDirectory(Path(out))
         try:
-            simulation.keys = NoiseKeys(directory.path / "noise.keys")
-            if not resume:
+            snapshot = None
+            if resume:
+                snapshot = directory.reopen(simulation.config, simulation.inputs())
+            else:
                 directory.create(simulation.config, simulation.inputs())
-                return _drive(simulation, directory, None, snapshot_seconds, observers)
-            snapshot = directory.reopen(simulation.config, simulation.inputs())
             if directory.summary is not None:
+                simulation.forget_secrets(directory)
                 return _finished(directory)
+            simulation.keys = NoiseKeys(directory.path / KEYS)
             return _drive(simulation, directory, snapshot, snapshot_seconds, observers)
         finally:
             directory.close()
@@ -363,7 +373,7 @@ def _drive(
     if directory is not None:
         simulation.state_privacy(directory, engine.version)
         directory.finish(result.model, result.summary())
-        simulation.keys.forget()
+        simulation.forget_secrets(directory)
     return result
 
 
@@ -371,7 +381,8 @@ def _spent(simulation: Simulation) -> float | None:
     guarantee = simulation.guarantee
     if guarantee is None or guarantee.noise_multiplier == 0:
         return None
-    return guarantee.epsilon(simulation.aggregator.version)
+    local = isinstance(simulation.config.privacy, LocalPrivacy)  # what was uploaded is out, step or no step
+    return guarantee.epsilon(None if local else simulation.aggregator.version)
 
 
 def _profile(simulation: Simulation, seconds: float) -> dict[str, float]:
@@ -438,7 +449,14 @@ def _guarantee(config: Config, situation: Situation) -> Guarantee | None:
             "buffer.size is fixed)"
         )
     assert config.pace is not None
-    return config.privacy.guarantee(situation.steps, situation.population, config.pace, config.buffer)
+    guarantee = config.privacy.guarantee(situation.steps, situation.population, config.pace, config.buffer)
+    if config.algorithm.opening and guarantee.limits is not None and guarantee.limits.separation > 1:
+        raise ConfigError(
+            "algorithm.first_pass: the first step takes a contribution of everybody, and with a separation "
+            f"of {guarantee.limits.separation} nobody could come for the second; set it to false, or "
+            "privacy.separation to 1"
+        )
+    return guarantee
 
 
 def _situation(config: Config, clients: Clients) -> Situation:

@@ -59,5 +59,5 @@ class LocallyPrivateAggregator(Aggregator):
     def _move(self) -> Metrics:
         metrics = dict(super()._move() or {})
         if self.guarantee.noise_multiplier > 0:
-            metrics["epsilon"] = self.guarantee.spent(self.version + 1)
+            metrics["epsilon"] = self.guarantee.epsilon()
         return metrics

@@ -25,6 +25,8 @@ def statement(
     """The statement as Markdown: of the plan, or, with the number of steps that were made, of the run."""
     g = guarantee
     after = "when all planned steps are made" if made is None else f"after {made:,} steps"
+    if isinstance(privacy, LocalPrivacy):
+        after, made = "for a client that contributes as often as it may", None
     epsilon = g.epsilon(made) if g.noise_multiplier > 0 else float("inf")
     warnings = []
     if g.noise_from == "seed":

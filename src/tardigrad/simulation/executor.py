@@ -9,6 +9,10 @@ from typing import Protocol
 from tardigrad.core.upload import Task, Upload, Vectors
 from tardigrad.data.clients import Clients
 from tardigrad.learning.local import Trainer
+from tardigrad.simulation.shared import Slots, packed_size
+
+MOST_VERSIONS = 4096
+"""At a time, in memory of their own; address space alone until they are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,28 @@ class Inline:
     def __init__(self, trainer: Trainer, clients: Clients) -> None:
         self._trainer, self._clients = trainer, clients
         self._jobs: dict[int, Job] = {}
+        self._versions: Slots | None = None
+        self._slots: dict[int, int] = {}
 
     def publish(self, version: int, vectors: Vectors) -> Vectors:
-        return vectors
+        # Versions live long, uploads do not: side by side they would leave the heap full of holes
+        if vectors["model"].device.type != "cpu":
+            return vectors
+        if self._versions is None:
+            self._versions = Slots(packed_size(vectors), MOST_VERSIONS)
+        slot = self._versions.take()
+        if slot is None:
+            return vectors
+        self._slots[version] = slot
+        layout = self._versions.pack(slot, vectors)
+        assert layout is not None, "all versions have the same vectors"
+        return self._versions.unpack(slot, layout)
 
     def withdraw(self, version: int) -> None:
-        pass
+        slot = self._slots.pop(version, None)
+        if slot is not None:
+            assert self._versions is not None
+            self._versions.give_back(slot)
 
     def submit(self, job: Job) -> None:
         self._jobs[job.task.trip] = job

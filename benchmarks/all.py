@@ -1,0 +1,140 @@
+"""All benchmarks, one after the other: a table of ratios, benchmarks/results.json and docs/performance.md.
+
+    python benchmarks/all.py            # some ten minutes
+    python benchmarks/all.py --quick    # under two
+
+Each one runs in its own process; within each, what is compared takes turns. Progress is on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from report import HERE, Machine, rounded, run, sentence, table, write
+
+Row = list[str]
+"""What is compared, the ratio, and the figures behind it, which hold for this machine alone."""
+
+SMALL = ["--population", "1000", "--concurrency", "100"]
+LARGE = ["--population", "1000000", "--concurrency", "10000"]
+
+
+def speed(quick: bool) -> tuple[Any, list[Row]]:
+    found = run("speed.py", *(["--rounds", "2", "--seconds", "0.7"] if quick else ["--rounds", "7"]))
+    rows = [
+        [
+            f"{job}: {variant} over the bare loop",
+            f"{one['ratio']:.2f} ({one['median_ratio']:.2f})",
+            f"{rounded(one['best'])} over {rounded(variants['bare']['best'])} trips/s",
+        ]
+        for job, variants in found.items()
+        for variant, one in variants.items()
+        if variant != "bare"
+    ]
+    return found, rows
+
+
+def planner(quick: bool) -> tuple[Any, list[Row]]:
+    trips = ["--trips", "60000" if quick else "500000"]
+    turns = [
+        (run("planner.py", *SMALL, *trips), run("planner.py", *LARGE, *trips))
+        for _ in range(1 if quick else 3)
+    ]
+    small, large = (max(turn, key=lambda found: found["trips_per_second"]) for turn in zip(*turns))
+    row = [
+        "planner: 10,000 of a million clients at work over 100 of 1,000",
+        f"{large['trips_per_second'] / small['trips_per_second']:.2f}",
+        f"{large['trips_per_second']:,} over {small['trips_per_second']:,} trips/s",
+    ]
+    return {"small": small, "large": large}, [row]
+
+
+def memory(quick: bool) -> tuple[Any, list[Row]]:
+    found = run("memory.py", *(["--quick", "--trips", "600"] if quick else ["--trips", "5000"]))
+    rows = []
+    for workers, name in ((0, "1 worker"), (2, "2 workers")):
+        few, *more = (row for row in found["concurrency"] if row["workers"] == workers)
+        for many in more:
+            growth = (many["mb"] - few["mb"]) / (many["versions"] - few["versions"])
+            rows.append(
+                [
+                    f"memory, CNN, {name}: growth from {few['concurrency']} to {many['concurrency']:,} at "
+                    "work, over the models of the live versions that came with it",
+                    f"{growth / many['model_mb']:.2f}",
+                    f"{many['mb']:,} MB with {many['versions']} versions, "
+                    f"{few['mb']:,} with {few['versions']}",
+                ]
+            )
+    for workers, name in ((0, "1 worker"), (2, "2 workers")):
+        few, *_, many = (row for row in found["population"] if row["workers"] == workers)
+        rows.append(
+            [
+                f"memory, small model, {name}: {many['population']:,} clients over {few['population']:,}",
+                f"{many['mb'] / few['mb']:.2f}",
+                f"{many['mb']:,} over {few['mb']:,} MB, of which {many['imports_mb']} are imports",
+            ]
+        )
+    return found, rows
+
+
+def momentum_approximation(quick: bool) -> tuple[Any, list[Row]]:
+    found = run("momentum_approximation.py", "--steps", "160" if quick else "4000")
+    rows = []
+    for name, method in (("approximation", "momentum approximation"), ("light", "light approximation")):
+        one = found[name]
+        kept = f"{one['vectors']:.0f} vectors kept"
+        rows += [
+            [
+                f"{method}: a step over one with EMA momentum, {found['size']:,} parameters",
+                f"{one['late_times_ema']:.2f}",
+                f"{one['late_ms']:.1f} over {found['ema']['late_ms']:.1f} ms, {kept}",
+            ],
+            [
+                f"{method}: the last of {found['steps']:,} steps over the first, both over EMA's",
+                f"{one['late_times_ema'] / one['early_times_ema']:.2f}",
+                f"{one['late_ms']:.1f} and {one['early_ms']:.1f} ms",
+            ],
+        ]
+    return found, rows
+
+
+def noise(quick: bool) -> tuple[Any, list[Row]]:
+    found = run("noise.py", "--steps", "8" if quick else "64")
+    results = found["results"]
+    independent = {one["normals"]: one for one in results if one["noise"] == "independent"}
+    rows = [
+        [
+            f"noise, {one['noise']} over independent, {one['normals']}, {found['dimension']:,} parameters",
+            f"{one['mean_ms'] / independent[one['normals']]['mean_ms']:.2f}",
+            f"{one['mean_ms']} over {independent[one['normals']]['mean_ms']} ms a step, "
+            f"{one['state_mb']:.0f} MB kept",
+        ]
+        for one in results
+        if one["noise"] != "independent"
+    ]
+    return found, rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="shorter and less exact")
+    given = parser.parse_args()
+    machine = Machine()
+    rows = [["what over what", "ratio", "figures behind it (this machine only)"]]
+    results: dict[str, Any] = {}
+    parts = [speed, planner, memory, momentum_approximation]
+    if (HERE / "noise.py").exists():
+        parts.append(noise)
+    for part in parts:
+        results[part.__name__], more = part(given.quick)
+        rows += more
+    described = machine.description()
+    version = "the quick version" if given.quick else "the full version"
+    text = f"{table(rows)}\n\n*{version.capitalize()}. {sentence(described)}*"
+    print(text)
+    write("results", text, {"machine": described, "quick": given.quick} | results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""What a benchmark leaves behind: a description of the machine, and tables in docs/performance.md."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "performance.md"
+
+
+class Machine:
+    """The machine that a benchmark runs on, and how busy it is with other things."""
+
+    def __init__(self) -> None:
+        self._date = datetime.datetime.now(datetime.UTC).date().isoformat()
+        self._start = os.getloadavg()[0]
+
+    def description(self) -> dict[str, Any]:
+        """As of now: ask at the end."""
+        return {
+            "date": self._date,
+            "processor": _processor(),
+            "cores": len(os.sched_getaffinity(0)),
+            "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+            "python": platform.python_version(),
+            "torch": version("torch"),
+            "tardigrad": version("tardigrad"),
+            "commit": _commit(),
+            "load_at_start": round(self._start, 2),
+            "load_at_end": round(os.getloadavg()[0], 2),
+        }
+
+
+def sentence(machine: dict[str, Any]) -> str:
+    """A description in words."""
+    busy = " The machine was busy with other work, so the speeds mean little." * (
+        machine["load_at_start"] > 1
+    )
+    return (
+        f"{machine['date']}, commit {machine['commit']}: {machine['processor']}, {machine['cores']} cores, "
+        f"{machine['memory_gb']} GB; Python {machine['python']}, torch {machine['torch']}; load average "
+        f"{machine['load_at_start']} at the start and {machine['load_at_end']} at the end.{busy}"
+    )
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def table(rows: list[list[str]]) -> str:
+    """Rows as a Markdown table; the first is the head, and numbers stand to the right."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "| --- |" + " ---: |" * (len(rows[0]) - 1))
+    return "\n".join(lines)
+
+
+def rounded(rate: float) -> str:
+    """A rate with as many digits as mean something."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
+
+
+def write(name: str, text: str, results: dict[str, Any]) -> None:
+    """Keep results as JSON beside the benchmarks, and the text in the docs, between its two markers."""
+    (HERE / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    page = PAGE.read_text()
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise SystemExit(f"{PAGE}: it must have one line {begin!r} and one {end!r}")
+    before, rest = page.split(begin)
+    PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")
+
+
+def run(script: str, *options: str) -> Any:
+    """Run one benchmark in its own process; what the one line of JSON that it prints says."""
+    print(f"-- {script} {' '.join(options)}", file=sys.stderr)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, str(HERE / script), *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
+    found = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or len(found) != 1:
+        raise SystemExit(f"{script} {' '.join(options)}: it ended with code {done.returncode}")
+    return json.loads(found[0])
