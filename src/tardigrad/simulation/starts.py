@@ -14,6 +14,8 @@ from tardigrad.errors import ConfigError
 from tardigrad.simulation.draws import Draws, key, uniform
 
 ATTEMPTS = 16
+CROWDED = 0.9
+"""Where a larger share of the clients is at work, trying at random takes longer than looking who is left."""
 
 
 class Starts:
@@ -53,10 +55,11 @@ class Starts:
     def choose(self, but: Collection[int] = ()) -> int | None:
         """A random client that may start now, and is not one of `but`; or nobody."""
         objection, trip = self.book.objection, self.book.next_trip
-        for draws in self._choices:
-            client = int(draws[trip] * self.population)
-            if objection(client) is None and client not in but:
-                return client
+        if len(self.book.training) <= CROWDED * self.population:
+            for draws in self._choices:
+                client = int(draws[trip] * self.population)
+                if objection(client) is None and client not in but:
+                    return client
         # crowded: find out who is left. Who is at work need not be looked at again until its trip has ended
         idle = set(range(self.population)) if self._idle is None else self._idle
         self._idle = idle.difference(self.book.training)
