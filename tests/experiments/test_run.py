@@ -307,7 +307,7 @@ def test_a_model_that_is_changed_in_place_is_named(workers):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_profile_says_where_the_time_went(tmp_path, workers):
-    result = td.run(config(tmp_path, ASYNC), stop=td.Stop(trips=200), workers=workers)
+    result = td.run(config(tmp_path, ASYNC), stop=td.Stop(trips=200), workers=workers, profile=True)
     own = {name: s for name, s in result.profile.items() if ":" not in name}
     training = "workers: training" if workers else "training"
     assert {training, training.replace("training", "data"), "commit", "step", "evaluation"} <= set(

@@ -119,6 +119,7 @@ def run(
             resume=resume,
             workers=int(workers) if processes else workers,
             snapshot_seconds=snapshot_seconds,
+            profile=profile,
             observers=(display,),
         )
     summary = result.summary()
@@ -126,7 +127,7 @@ def run(
         show_run(out, console)
     else:
         show_summary(summary, console)
-    if profile:
+    if profile and summary["profile"]:
         show_profile(summary["profile"], console)
     if as_json:
         print(json.dumps(summary))

@@ -80,7 +80,8 @@ class Result:
     model_sha256: str
     wall_seconds: float
     profile: dict[str, float]
-    """Seconds by kind of work in the last session: of this process, and of "workers" (all together)."""
+    """Where it was asked for, seconds by kind of work in the last session: of this process, and of "workers"
+    (all together)."""
     trips_per_second: float
     refused: dict[str, int]
     given_up: int
@@ -241,6 +242,7 @@ def run(
     resume: bool = False,
     workers: int | str = 0,
     snapshot_seconds: float = 30.0,
+    profile: bool = False,
     observers: tuple[Observer, ...] = (),
     **settings: Any,
 ) -> Result:
@@ -250,6 +252,7 @@ def run(
 
     `workers`: how many processes train; 0 trains in this one, "auto" takes all cores, "ray" a cluster (see
     docs/scaling.md). The result is the same.
+    `profile`: measure where the time goes (`result.profile`).
     A run with `out` is snapshotted every `snapshot_seconds` and when it is interrupted; `resume` goes on
     with it, or returns its result if it is finished.
 
@@ -268,6 +271,7 @@ def run(
         )
     with one_thread():
         simulation = build(config, model, clients, test, head, workers)
+        simulation.profile.on = profile
         if out is None:
             return _drive(simulation, None, None, snapshot_seconds, observers)
         directory = RunDirectory(Path(out))
@@ -386,6 +390,8 @@ def _spent(simulation: Simulation) -> float | None:
 
 
 def _profile(simulation: Simulation, seconds: float) -> dict[str, float]:
+    if not simulation.profile.on:
+        return {}
     parts = dict(simulation.profile.seconds)
     parts["other"] = max(0.0, seconds - sum(parts.values()))
     if isinstance(simulation.executor, Processes | RayExecutor):

@@ -92,7 +92,7 @@ class Trainer:
         self.local = local
         self.transform = transform or Transform()
         self._gradient = Gradient(flat, head)
-        self.profile = Profile()
+        self.profile = Profile(on=False)
         self._elsewhere = flat.device != CPU
 
     def train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:

@@ -48,7 +48,7 @@ class Engine:
         self._clients, self._evaluator, self._evaluation, self._stop = clients, evaluator, evaluation, stop
         self._seed = seed
         self._tell_losses = tell_losses  # the clients' own, which privacy does not protect
-        self._profile = profile or Profile()
+        self._profile = profile or Profile(on=False)
         self._remembers = aggregator.algorithm.remembers
         self._plan: deque[Planned] = deque()  # planned, not committed
         self._ahead = 0  # accepted uploads among them

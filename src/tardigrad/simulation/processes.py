@@ -243,6 +243,7 @@ class Processes:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's business
         torch.set_num_threads(1)
         self._trainer.profile.restart()
+        self._trainer.profile.on = True  # how long trips take decides how many go in one message
         with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
             while True:
                 replies: list[Reply] = []

@@ -53,6 +53,7 @@ class Actor:
         """Get ready."""
         torch.set_num_threads(1)
         self._trainer, self._clients = unpack_kit(kit)
+        self._trainer.profile.on = True  # how long trips take decides how many go in one call
         self._versions: dict[int, Vectors] = {}
 
     def train(self, orders: Sequence[Order], gone: set[int], new: Sequence[int], *versions: Packed) -> Answer:

@@ -62,8 +62,10 @@ class Starts:
                     return client
         # crowded: find out who is left. Who is at work need not be looked at again until its trip has ended
         idle = set(range(self.population)) if self._idle is None else self._idle
-        self._idle = idle.difference(self.book.training)
-        eligible = sorted(self._idle.difference(*self.book.unavailable(), but))
+        self._idle = idle = idle.difference(self.book.training)
+        for others in (*self.book.unavailable(), but):  # one at a time: Python takes the smaller set then
+            idle = idle.difference(others)
+        eligible = sorted(idle)
         return eligible[int(self._choices[0][trip] * len(eligible))] if eligible else None
 
     def state(self) -> dict[str, Any]:
