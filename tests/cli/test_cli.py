@@ -212,6 +212,7 @@ def test_compare(cli, tmp_path):
     assert rows["never there"]["targets"]["0.3"]["trips"] is None
     assert rows["FedBuff"]["targets"]["0.3"]["bytes"]["mean"] > 1e6
     assert "> 300" in err
+    assert "FedBuff " in err, "entries are named on a terminal of 80 columns, too"
     for name in ("png", "json", "md", "csv", "tex"):
         assert (tmp_path / f"cmp/comparison.{name}").stat().st_size > 100
     (finished,) = (tmp_path / "cmp").glob("FedBuff-seed0-*/summary.json")

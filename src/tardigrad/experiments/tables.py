@@ -67,11 +67,10 @@ def show(table: dict[str, Any], console: Console) -> None:
     said = f"mean ± sd over {seeds} seeds" if seeds > 1 else f"seed {table['seeds'][0]}"
     for target in table["targets"]:
         console.print(f"{table['title']}: to {target:.3g} accuracy, {said}", highlight=False, markup=False)
-        shown = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
-        for number, heading in enumerate(["entry", "trips", "x best", "time", "x best", "steps", "MB",
-                                          "accuracy", "stale"]):  # fmt: skip
-            shown.add_column(heading, justify="left" if number == 0 else "right", overflow="fold",
-                             no_wrap=number > 0)  # fmt: skip
+        shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        shown.add_column("entry", overflow="fold", min_width=9)
+        for heading in ("trips", "x best", "time", "x best", "steps", "MB", "accuracy %", "stale"):
+            shown.add_column(heading, justify="right", no_wrap=True)
         for row in cells(table, target):
             shown.add_row(*("[red]failed[/]" if cell == "failed" else escape(cell) for cell in row))
         console.print(shown)
