@@ -67,9 +67,10 @@ def show(table: dict[str, Any], console: Console) -> None:
     said = f"mean ± sd over {seeds} seeds" if seeds > 1 else f"seed {table['seeds'][0]}"
     for target in table["targets"]:
         console.print(f"{table['title']}: to {target:.3g} accuracy, {said}", highlight=False, markup=False)
-        shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        caption = "x: over the best entry; stale: mean staleness"
+        shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption=caption)
         shown.add_column("entry", overflow="fold", min_width=9)
-        for heading in ("trips", "x best", "time", "x best", "steps", "MB", "accuracy %", "stale"):
+        for heading in ("trips", "x", "time", "x", "steps", "MB", "accuracy %", "stale"):
             shown.add_column(heading, justify="right", no_wrap=True)
         for row in cells(table, target):
             shown.add_row(*("[red]failed[/]" if cell == "failed" else escape(cell) for cell in row))
