@@ -134,7 +134,9 @@ def test_the_folder_holds_what_it_should(tmp_path):
     result = td.run(config(tmp_path, KINDS["fedavgm"]), out=out)
     assert {p.name for p in out.iterdir()} >= {
         "config.toml", "events.jsonl", "metrics.csv", "model.safetensors", "summary.json",
+        "privacy.md",
     }  # fmt: skip
+    assert "Nothing is promised" in (out / "privacy.md").read_text()
     assert not list(out.glob("*.partial"))
     resolved = td.load_config(out / "config.toml")
     assert resolved.buffer.size == 10, "the cohort, filled in"
@@ -203,6 +205,27 @@ def test_nothing_leaves_the_global_random_state(tmp_path):
         td.run(config(tmp_path, ASYNC), model=dropout, stop=td.Stop(trips=50)).model_sha256
         == first.model_sha256
     )
+
+
+def test_an_interrupt_at_the_very_end_does_not_end_the_run_twice(tmp_path):
+    class AtTheEnd:
+        def begin(self, config, history):
+            pass
+
+        def see(self, events):
+            if events and events[-1]["event"] == "end":
+                raise KeyboardInterrupt
+
+        def end(self):
+            pass
+
+    settings, stop = config(tmp_path, ASYNC), td.Stop(trips=50)
+    straight = td.run(settings, out=tmp_path / "straight", stop=stop)
+    with pytest.raises(KeyboardInterrupt):
+        td.run(settings, out=tmp_path / "run", stop=stop, snapshot_seconds=0, observers=(AtTheEnd(),))
+    resumed = td.run(settings, out=tmp_path / "run", stop=stop, resume=True)
+    assert resumed.model_sha256 == straight.model_sha256
+    assert (tmp_path / "run/events.jsonl").read_bytes() == (tmp_path / "straight/events.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -103,9 +103,12 @@ def test_plan_on_the_command_line():
     code, out, _ = tardigrad("plan", "--noise-multiplier", "20", "--epsilon", "2", "--participations", "4",
                              "--separation", "512", "--noise", "tree", "--json")  # fmt: skip
     assert json.loads(out)["steps"] >= 2048
+    question = "--noise-multiplier 19.59249 --epsilon 2 --steps 2048 --participations 4 --separation 512"
+    code, out, _ = tardigrad("plan", *question.split(), "--noise", "tree", "--json")
+    assert json.loads(out)["delta"] == pytest.approx(1e-7, rel=1e-4)
     for wrong in (
         ["--epsilon", "2"],
-        ["--epsilon", "2", "--steps", "5", "--noise-multiplier", "1"],
+        ["--epsilon", "2", "--steps", "5", "--noise-multiplier", "1", "--delta", "1e-6"],
         ["--epsilon", "2", "--steps", "5", "--noise", "pink"],
         ["--epsilon", "-2", "--steps", "5"],
         ["--noise-multiplier", "3", "--epsilon", "2", "--participations", "2"],

@@ -19,7 +19,9 @@ def plan(
     epsilon: Annotated[float | None, typer.Option(help="The budget.")] = None,
     noise_multiplier: Annotated[float | None, typer.Option(help="Noise over the clip.")] = None,
     steps: Annotated[int | None, typer.Option(help="Server steps.")] = None,
-    delta: Annotated[float, typer.Option(help="The chance that epsilon does not hold.")] = 1e-7,
+    delta: Annotated[
+        float | None, typer.Option(help="The chance that epsilon does not hold.", show_default="1e-7")
+    ] = None,
     participations: Annotated[int, typer.Option(min=1, help="Contributions of one client, at most.")] = 1,
     separation: Annotated[
         int | None, typer.Option(min=1, help="Steps between them, at least. Default: steps / participations.")
@@ -32,7 +34,10 @@ def plan(
     buffer_size: Annotated[int | None, typer.Option(help="K, to see the noise in the mean.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Give two of --epsilon, --noise-multiplier and --steps; get the third, and what the noise comes to."""
+    """Give two of --epsilon, --noise-multiplier and --steps; get the third, and what the noise comes to.
+
+    Give all three, and no --delta, to get delta.
+    """
     from rich.table import Table
 
     from tardigrad.privacy.planning import Question, answer

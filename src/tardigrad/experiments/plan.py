@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Ticket
 from tardigrad.data.clients import Clients
@@ -115,7 +116,8 @@ def _bytes(config: Config, shape: tuple[int, ...], classes: int, vectors: Any) -
     """Of one download or upload, taken to be a vector each."""
     if config.model is None:
         return None
-    module = config.model.build_with(vectors, shape, classes)
+    with torch.random.fork_rng(devices=[]):
+        module = config.model.build_with(vectors, shape, classes)
     return sum(p.numel() * p.element_size() for p in module.parameters())
 
 

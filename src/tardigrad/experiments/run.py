@@ -38,7 +38,7 @@ from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.local import LocallyPrivateAggregator
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy
-from tardigrad.privacy.statement import statement
+from tardigrad.privacy.statement import NOTHING_PROMISED, statement
 from tardigrad.simulation.delay import Durations
 from tardigrad.simulation.device import Device
 from tardigrad.simulation.draws import key
@@ -177,11 +177,12 @@ class Simulation:
 
     def state_privacy(self, directory: RunDirectory, made: int | None = None) -> None:
         """Write what is promised, before the first step and again when it is known how many were made."""
+        text = NOTHING_PROMISED
         if self.guarantee is not None and self.config.privacy is not None:
             algorithm = getattr(self.config.algorithm, "kind", type(self.config.algorithm).__name__)
             population = len(self._federation.clients)
             text = statement(self.guarantee, self.config.privacy, algorithm, population, made)
-            directory.write("privacy.md", text)
+        directory.write("privacy.md", text)
 
     def forget_secrets(self, directory: RunDirectory) -> None:
         """After a private run: what its noise was made of, and what the clients uploaded last."""
@@ -272,10 +273,10 @@ def run(
     with one_thread():
         simulation = build(config, model, clients, test, head, workers)
         simulation.profile.on = profile
-        if out is None:
-            return _drive(simulation, None, None, snapshot_seconds, observers)
-        directory = RunDirectory(Path(out))
+        directory = RunDirectory(Path(out)) if out is not None else None
         try:
+            if directory is None:
+                return _drive(simulation, None, None, snapshot_seconds, observers)
             snapshot = None
             if resume:
                 snapshot = directory.reopen(simulation.config, simulation.inputs())
@@ -287,7 +288,9 @@ def run(
             simulation.keys = NoiseKeys(directory.path / KEYS)
             return _drive(simulation, directory, snapshot, snapshot_seconds, observers)
         finally:
-            directory.close()
+            simulation.executor.close()
+            if directory is not None:
+                directory.close()
 
 
 def _drive(
@@ -312,7 +315,7 @@ def _drive(
     trips_before = engine.trips
 
     def save() -> None:
-        if directory is not None:
+        if directory is not None and not stopped_by:  # else it would be ended twice
             tensors, document = engine.snapshot()
             elapsed = before + time.monotonic() - began
             directory.snapshot(tensors, {"engine": document, "history": history, "wall_seconds": elapsed})
@@ -336,16 +339,15 @@ def _drive(
                     save()
                     raise
             now = time.monotonic()
-            if not stopped_by and now - written > max(snapshot_seconds, 20 * cost):
+            if now - written > max(snapshot_seconds, 20 * cost):
                 with simulation.profile.part("snapshot"):
                     save()
                 written = time.monotonic()
                 cost = written - now
-        if interrupted:  # between two commits: all is whole
+        if interrupted and not stopped_by:  # between two commits: all is whole
             save()
             raise KeyboardInterrupt
     finally:
-        simulation.executor.close()
         for observer in observers:
             observer.end()
     seconds = time.monotonic() - began

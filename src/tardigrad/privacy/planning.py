@@ -22,12 +22,13 @@ KINDS: dict[str, type[BLT] | type[Tree] | type[Independent]] = {
 
 @dataclass(frozen=True)
 class Question:
-    """What is given. Leave out one of epsilon, noise_multiplier and steps."""
+    """What is given. Leave out one of epsilon, noise_multiplier and steps, or delta."""
 
     epsilon: float | None = None
     noise_multiplier: float | None = None
     steps: int | None = None
-    delta: float = 1e-7
+    delta: float | None = None
+    """Default: 1e-7, unless it is what is sought."""
     participations: int = 1
     separation: int | None = None
     """Default: steps / participations."""
@@ -65,12 +66,14 @@ def answer(question: Question) -> Answer:
         raise ConfigError(f"--noise {q.noise}: must be one of {', '.join(KINDS)}")
     if q.by not in ("rdp", "pld"):
         raise ConfigError(f"--by {q.by}: must be rdp or pld")
-    open_ = [n for n in ("epsilon", "noise_multiplier", "steps") if getattr(q, n) is None]
-    if len(open_) != 1:
+    sought = [name for name in ("epsilon", "noise_multiplier", "steps") if getattr(q, name) is None]
+    if len(sought) > 1 or (not sought and q.delta is not None):
+        given = f"{' and '.join(sought)} were left open" if sought else "all four were given"
         raise ConfigError(
-            "give two of --epsilon, --noise-multiplier and --steps; the third is worked out "
-            f"({'all three were given' if not open_ else ' and '.join(open_) + ' were left open'})"
+            "give two of --epsilon, --noise-multiplier and --steps, and the third is worked out; "
+            f"or all three without --delta ({given})"
         )
+    delta = (q.delta or 1e-7) if sought else None
     separation = q.separation
     if separation is None and q.sampling_rate is None and q.participations > 1:
         if q.steps is None:
@@ -82,7 +85,7 @@ def answer(question: Question) -> Answer:
     if q.sampling_rate is not None:
         noise, mode = Independent(), BySampling(q.sampling_rate, "pld" if q.by == "pld" else "rdp")
         said = f"Poisson sampling at rate {q.sampling_rate:g}, accounted by {q.by}"
-    plan = solve(mode, epsilon=q.epsilon, delta=q.delta, noise_multiplier=q.noise_multiplier, steps=q.steps)
+    plan = solve(mode, epsilon=q.epsilon, delta=delta, noise_multiplier=q.noise_multiplier, steps=q.steps)
     variance = noise.prefix_variance(plan.steps, plan.steps, q.participations, separation or 1)
     prefix = plan.noise_multiplier * math.sqrt(variance)
     return Answer(plan.epsilon, plan.delta, plan.noise_multiplier, plan.steps, said, prefix)

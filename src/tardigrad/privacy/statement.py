@@ -6,6 +6,11 @@ from tardigrad.privacy.accounting import BySampling
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.settings import LocalPrivacy, Privacy
 
+NOTHING_PROMISED = """# Privacy statement
+
+**Nothing is promised.** This run had no `[privacy]` table: uploads were neither clipped nor noised, and each
+model may tell what single clients contributed. docs/privacy.md says what can be promised.
+"""
 VOID = """> **This is a simulation: the guarantee is void.** The noise came from the run's seed
 > (`privacy.noise_from = "seed"`), so anybody who knows the config can subtract it.
 """
