@@ -17,6 +17,7 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.config import Config, explain, parse_config, read_toml
 from tardigrad.experiments.outcome import COSTS, Outcome, Point, read_outcome
 from tardigrad.experiments.pool import Job, fingerprint, run_all
+from tardigrad.experiments.search_space import Tune
 from tardigrad.experiments.statistics import Spread, paired
 from tardigrad.experiments.tables import comma_separated, latex, markdown, show
 
@@ -33,10 +34,14 @@ class Comparison(Setting):
     """The config that all entries share."""
     entries: dict[str, dict[str, Any]] = Field(min_length=1)
     """By label: what each changes in `base`."""
+    tune: Tune | None = None
+    """How `tardigrad tune` searches for better settings (docs/tuning.md)."""
+    tuning: Path | None = None
+    """What tuning these settings has cost: a `tuning.json`, relative to this file."""
 
     def config(self, label: str, seed: int, source: str) -> Config:
         """The config of one run; `source` is named in errors."""
-        values = _merged(self.base, self.entries[label])
+        values = merged(self.base, self.entries[label])
         if "seed" in values:
             raise ConfigError(f"{source}, entry {label!r}: seed is set by `seeds`, which every entry shares")
         return parse_config(values | {"seed": seed}, f"{source}, entry {label!r}")
@@ -45,6 +50,7 @@ class Comparison(Setting):
 def compare(file: Path, out: Path, console: Console) -> dict[str, Any]:
     """Run everything that is not there yet, show the table, draw the picture. Returns the table."""
     comparison = load_comparison(file)
+    tuning = None if comparison.tuning is None else _read_tuning(file.parent / comparison.tuning, file)
     jobs = {
         (label, seed): _job(comparison, label, seed, str(file), out)
         for label in comparison.entries
@@ -54,9 +60,20 @@ def compare(file: Path, out: Path, console: Console) -> dict[str, Any]:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be made ({error})") from None
+    if tuning is not None:
+        write_text(out / "tuning.json", json.dumps(tuning, indent=2) + "\n")
     errors = run_all(jobs, console)
     outcomes = [read_outcome(*key, job.folder, errors.get(key)) for key, job in jobs.items()]
-    table = tabulate(comparison, outcomes)
+    table = tabulate(comparison, outcomes) | ({} if tuning is None else {"tuning": tuning})
+    write_tables(table, out)
+    show(table, console)
+    if picture(comparison, outcomes, out / "comparison.png"):
+        console.print(f"picture: {out / 'comparison.png'}", highlight=False, soft_wrap=True)
+    return table
+
+
+def write_tables(table: dict[str, Any], out: Path) -> None:
+    """In every form."""
     for name, text in (
         ("comparison.json", json.dumps(table, indent=2) + "\n"),
         ("comparison.md", markdown(table)),
@@ -64,11 +81,6 @@ def compare(file: Path, out: Path, console: Console) -> dict[str, Any]:
         ("comparison.tex", latex(table)),
     ):
         write_text(out / name, text)
-    show(table, console)
-    if any(outcome.curve for outcome in outcomes):
-        _draw(comparison, outcomes, out / "comparison.png")
-        console.print(f"picture: {out / 'comparison.png'}", highlight=False, soft_wrap=True)
-    return table
 
 
 def load_comparison(file: Path) -> Comparison:
@@ -85,6 +97,21 @@ def load_comparison(file: Path) -> Comparison:
         if other != label:
             raise ConfigError(f"{file}: {label!r} and {other!r} would share a folder; rename one of them")
     return comparison
+
+
+def _read_tuning(place: Path, file: Path) -> dict[str, Any]:
+    """What tuning has cost, as `tardigrad tune` wrote it."""
+    try:
+        tuning = json.loads(place.read_text())
+        trials, spent = tuning["trials"], [one["trips"] for one in tuning["per_entry"].values()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{file}: tuning: {place} is no tuning.json of `tardigrad tune` ({error})"
+        ) from None
+    if not all(isinstance(number, int) for number in (trials, *spent)):
+        raise ConfigError(f"{file}: tuning: {place}: trials and trips must be whole numbers")
+    found: dict[str, Any] = tuning
+    return found
 
 
 def _job(comparison: Comparison, label: str, seed: int, source: str, out: Path) -> Job:
@@ -163,23 +190,21 @@ def _sentences(comparison: Comparison, outcomes: list[Outcome], target: float) -
             )
 
 
-def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """`base` with `changes`; a table of another kind replaces the whole table."""
-    merged = dict(base)
+    both = dict(base)
     for name, value in changes.items():
-        old = merged.get(name)
-        if (
-            isinstance(old, dict)
-            and isinstance(value, dict)
-            and value.get("kind", old.get("kind")) == old.get("kind")
-        ):
-            merged[name] = _merged(old, value)
+        old = both.get(name)
+        both_tables = isinstance(old, dict) and isinstance(value, dict)
+        if both_tables and ("kind" not in old or value.get("kind", old["kind"]) == old["kind"]):
+            both[name] = merged(old, value)
         else:
-            merged[name] = value
-    return merged
+            both[name] = value
+    return both
 
 
-def _draw(comparison: Comparison, outcomes: list[Outcome], file: Path) -> None:
+def picture(comparison: Comparison, outcomes: list[Outcome], file: Path) -> bool:
+    """Draw the curves; whether there were any."""
     from tardigrad.experiments.plot import Curve, draw_comparison
 
     curves = []
@@ -191,4 +216,6 @@ def _draw(comparison: Comparison, outcomes: list[Outcome], file: Path) -> None:
         ]
         if runs:
             curves.append(Curve(label, runs))
-    draw_comparison(curves, comparison.targets, comparison.title, file)
+    if curves:
+        draw_comparison(curves, comparison.targets, comparison.title, file)
+    return bool(curves)

@@ -41,6 +41,10 @@ class Outcome:
     curve: list[Point] = field(default_factory=list)
     staleness: Counter[int] = field(default_factory=Counter)
     """Of accepted uploads."""
+    uploads: Counter[str] = field(default_factory=Counter)
+    """Accepted ones, by client."""
+    least_squares_errors: list[float] = field(default_factory=list)
+    """Of momentum approximation, by step."""
     error: str | None = None
 
     def reached(self, target: float) -> Point | None:
@@ -60,10 +64,15 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
         return Outcome(label, seed, folder, error=error or "not finished")
     curve: list[Point] = []
     staleness: Counter[int] = Counter()
+    uploads: Counter[str] = Counter()
+    errors: list[float] = []
     for event in read_events(folder / "events.jsonl"):
         if event["event"] == "evaluation" and "accuracy" in event:
             row = (event["trips"], event["version"], event["time"], event["bytes"], event["accuracy"])
             curve.append(Point(*row))
         elif event["event"] == "upload" and event["accepted"]:
             staleness[event["staleness"]] += 1
-    return Outcome(label, seed, folder, summary, curve, staleness, error)
+            uploads[str(event["client"])] += 1
+        elif event["event"] == "step" and "least_squares_error" in event:
+            errors.append(event["least_squares_error"])
+    return Outcome(label, seed, folder, summary, curve, staleness, uploads, errors, error)

@@ -1,0 +1,194 @@
+"""A paper's claim, and whether our runs bear it out: order, ratio or a gap, judged over seeds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from scipy import stats
+
+from tardigrad.core.setting import Setting
+from tardigrad.experiments.measures import MEASURES, MORE_IS_BETTER, TO_A_TARGET, UNITS
+
+Verdict = Literal["holds", "does not hold", "not run"]
+Values = Callable[[str, str], Sequence[float] | None]
+"""(entry, measure) to a number for each seed; nothing where that was not run."""
+CHANCE = 0.05
+"""A claim holds if its opposite would look like this with less than this probability."""
+
+
+class Claim(Setting):
+    """One sentence that can be true or false of runs. Give `better` and `than`, or `level`, or `gaps`."""
+
+    says: str
+    """The claim, in words."""
+    measure: Literal[MEASURES] = "trips"  # type: ignore[valid-type]
+    """What is compared."""
+    better: str | None = None
+    """The entry that is said to be better ..."""
+    than: tuple[str, ...] = ()
+    """... than each of these."""
+    factor: PositiveFloat = 1.0
+    """At least so many times better (costs), or by the ratio of what is measured."""
+    margin: NonNegativeFloat = 0.0
+    """It may be worse by so much and the claim still holds: not much worse."""
+    level: tuple[str, ...] = ()
+    """These entries are said to be level ..."""
+    within: PositiveFloat | None = None
+    """... their means apart by no more than this (accuracy), or this share of the smallest (costs)."""
+    gaps: tuple[tuple[str, str], ...] = ()
+    """Pairs of entries: from pair to pair, the first's lead over the second is said to shrink."""
+    tasks: tuple[str, ...] = ()
+    """Where it is claimed. Default: everywhere."""
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Claim:
+        forms = [bool(self.better and self.than), bool(self.level and self.within), len(self.gaps) > 1]
+        if sum(forms) != 1:
+            raise ValueError(
+                "a claim needs better = 'A' and than = ['B'], or level = ['A', 'B'] and within = 0.02, "
+                "or gaps = [['A', 'B'], ['C', 'D']]"
+            )
+        return self
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """All that it speaks of."""
+        pairs = tuple(name for pair in self.gaps for name in pair)
+        return tuple(filter(None, (self.better,))) + self.than + self.level + pairs
+
+    @property
+    def less_is_better(self) -> bool:
+        """Whether a small number is a good one."""
+        return self.measure not in MORE_IS_BETTER
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What became of a claim."""
+
+    says: str
+    verdict: Verdict
+    found: str
+    """The numbers, in words."""
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def judge(claim: Claim, values: Values, budgets: Mapping[str, float] | None = None) -> Judgement:
+    """Whether the numbers bear the claim out. Where a target was not reached, the cost is taken to be the
+    budget, by entry: the least that it can be."""
+    measured: dict[str, list[float]] = {}
+    for entry in claim.entries:
+        numbers = values(entry, claim.measure)
+        if not numbers:
+            return Judgement(claim.says, "not run", f"{entry} was not run")
+        measured[entry] = list(numbers)
+    judged = {"gaps": _gaps, "level": _level, "better": _better}
+    form = "gaps" if claim.gaps else "level" if claim.level else "better"
+    holds, found = judged[form](claim, measured, budgets or {})
+    return Judgement(claim.says, "holds" if holds else "does not hold", found)
+
+
+def _better(claim: Claim, measured: dict[str, list[float]], budgets: Mapping[str, float]) -> tuple[bool, str]:
+    assert claim.better is not None
+    good, said = measured[claim.better], []
+    if any(map(math.isinf, good)):
+        return False, f"{claim.better} did not reach the target with every seed"
+    holds = True
+    for other in claim.than:
+        bad = measured[other]
+        reached = not any(map(math.isinf, bad))
+        bad = [budgets.get(other, math.inf) if math.isinf(x) else x for x in bad]
+        if any(map(math.isinf, bad)):
+            said.append(f"{other} did not reach the target")
+            continue
+        if claim.measure in TO_A_TARGET or claim.factor != 1:
+            logs = [math.log(b / g) if claim.less_is_better else math.log(g / b) for g, b in zip(good, bad)]
+            lead = [x - math.log(claim.factor) + math.log1p(claim.margin) for x in logs]
+            ratio = math.exp(statistics.fmean(logs))
+            word = f"{ratio:.2f} times" if reached else f"at least {ratio:.2f} times"
+            text = f"{word} {_more(claim)} with {other}"
+        else:
+            lead = [(b - g if claim.less_is_better else g - b) + claim.margin for g, b in zip(good, bad)]
+            difference = statistics.fmean(g - b for g, b in zip(good, bad))
+            text = f"{_points(claim.measure, difference)} against {other}"
+        p = chance(lead)
+        certain = statistics.fmean(lead) > 0 and p < CHANCE
+        holds &= certain
+        level = "" if certain or statistics.fmean(lead) <= 0 else ", could be chance"
+        said.append(f"{text} (p = {p:.2g}{level})" if len(lead) > 1 else f"{text} (one seed)")
+    return holds, f"{claim.better}: " + "; ".join(said)
+
+
+def _more(claim: Claim) -> str:
+    return {
+        "trips": "as many trips",
+        "time": "as long",
+        "steps": "as many steps",
+        "bytes": "as many bytes",
+    }.get(claim.measure, "the ratio")
+
+
+def _level(claim: Claim, measured: dict[str, list[float]], budgets: Mapping[str, float]) -> tuple[bool, str]:
+    assert claim.within is not None
+    means = {entry: statistics.fmean(numbers) for entry, numbers in measured.items()}
+    if any(map(math.isinf, means.values())):
+        return False, "not every entry reached the target with every seed"
+    apart = max(means.values()) - min(means.values())
+    if claim.measure in TO_A_TARGET:
+        apart /= min(means.values())
+        return apart <= claim.within, f"{UNITS[claim.measure]}: apart by {100 * apart:.0f} % of the smallest"
+    said = ", ".join(f"{entry} {_plain(claim.measure, mean)}" for entry, mean in means.items())
+    return apart <= claim.within, f"{said}: apart by {_plain(claim.measure, apart)}"
+
+
+def _gaps(claim: Claim, measured: dict[str, list[float]], budgets: Mapping[str, float]) -> tuple[bool, str]:
+    sign = -1.0 if claim.less_is_better else 1.0
+    gaps = [
+        [sign * (a - b) for a, b in zip(measured[first], measured[second])] for first, second in claim.gaps
+    ]
+    means = [statistics.fmean(gap) for gap in gaps]
+    said = " -> ".join(_plain(claim.measure, mean) for mean in means)
+    fall = [first - last for first, last in zip(gaps[0], gaps[-1])]
+    p = chance(fall)
+    text = f"gap {said} (first to last: p = {p:.2g})" if len(fall) > 1 else f"gap {said} (one seed)"
+    return statistics.fmean(fall) > 0 and p < CHANCE, text
+
+
+def chance(lead: Sequence[float]) -> float:
+    """How likely so large a lead is if there is none: a one-sided t-test over the seeds.
+
+    >>> round(chance([0.1, 0.12, 0.11]), 4), chance([0.1, -0.1]), chance([0.5])
+    (0.0014, 0.5, 0.0)
+    """
+    if len(lead) < 2 or statistics.stdev(lead) == 0:
+        return 0.0 if statistics.fmean(lead) > 0 else 1.0
+    return float(stats.ttest_1samp(lead, 0.0, alternative="greater").pvalue)
+
+
+def _plain(measure: str, value: float) -> str:
+    return f"{100 * value:.1f} %" if "accuracy" in measure else f"{value:.3g}"
+
+
+def _points(measure: str, difference: float) -> str:
+    if "accuracy" in measure:
+        return f"{100 * difference:+.1f} points"
+    return f"{difference:+.3g} {UNITS.get(measure, measure)}"
+
+
+class Shown(Setting):
+    """What the paper prints, beside which our numbers are set."""
+
+    source: str
+    """Which paper, and which of its tables or figures."""
+    measure: str = ""
+    """What its numbers are."""
+    numbers: dict[str, dict[str, float | str]] = Field(default_factory=dict)
+    """By entry, then by column."""
