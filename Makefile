@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test lint types tests bench bench-quick bench-peers clean
+.PHONY: demo test lint types tests claims bench bench-quick bench-peers clean
 
-demo: $(VENV)/.installed  ## install, compare four algorithms on real data, show the table and the picture
+demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make a report to open in a browser
 	$(BIN)/tardigrad compare experiments/demo.toml --out runs/demo
+	$(BIN)/tardigrad report runs/demo
 
 test: lint types tests  ## the whole fast suite
 
@@ -21,6 +22,9 @@ types: $(VENV)/.installed-dev
 
 tests: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2
+
+claims: $(VENV)/.installed-dev  ## the papers' claims that hold at small scale, run again: an hour or two
+	$(BIN)/pytest -m claims tests/claims
 
 bench: $(VENV)/.installed-dev  ## speed, memory and cost as ratios: some ten minutes
 	$(BIN)/python benchmarks/all.py

@@ -22,6 +22,7 @@ from tardigrad.algorithms.fedbuff import FedBuff
 from tardigrad.algorithms.fedopt import FedAdaGrad, FedAdam, FedYogi
 from tardigrad.algorithms.fedprox import FedProx
 from tardigrad.algorithms.masfl import AdaMasFL, MasFL
+from tardigrad.algorithms.robust_fedbuff import RobustFedBuff
 from tardigrad.algorithms.scaffold import SCAFFOLD
 from tardigrad.algorithms.sgd import SGD
 from tardigrad.algorithms.weight_prediction import WeightPrediction
@@ -30,6 +31,7 @@ from tardigrad.errors import ConfigError
 
 BuiltIn = Annotated[
     FedBuff
+    | RobustFedBuff
     | WeightPrediction
     | FedAsync
     | FedAC

@@ -194,9 +194,9 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """`base` with `changes`; a table of another kind replaces the whole table."""
     both = dict(base)
     for name, value in changes.items():
-        old = both.get(name)
-        both_tables = isinstance(old, dict) and isinstance(value, dict)
-        if both_tables and ("kind" not in old or value.get("kind", old["kind"]) == old["kind"]):
+        old: Any = both.get(name)
+        tables = isinstance(old, dict) and isinstance(value, dict)
+        if tables and ("kind" not in old or value.get("kind", old["kind"]) == old["kind"]):
             both[name] = merged(old, value)
         else:
             both[name] = value

@@ -37,6 +37,7 @@ from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
 from tardigrad.learning.models import MLP, Model
 from tardigrad.privacy.settings import LocalPrivacy, Privacy
+from tardigrad.service.settings import Service
 from tardigrad.simulation.delay import Delay, HalfNormal, read_trace
 from tardigrad.simulation.device import Device
 from tardigrad.simulation.evaluation import Evaluation
@@ -71,6 +72,8 @@ class Config(Setting):
     """When the run ends."""
     evaluation: Evaluation = Evaluation()
     """When and on what the model is evaluated."""
+    service: Service | None = None
+    """What `tardigrad serve` allows its clients; a simulation does without."""
 
     def resolved(self, population: int) -> Config:
         """With the defaults that depend on other settings filled in, for this many clients; a ConfigError

@@ -41,11 +41,11 @@ class Outcome:
     curve: list[Point] = field(default_factory=list)
     staleness: Counter[int] = field(default_factory=Counter)
     """Of accepted uploads."""
+    error: str | None = None
     uploads: Counter[str] = field(default_factory=Counter)
     """Accepted ones, by client."""
     least_squares_errors: list[float] = field(default_factory=list)
     """Of momentum approximation, by step."""
-    error: str | None = None
 
     def reached(self, target: float) -> Point | None:
         """The first evaluation at or above the target."""
@@ -75,4 +75,4 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
             uploads[str(event["client"])] += 1
         elif event["event"] == "step" and "least_squares_error" in event:
             errors.append(event["least_squares_error"])
-    return Outcome(label, seed, folder, summary, curve, staleness, uploads, errors, error)
+    return Outcome(label, seed, folder, summary, curve, staleness, error, uploads, errors)

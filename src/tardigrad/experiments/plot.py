@@ -78,7 +78,7 @@ def _band(axis: Axes, curve: Curve, column: int, number: int) -> None:
     grid = np.linspace(0.0, end, 200)
     values = np.stack([np.interp(grid, run[:, column], run[:, 2]) for run in runs])
     colour = COLOURS[number % len(COLOURS)]
-    style = STYLES[number % len(STYLES)]
+    style = STYLES[(number + number // len(COLOURS)) % len(STYLES)]  # no pair comes twice before 49
     axis.plot(grid, values.mean(axis=0), color=colour, linestyle=style, linewidth=1.8, label=curve.label)
     if len(runs) > 1:
         axis.fill_between(grid, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)

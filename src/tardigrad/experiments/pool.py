@@ -51,7 +51,7 @@ def run_all(jobs: Mapping[K, Job], console: Console) -> dict[K, str]:
     workers = min(len(left), len(os.sched_getaffinity(0)))
     spawn = multiprocessing.get_context("spawn")
     stop = spawn.Event()
-    with ProcessPoolExecutor(workers, spawn, initializer=_begin, initargs=(stop,)) as pool:
+    with ProcessPoolExecutor(workers, spawn, initializer=begin_worker, initargs=(stop,)) as pool:
         futures = {pool.submit(_run_one, jobs[key].config.to_toml(), jobs[key].folder): key for key in left}
         done = track(as_completed(futures), "running", len(futures), console=console, transient=True)
         try:
@@ -69,7 +69,7 @@ def run_all(jobs: Mapping[K, Job], console: Console) -> dict[K, str]:
     return errors
 
 
-class _Watch:
+class Watch:
     """Stops a run when the others are stopped."""
 
     def begin(self, config: Config, events: list[Event]) -> None:
@@ -86,7 +86,7 @@ class _Watch:
 _stop: Any = None
 
 
-def _begin(stop: Any) -> None:
+def begin_worker(stop: Any) -> None:
     """In a new worker: interrupts are the parent's business, and without the parent there is none."""
     global _stop
     _stop = stop
@@ -110,7 +110,7 @@ def _run_one(toml: str, folder: Path) -> str | None:
     try:
         config = parse_config(tomllib.loads(toml), str(folder))
         begun = (folder / "config.toml").exists() or (folder / ".lock").exists()
-        run(config, out=folder, resume=begun, observers=(_Watch(),))
+        run(config, out=folder, resume=begun, observers=(Watch(),))
     except KeyboardInterrupt:
         return "stopped"
     except TardigradError as error:

@@ -77,9 +77,23 @@ def show(table: dict[str, Any], console: Console) -> None:
         console.print(shown)
         for sentence in table["sentences"][str(target)]:
             console.print(sentence, highlight=False, markup=False)
+    for line in _tuning(table):
+        console.print(line, highlight=False, markup=False)
     for row in table["rows"]:
         for error in row["failed"]:
             console.print(f"{row['entry']} failed: {error}", style="red", highlight=False, markup=False)
+
+
+def _tuning(table: dict[str, Any]) -> list[str]:
+    """What the settings had cost before the comparison began, where they were tuned."""
+    if "tuning" not in table:
+        return []
+    entries = table["tuning"]["per_entry"].values()
+    trips = sum(one["trips"] for one in entries)
+    return [
+        f"Tuned with {table['tuning']['trials']} trials an entry, {trips:,} client trips in all, which are "
+        "not in the table."
+    ]
 
 
 def markdown(table: dict[str, Any]) -> str:
@@ -90,6 +104,7 @@ def markdown(table: dict[str, Any]) -> str:
         lines += ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
         lines += ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in cells(table, target)]
         lines += ["", *(f"- {_escaped(sentence)}" for sentence in table["sentences"][str(target)]), ""]
+    lines += [f"{line}\n" for line in _tuning(table)]
     lines += [f"- {row['entry']} failed: {_escaped(e)}" for row in table["rows"] for e in row["failed"]]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -1,0 +1,95 @@
+"""Accuracy and loss over client trips, virtual time and bytes, with a band over seeds and the targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tardigrad.experiments.report.chart import (
+    HEIGHT,
+    MUTED,
+    SERIES,
+    WIDTH,
+    Chart,
+    label_ends,
+    numbered,
+    panel,
+    percent,
+    style,
+)
+from tardigrad.experiments.report.sources import Entry
+
+AXES = {"trips": "client trips", "time": "virtual time", "bytes": "megabytes sent, both ways"}
+POINTS = 200
+
+Curves = list[NDArray[Any]]
+
+
+def curve_charts(entries: list[Entry], targets: list[float]) -> list[Chart]:
+    """A chart for each metric and each cost; the costs take turns."""
+    charts = []
+    for metric, words in (("accuracy", "test accuracy"), ("loss", "test loss")):
+        for over in AXES:
+            curves = {
+                number: found
+                for number, entry in enumerate(entries)
+                if (found := _curves(entry, over, metric))
+            }
+            if curves:
+                charts.append(_chart(entries, curves, metric, words, over, targets))
+    return charts
+
+
+def _curves(entry: Entry, over: str, metric: str) -> Curves:
+    """Of each seed, where there is more than a point."""
+    scale = 1e-6 if over == "bytes" else 1.0
+    curves = [run.record.curve(over, metric) * (scale, 1.0) for run in entry.runs]
+    return [curve for curve in curves if len(curve) > 1 and curve[-1, 0] > 0]
+
+
+def _chart(
+    entries: list[Entry], curves: dict[int, Curves], metric: str, words: str, over: str, targets: list[float]
+) -> Chart:
+    ends, last = [], {}
+    with panel(WIDTH + 50, max(HEIGHT, 17 * len(curves) + 70)) as (figure, axis):
+        for number, own in curves.items():
+            grid = np.linspace(0.0, min(curve[-1, 0] for curve in own), POINTS)
+            values = np.stack([np.interp(grid, curve[:, 0], curve[:, 1]) for curve in own])
+            mean = values.mean(axis=0)
+            axis.plot(grid, mean, **style(number))
+            if len(own) > 1:
+                low, high = values.min(axis=0), values.max(axis=0)
+                axis.fill_between(
+                    grid, low, high, color=SERIES[number % len(SERIES)], alpha=0.15, linewidth=0
+                )
+            ends.append((float(grid[-1]), float(mean[-1]), number, entries[number].label))
+            last[number] = float(mean[-1])
+        axis.set_xlim(left=0)
+        axis.set_xlabel(AXES[over])
+        axis.set_ylabel(words)
+        numbered(axis)
+        if metric == "accuracy":
+            percent(axis)
+            for target in targets:
+                axis.axhline(target, color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
+                axis.annotate(
+                    f"target {100 * target:.3g} %", (0, target), xycoords=("axes fraction", "data"),
+                    xytext=(4, 3), textcoords="offset points", fontsize=9, color=MUTED,
+                )  # fmt: skip
+        else:
+            firsts = [float(curve[0, 1]) for own in curves.values() for curve in own]
+            axis.set_ylim(0, min(axis.get_ylim()[1], 1.3 * max(firsts)))
+        label_ends(axis, ends)
+    best = (max if metric == "accuracy" else min)(last, key=lambda number: last[number])
+    end = f"{last[best]:.1%}" if metric == "accuracy" else f"{last[best]:.3g}"
+    says = f"{entries[best].label} ends {'best, ' if len(last) > 1 else ''}at {end}"
+    seeds = max(len(own) for own in curves.values())
+    says += (
+        f"; lines are means over seeds, bands reach from the lowest to the highest of {seeds}."
+        if (seeds > 1)
+        else "."
+    )
+    title = f"{words.capitalize()} over {AXES[over]}"
+    return Chart(f"{metric}-{over}", title, says, figure, turn=AXES[over])

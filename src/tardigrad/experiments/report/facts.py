@@ -1,0 +1,178 @@
+"""What is said in tables: costs, settings that differ, refusals, tuning. All text is escaped."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tomli_w
+
+from tardigrad.experiments.report.sources import Entry, Sources
+from tardigrad.experiments.tables import cells, headings
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: bool = False) -> str:
+    """A table of text in a box of its own that can be scrolled; `words`: columns that are not numbers."""
+    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    kind = " class='words'" if words else ""
+    return f"<div class='wide'><table{kind}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """One paragraph."""
+    return f"<p{f' class={kind!r}' if kind else ''}>{html.escape(text)}</p>"
+
+
+def items(lines: Iterable[str], kind: str = "") -> str:
+    """A list; nothing if there are no lines."""
+    inside = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+    return f"<ul{f' class={kind!r}' if kind else ''}>{inside}</ul>" if inside else ""
+
+
+def comparison(found: dict[str, Any]) -> str:
+    """The tables of a comparison, one for each target, what could be chance, and what failed."""
+    seeds = len(found["seeds"])
+    said = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else f"seed {found['seeds'][0]}"
+    parts = []
+    for target in found["targets"]:
+        parts.append(paragraph(f"What it cost to reach an accuracy of {target:.3g}: {said}."))
+        parts.append(table(headings(target), cells(found, target)))
+        parts.append(items(found["sentences"].get(str(target), [])))
+    failed = [f"{row['entry']} failed: {error}" for row in found["rows"] for error in row["failed"]]
+    return "".join(parts) + items(failed, "failed")
+
+
+def runs(entries: list[Entry]) -> str:
+    """A row for each run by itself."""
+    head = [
+        "run", "seed", "client trips", "steps", "virtual time", "MB", "accuracy, %", "loss", "mean staleness",
+        "epsilon", "stopped by", "seconds",
+    ]  # fmt: skip
+    rows = []
+    for entry in entries:
+        for run in entry.runs:
+            record, summary = run.record, run.summary or {}
+            last = record.evaluations[-1] if record.evaluations else {}
+            stale = record.trips.staleness[record.trips.accepted]
+            rows.append(
+                [
+                    entry.label,
+                    str(run.settings.get("seed", "-")),
+                    f"{last.get('trips', 0):,}",
+                    f"{last.get('version', 0):,}",
+                    f"{record.time:,.1f}",
+                    f"{last.get('bytes', 0) / 1e6:,.1f}",
+                    f"{100 * last['accuracy']:.1f}" if "accuracy" in last else "-",
+                    f"{last['loss']:.3g}" if "loss" in last else "-",
+                    f"{stale.mean():.1f}" if len(stale) else "-",
+                    "-" if summary.get("epsilon") is None else f"{summary['epsilon']:.3g}",
+                    record.ended or "not finished",
+                    f"{summary['wall_seconds']:,.1f}" if "wall_seconds" in summary else "-",
+                ]
+            )
+    shown = [n for n in range(len(head)) if any(row[n] != "-" for row in rows)]
+    return table([head[n] for n in shown], [[row[n] for n in shown] for row in rows])
+
+
+def refusals(entries: list[Entry]) -> str:
+    """How many trips counted, and what became of the others; nothing if all counted."""
+    totals = {entry.label: _fate(entry) for entry in entries}
+    reasons = list(
+        dict.fromkeys(reason for fate in totals.values() for reason in fate if reason != "counted")
+    )
+    if not reasons:
+        return ""
+    head = ["entry", "trips that ended", "counted", *reasons]
+    rows = []
+    for entry in entries:
+        fate = totals[entry.label]
+        ended = sum(len(run.record.trips) for run in entry.runs)
+        shares = (
+            f"{fate[name]:,} ({fate[name] / max(ended, 1):.1%})" if fate[name] else "0" for name in head[3:]
+        )
+        rows.append([entry.label, f"{ended:,}", f"{fate['counted']:,}", *shares])
+    return table(head, rows)
+
+
+def _fate(entry: Entry) -> Counter[str]:
+    fate: Counter[str] = Counter()
+    for run in entry.runs:
+        trips = run.record.trips
+        fate["counted"] += int(trips.accepted.sum())
+        for reason, count in run.record.refused.items():
+            fate[f"refused: {reason}"] += count
+        for reason, count in run.record.turned_away.items():
+            fate[f"not let start: {reason}"] += count
+        if trips.gave_up.any():
+            fate["gave up"] += int(trips.gave_up.sum())
+    return fate
+
+
+def differences(entries: list[Entry]) -> str:
+    """The settings in which entries differ; nothing if they do not."""
+    flat = {entry.label: flattened(entry.first.settings) for entry in entries}
+    names = dict.fromkeys(itertools.chain.from_iterable(flat.values()))
+    different = [
+        name for name in names if name != "seed" and len({own.get(name) for own in flat.values()}) > 1
+    ]
+    seeds = {entry.label: [run.settings.get("seed") for run in entry.runs] for entry in entries}
+    rows = [[name, *(flat[entry.label].get(name, "–") for entry in entries)] for name in different]
+    if len({str(own) for own in seeds.values()}) > 1:
+        rows.insert(0, ["seed", *(", ".join(map(str, seeds[entry.label])) for entry in entries)])
+    return table(["setting", *(entry.label for entry in entries)], rows, words=True) if rows else ""
+
+
+def configs(entries: list[Entry]) -> str:
+    """Each full config, folded away."""
+    parts = []
+    for entry in entries:
+        seeds = ", ".join(str(run.settings.get("seed", "?")) for run in entry.runs)
+        text = tomli_w.dumps({k: v for k, v in entry.first.settings.items() if k != "seed"})
+        parts.append(
+            f"<details><summary>All settings of {html.escape(entry.label)} (seed {html.escape(seeds)})"
+            f"</summary><pre>{html.escape(text)}</pre></details>"
+        )
+    return "".join(parts)
+
+
+def flattened(settings: dict[str, Any], path: str = "") -> dict[str, str]:
+    """Settings by their dotted keys, as text.
+
+    >>> flattened({"local": {"lr": 0.1, "epochs": 1}})
+    {'local.lr': '0.1', 'local.epochs': '1'}
+    """
+    flat: dict[str, str] = {}
+    for name, value in settings.items():
+        key = f"{path}.{name}" if path else name
+        if isinstance(value, dict):
+            flat |= flattened(value, key)
+        else:
+            flat[key] = value if isinstance(value, str) else json.dumps(value, default=str)
+    return flat
+
+
+def tuning(sources: Sources) -> str:
+    """How much tuning each number cost; nothing if it is not on record."""
+    rows = []
+    for folder, found in sources.tuning.items():
+        for label, spent in found["per_entry"].items():
+            trips = spent.get("trips")
+            rows.append(
+                [
+                    folder,
+                    str(label),
+                    str(spent.get("trials", "-")),
+                    f"{trips:,}" if isinstance(trips, int) else "-",
+                ]
+            )
+    if not rows:
+        return ""
+    said = "Before these numbers, settings were tried out. So many trials, and client trips, went into each:"
+    return paragraph(said) + table(["folder", "entry", "trials", "client trips spent"], rows)

@@ -1,0 +1,166 @@
+"""What is known of a run's clients: how much they hold, how slow they are, how well they are served.
+
+The events do not say it, so the clients are made again from the run's config. What was found is kept in the
+run's folder, for the next report.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tardigrad.core.snapshot import write_text
+from tardigrad.data.clients import Examples, Federation, HoldingOut
+from tardigrad.data.show import Holdings, holdings
+from tardigrad.data.sources import Source
+from tardigrad.errors import ConfigError, TardigradError
+from tardigrad.experiments.config import Config, parse_config
+from tardigrad.experiments.directory import RunDirectory
+from tardigrad.experiments.inputs import fingerprints
+from tardigrad.experiments.report.sources import Entry, Run
+from tardigrad.experiments.run import one_thread
+from tardigrad.learning.evaluate import evaluate
+from tardigrad.learning.flat import FlatModule
+from tardigrad.simulation.delay import Durations
+from tardigrad.simulation.draws import key
+
+CACHE = "report-clients.json"
+MOST_CLIENTS = 5000
+"""Evenly spaced, if there are more."""
+MOST_EVALUATED = 300
+MOST_EXAMPLES = 200
+"""Of one client, that the final model is tried on."""
+
+
+@dataclass(frozen=True)
+class Population:
+    """The clients of a run, or some of them."""
+
+    model_sha256: str | None
+    """Of the model that the accuracies are of."""
+    names: list[int | str]
+    examples: list[int]
+    slowness: list[float]
+    """What each client's durations are multiplied with, for good."""
+    accuracy: list[float | None]
+    """Of the final model on what the client holds."""
+    held_out: bool
+    """Whether that is what it kept for evaluation, or what it trained on."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What could be found out, and why the rest could not."""
+
+    populations: dict[Path, Population]
+    """By the run's folder."""
+    holdings: dict[str, Holdings]
+    """Who holds what, by the label of the first entry that has it; of first seeds alone."""
+    unknown: list[str]
+    """Sentences."""
+
+
+def find_out(entries: list[Entry]) -> Findings:
+    """Of every run, its clients. Runs that share their data are looked at together."""
+    populations: dict[Path, Population] = {}
+    held: dict[str, Holdings] = {}
+    unknown: dict[str, None] = {}
+    same: dict[str, list[tuple[Entry, Run]]] = {}
+    for entry in entries:
+        for run in entry.runs:
+            inputs = [run.settings.get("data"), run.settings.get("seed")]
+            same.setdefault(json.dumps(inputs, sort_keys=True, default=str), []).append((entry, run))
+    for runs in same.values():
+        load = functools.cache(_federation)  # data may be large: let go of it with this group of runs
+        for entry, run in runs:
+            try:
+                config = _config(run)
+                populations[run.folder] = _cached(run) or _look(run, config, load(config.data, config.seed))
+                if run is entry.first and not any(label in held for label in {e.label for e, _ in runs}):
+                    held[entry.label] = holdings(load(config.data, config.seed))
+            except (TardigradError, OSError, ValueError, RuntimeError) as error:
+                unknown[f"{entry.label}: {str(error).splitlines()[0]}"] = None
+    return Findings(populations, held, list(unknown))
+
+
+def _config(run: Run) -> Config:
+    for name in ("data", "model"):
+        if name not in run.settings:
+            raise ConfigError(f"its {name} came from Python, so its clients cannot be made again here")
+    return parse_config(run.settings, str(run.folder / "config.toml"))
+
+
+def _federation(data: Source | None, seed: int) -> Federation:
+    assert data is not None, "checked by _config"
+    return data.federation(key(seed, "data"))
+
+
+def _look(run: Run, config: Config, federation: Federation) -> Population:
+    if config.evaluation.held_out > 0:
+        keeping = HoldingOut(federation.clients, config.evaluation.held_out, key(config.seed, "held out"))
+        federation = replace(federation, clients=keeping)
+    clients = federation.clients
+    durations = Durations(config.delay, clients, config.seed)
+    seen = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), MOST_CLIENTS)).astype(int)).tolist()
+    accuracy: list[float | None] = [None] * len(seen)
+    if run.summary is not None:
+        flat = _final_model(run, config, federation)
+        tried = np.unique(np.linspace(0, len(seen) - 1, min(len(seen), MOST_EVALUATED)).astype(int))
+        with one_thread():
+            for place in tried.tolist():
+                accuracy[place] = _accuracy(flat, federation, seen[place])
+    population = Population(
+        None if run.summary is None else run.summary["model_sha256"],
+        [clients.name(client) for client in seen],
+        [clients.examples(client) for client in seen],
+        [durations.factor(client) for client in seen],
+        accuracy,
+        config.evaluation.held_out > 0,
+    )
+    if run.summary is not None:
+        _keep(run, population)
+    return population
+
+
+def _final_model(run: Run, config: Config, federation: Federation) -> FlatModule:
+    assert config.model is not None, "checked by _config"
+    with torch.random.fork_rng(devices=[]):
+        module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
+    module.load_state_dict(RunDirectory(run.folder).model())
+    flat = FlatModule(module)
+    stored = json.loads((run.folder / "inputs.json").read_text())
+    if fingerprints(config, federation, flat)["the data"] != stored.get("the data"):
+        raise ConfigError("its data changed since it was run, so its clients cannot be made again")
+    return flat
+
+
+def _accuracy(flat: FlatModule, federation: Federation, client: int) -> float | None:
+    clients = federation.clients
+    found: Examples | None = clients.held_out(client)
+    if found is None:
+        found = clients.load(client)
+    features, labels = (part[:MOST_EXAMPLES] for part in found)
+    metrics = evaluate(flat, federation.head, flat.vector.clone(), features, labels, federation.transform)
+    return metrics.get("accuracy")
+
+
+def _cached(run: Run) -> Population | None:
+    """What an earlier report found; nothing if it was of another model, or cannot be read."""
+    try:
+        found = Population(**json.loads((run.folder / CACHE).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    current = run.summary is not None and found.model_sha256 == run.summary["model_sha256"]
+    return found if current else None
+
+
+def _keep(run: Run, population: Population) -> None:
+    try:
+        write_text(run.folder / CACHE, json.dumps(asdict(population)) + "\n")
+    except OSError:
+        return  # a folder that cannot be written to can still be reported on

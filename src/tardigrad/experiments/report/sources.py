@@ -1,0 +1,183 @@
+"""Which runs a report is about: the folders that were named, as entries with one run for each seed."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from tardigrad.errors import ConfigError, RunError
+from tardigrad.experiments.config import read_toml
+from tardigrad.experiments.directory import RunDirectory
+from tardigrad.experiments.report.record import Record, read_record
+
+SEED = re.compile(r"(?P<label>.*) \(seed (?P<seed>\d+)\)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder."""
+
+    folder: Path
+    record: Record
+    settings: dict[str, Any]
+    """config.toml as it stands."""
+    summary: dict[str, Any] | None
+    """Nothing, if the run is not finished."""
+    privacy: str
+    """privacy.md; empty if there is none."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What has one line in the charts: an algorithm with its settings, run with some seeds."""
+
+    label: str
+    runs: list[Run]
+
+    @property
+    def first(self) -> Run:
+        """The run of the first seed, for what is shown of one run alone."""
+        return self.runs[0]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its runs are."""
+        return all(run.summary is not None for run in self.runs)
+
+
+@dataclass
+class Sources:
+    """Everything that was named."""
+
+    entries: list[Entry] = field(default_factory=list)
+    comparisons: list[dict[str, Any]] = field(default_factory=list)
+    """comparison.json of each comparison."""
+    alone: list[Entry] = field(default_factory=list)
+    """The entries that are part of no comparison."""
+    tuning: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """tuning.json, by the folder's name."""
+    missing: list[str] = field(default_factory=list)
+    """Runs of comparisons whose folders are gone, in words."""
+
+    @property
+    def targets(self) -> list[float]:
+        """Of all comparisons."""
+        return sorted({target for table in self.comparisons for target in table["targets"]})
+
+
+def read_sources(folders: list[Path]) -> Sources:
+    """Read run folders and comparison folders, in any mix; a ConfigError names the one that is neither."""
+    sources = Sources()
+    alone: list[Run] = []
+    for folder in dict.fromkeys(folders):
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: there is no such folder")
+        if (folder / "comparison.json").exists():
+            _read_comparison(folder, sources)
+        elif (folder / "events.jsonl").exists():
+            alone.append(_read_run(folder))
+        else:
+            raise ConfigError(
+                f"{folder}: holds neither a run (events.jsonl) nor a comparison (comparison.json); "
+                "`tardigrad run` and `tardigrad compare` make them with --out"
+            )
+        if (folder / "tuning.json").exists():
+            sources.tuning[_name(folder)] = _read_tuning(folder / "tuning.json")
+    for runs in _by_settings(alone):
+        entry = Entry(_free(_shared_name(runs), runs[0].folder, sources), runs)
+        sources.entries.append(entry)
+        sources.alone.append(entry)
+    if not sources.entries:
+        raise RunError(f"{', '.join(map(str, folders))}: every run has failed, so there is nothing to report")
+    return sources
+
+
+def _read_comparison(folder: Path, sources: Sources) -> None:
+    file = folder / "comparison.json"
+    table = _read_json(file)
+    for name in ("title", "targets", "seeds", "rows", "sentences", "folders"):
+        if name not in table:
+            raise RunError(f"{file} is damaged (it has no {name!r}); run `tardigrad compare` again")
+    runs: dict[str, list[Run]] = {}
+    for name, place in table["folders"].items():
+        found = SEED.fullmatch(name)
+        label = found["label"] if found else name
+        own = folder / Path(place).name  # a comparison may have been moved
+        own = own if own.is_dir() else Path(place)
+        if not (own / "events.jsonl").exists():
+            sources.missing.append(f"{name}: there is no run in {own}")
+        elif RunDirectory(own).summary is not None:  # the table says what became of the others
+            runs.setdefault(label, []).append(_read_run(own))
+    sources.entries += [Entry(_free(label, folder, sources), own) for label, own in runs.items()]
+    sources.comparisons.append(table)
+
+
+def _by_settings(runs: list[Run]) -> list[list[Run]]:
+    """Runs that differ in nothing but their seeds are one entry."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        settings = repr({name: value for name, value in run.settings.items() if name != "seed"})
+        seeds = {one.settings.get("seed") for one in groups.get(settings, [])}
+        groups.setdefault(settings if run.settings.get("seed") not in seeds else str(run.folder), []).append(
+            run
+        )
+    return list(groups.values())
+
+
+def _shared_name(runs: list[Run]) -> str:
+    """What the names of their folders begin with."""
+    names = [_name(run.folder) for run in runs]
+    if len(names) == 1:
+        return names[0]
+    shared = "".join(c[0] for c in takewhile(lambda c: len(set(c)) == 1, zip(*names)))
+    return re.sub(r"[-_. ]*(seed)?[-_. =]*$", "", shared) or names[0]
+
+
+def _read_run(folder: Path) -> Run:
+    privacy = folder / "privacy.md"
+    return Run(
+        folder,
+        read_record(folder / "events.jsonl"),
+        read_toml(folder / "config.toml") if (folder / "config.toml").exists() else {},
+        RunDirectory(folder).summary,
+        privacy.read_text(encoding="utf-8") if privacy.exists() else "",
+    )
+
+
+def _read_tuning(file: Path) -> dict[str, Any]:
+    tuning = _read_json(file)
+    if not isinstance(tuning.get("per_entry"), dict):
+        raise RunError(f"{file} is damaged (it has no 'per_entry'); delete it, or run `tardigrad tune` again")
+    return tuning
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{file} is damaged ({error})") from None
+    if not isinstance(found, dict):
+        raise RunError(f"{file} is damaged (it is not a JSON object)")
+    return found
+
+
+def _name(folder: Path) -> str:
+    return folder.resolve().name or str(folder)
+
+
+def _free(label: str, folder: Path, sources: Sources) -> str:
+    """The label, with more of where it comes from if another entry has it already."""
+    taken = {entry.label for entry in sources.entries}
+    if label not in taken:
+        return label
+    longer = (
+        f"{folder.resolve().parent.name}/{label}" if label == _name(folder) else f"{label}, {_name(folder)}"
+    )
+    number = 2
+    while longer in taken:
+        longer, number = f"{label} ({number})", number + 1
+    return longer

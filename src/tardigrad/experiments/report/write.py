@@ -1,0 +1,191 @@
+"""Write a report: read the folders, draw what there is to show, put it into one page."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+
+from tardigrad.core.snapshot import write_text
+from tardigrad.errors import ConfigError
+from tardigrad.experiments.report import facts
+from tardigrad.experiments.report.chart import remove_pictures
+from tardigrad.experiments.report.curves import curve_charts
+from tardigrad.experiments.report.momentum import matrix_charts
+from tardigrad.experiments.report.page import Section, page
+from tardigrad.experiments.report.participation import accuracy_charts, not_drawn, participation_charts
+from tardigrad.experiments.report.partition import partition_charts
+from tardigrad.experiments.report.population import Findings, find_out
+from tardigrad.experiments.report.sources import Entry, Sources, read_sources
+from tardigrad.experiments.report.staleness import all_fresh, staleness_charts, weight_charts
+from tardigrad.experiments.report.statement import as_html
+from tardigrad.experiments.report.steps import step_chart, told
+from tardigrad.experiments.report.traffic import at_work_charts, timeline_charts
+from tardigrad.privacy.statement import NOTHING_PROMISED
+
+WORDS_ALONE = ("Results", "Staleness", "Who takes part", "Privacy", "Trips that did not count", "Settings")
+"""Sections that may be without a chart."""
+MOST_OTHERS = 8
+"""Charts of what algorithms tell of their steps."""
+
+
+def report(folders: list[Path], out: Path | None = None, pictures: Path | None = None) -> tuple[Path, Path]:
+    """Report on run folders and comparison folders. Returns where the page and the pictures are.
+
+    >>> report([Path("runs/demo")])  # doctest: +SKIP
+    (PosixPath('runs/demo/report.html'), PosixPath('runs/demo/report'))
+    """
+    if not folders:
+        raise ConfigError("report: name at least one folder of a run or a comparison")
+    out = folders[0] / "report.html" if out is None else out
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"--out {out}: a report's name ends in .html")
+    pictures = out.with_suffix("") if pictures is None else pictures
+    sources = read_sources(folders)
+    sections = _sections(sources)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        pictures.mkdir(parents=True, exist_ok=True)
+        remove_pictures(pictures)
+        drawings = {chart.name: chart.drawn() for section in sections for chart in section.charts}
+        for drawing in drawings.values():
+            drawing.save(pictures)
+        write_text(out, page(_title(sources), _lead(sources.entries), sections, drawings))
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written ({error})") from None
+    return out, pictures
+
+
+def _title(sources: Sources) -> str:
+    titles = [str(table["title"]) for table in sources.comparisons]
+    titles += (
+        [entry.label for entry in sources.alone]
+        if len(sources.alone) < 4
+        else [f"{len(sources.alone)} entries"]
+    )
+    return "; ".join(titles)
+
+
+def _lead(entries: list[Entry]) -> str:
+    runs = [run for entry in entries for run in entry.runs]
+    trips = sum(len(run.record.trips) for run in runs)
+    seconds = sum(run.summary["wall_seconds"] for run in runs if run.summary is not None)
+    one = "One run" if len(runs) == 1 else f"{len(runs)} runs of {len(entries)} entries"
+    return f"{one}, {trips:,} client trips in all, computed in {seconds:,.0f} seconds."
+
+
+def _sections(sources: Sources) -> list[Section]:
+    entries = sources.entries
+    found = find_out(entries)
+    sections = [
+        Section("Results", _results(sources)),
+        Section("Curves", "", curve_charts(entries, sources.targets)),
+        *_staleness(entries),
+        Section(
+            "Clients at work",
+            facts.paragraph("In each entry's first run: the mean, and in the band the fewest and the most."),
+            at_work_charts(entries),
+        ),
+        Section(
+            "Trips against versions",
+            facts.paragraph(
+                "A short window in the middle of each entry's first run. Each line is a trip from its start "
+                "to its arrival, upright lines are steps of the model, and the colour says how many of them "
+                "a trip missed."
+            ),
+            timeline_charts(entries),
+        ),
+        *_clients(entries, found),
+        Section("Who holds what", "", partition_charts(found.holdings)),
+        *_momentum(entries),
+        *_privacy(entries),
+        *_others(entries),
+        Section("Trips that did not count", facts.refusals(entries)),
+        Section("Settings", _settings(entries)),
+    ]
+    return [
+        section for section in sections if section.charts or (section.heading in WORDS_ALONE and section.text)
+    ]
+
+
+def _results(sources: Sources) -> str:
+    parts = []
+    for table in sources.comparisons:
+        if len(sources.comparisons) > 1:
+            parts.append(f"<h4>{html.escape(str(table['title']))}</h4>")
+        parts.append(facts.comparison(table))
+    if sources.alone:
+        parts.append(facts.runs(sources.alone))
+    parts.append(facts.tuning(sources))
+    parts.append(facts.items(sources.missing, "failed"))
+    return "".join(parts)
+
+
+def _staleness(entries: list[Entry]) -> list[Section]:
+    fresh = all_fresh(entries)
+    stale, weights = staleness_charts(entries), weight_charts(entries)
+    said = f"Every upload that counted was fresh in: {', '.join(fresh)}." if fresh else ""
+    return [
+        Section("Staleness", facts.paragraph(said) if said else "", stale),
+        Section("Weights of uploads", "", weights),
+    ]
+
+
+def _clients(entries: list[Entry], found: Findings) -> list[Section]:
+    populations = found.populations
+    taking_part = participation_charts(entries, populations)
+    served = accuracy_charts(entries, populations)
+    said = "".join(map(facts.paragraph, not_drawn(populations))) + facts.items(found.unknown, "note")
+    tried = [one for one in populations.values() if any(a is not None for a in one.accuracy)]
+    on = ""
+    if tried:
+        count = sum(a is not None for a in tried[0].accuracy)
+        what = "kept for evaluation" if tried[0].held_out else "hold, and also trained on"
+        on = facts.paragraph(
+            f"The final model, tried on the examples that {count:,} clients {what}: are some served worse?"
+        )
+    return [
+        Section("Who takes part", said, taking_part),
+        Section("Accuracy over clients", on, served),
+    ]
+
+
+def _momentum(entries: list[Entry]) -> list[Section]:
+    error = step_chart(entries, "least_squares_error")
+    said = facts.paragraph(
+        "Uploads are stale, so plain momentum weighs updates as MW does, not as M. Momentum approximation "
+        "weighs the steps by A, so that AW comes near M."
+    )
+    matrices = matrix_charts(entries)
+    return [
+        Section("Momentum approximation", said if matrices else "", matrices, small=True),
+        Section("Error of momentum approximation", "", [] if error is None else [error]),
+    ]
+
+
+def _privacy(entries: list[Entry]) -> list[Section]:
+    private = [entry for entry in entries if entry.first.privacy not in ("", NOTHING_PROMISED)]
+    if not private:
+        return []
+    spent = step_chart(entries, "epsilon")
+    said = facts.paragraph(
+        "This page has facts of single clients and of when they took part, which no noise protects: keep it "
+        "where the events are kept."
+    )
+    statements = "".join(
+        f"<details{' open' if len(private) == 1 else ''}><summary>Privacy statement of "
+        f"{html.escape(entry.label)}</summary>{as_html(entry.first.privacy)}</details>"
+        for entry in private
+    )
+    return [Section("Privacy", said + statements, [] if spent is None else [spent])]
+
+
+def _others(entries: list[Entry]) -> list[Section]:
+    names = [name for name in told(entries) if name not in ("epsilon", "least_squares_error")]
+    charts = [chart for name in names[:MOST_OTHERS] if (chart := step_chart(entries, name)) is not None]
+    return [Section("What the algorithms tell of their steps", "", charts)]
+
+
+def _settings(entries: list[Entry]) -> str:
+    different = facts.differences(entries) if len(entries) > 1 else ""
+    said = facts.paragraph("Where the entries differ:") if different else ""
+    return said + different + facts.configs(entries)

@@ -1,0 +1,167 @@
+"""Every table of the papers runs, and what is said of it follows from its runs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tardigrad.errors import ConfigError
+from tardigrad.experiments import reproduce as module
+from tardigrad.experiments.directory import read_events
+from tardigrad.experiments.reproduce import SIZES, library, load, reproduce
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+ASKED = {
+    "fedbuff": "table1 table2 table5 table6 figure1 figure3 figure4 figure6 figure7",
+    "momentum_approximation": "figure1 figure2 figure3 figure4 figure5 table1 table2 table3 table4",
+    "fedac": "figures1-2 table1 table2 figure3 figure4",
+    "masfl": "figure1 figure2",
+    "fedasync": "figures1-6 figure7 figures8-9",
+}
+NAMES = [f"{paper}/{name}" for paper, names in ASKED.items() for name in names.split()]
+
+TINY = """
+title = "Tiny"
+measure = "trips"
+paper = { source = "A paper, Table 9", measure = "trips", numbers = { A = { digits = 7 } } }
+claims = [{ says = "A needs fewer trips than B", better = "A", than = ["B"] }]
+[base]
+data = { kind = "digits", partition = { kind = "iid", clients = 20 } }
+model = { kind = "mlp", hidden = [16] }
+pace = { kind = "asynchronous", concurrency = 5 }
+buffer = { size = 2 }
+stop = { trips = 60 }
+evaluation = { every_trips = 5 }
+[entries.A]
+local = { lr = 0.3, batch_size = 8 }
+[entries.B]
+local = { lr = 0.003, batch_size = 8 }
+[scales.smoke]
+seeds = [0]
+targets = [0.6]
+[scales.small]
+targets = [0.6]
+tuning = "none"
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    folder = tmp_path / "experiments"
+    (folder / "paper").mkdir(parents=True)
+    (folder / "paper/table9.toml").write_text(TINY)
+    return folder
+
+
+def quiet():
+    return Console(quiet=True)
+
+
+def test_everything_that_was_asked_for_is_there():
+    assert sorted(library(EXPERIMENTS)) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_makes_configs_at_every_scale(name):
+    reproduction = load(library(EXPERIMENTS)[name])
+    assert set(reproduction.scales) == set(SIZES)
+    assert reproduction.claims
+    for size in SIZES:
+        for task, comparison in reproduction.comparisons(size).items():
+            for label in comparison.entries:
+                comparison.config(label, 0, f"{name}, {size}, {task}")
+    assert len(reproduction.scales["small"].seeds) >= 3
+    assert reproduction.scales["small"].tuning
+
+
+def test_all_run_at_the_smoke_scale(tmp_path):
+    results = reproduce(["all"], "smoke", tmp_path, quiet(), EXPERIMENTS)
+    assert sorted(results) == sorted(NAMES)
+    for name, result in results.items():
+        assert result["failed"] == {}, name
+        assert all(claim["verdict"] == "not run" for claim in result["claims"])
+        assert (tmp_path / name / "reproduction.md").read_text().startswith("# ")
+
+
+def test_verdict_and_numbers_follow_from_the_runs(tiny, tmp_path):
+    result = reproduce(["paper/table9"], "small", tmp_path / "out", quiet(), tiny)["paper/table9"]
+    runs = sorted((tmp_path / "out/runs").iterdir())
+    assert len(runs) == 6
+    trips = []
+    for run in runs:
+        if "lr = 0.3\n" in (run / "config.toml").read_text():
+            evaluations = [e for e in read_events(run / "events.jsonl") if e["event"] == "evaluation"]
+            trips.append(next(e["trips"] for e in evaluations if e["accuracy"] >= 0.6))
+    assert result["ours"][""]["A"]["mean"] == pytest.approx(sum(trips) / 3)
+    assert result["ours"][""]["B"] == {"mean": None, "sd": None, "reached": 0, "budget": 60}
+    [claim] = result["claims"]
+    assert claim["verdict"] == "holds" and "at least" in claim["found"]
+    text = (tmp_path / "out/paper/table9/reproduction.md").read_text()
+    assert "| A | 7.0 |" in text and "**holds**" in text and "> 60 (0 of 3)" in text
+    again = reproduce(["paper"], "small", tmp_path / "out", quiet(), tiny)["paper/table9"]
+    assert again == result
+
+
+def test_runs_are_shared_and_not_repeated(tiny, tmp_path, monkeypatch):
+    (tiny / "paper/table10.toml").write_text(TINY.replace("Table 9", "Table 10"))
+    reproduce(["paper/table9"], "smoke", tmp_path / "out", quiet(), tiny)
+    ran = []
+
+    def run_all(jobs, console):
+        left = [key for key, job in jobs.items() if not (job.folder / "summary.json").exists()]
+        ran.extend(left)
+        return {}
+
+    monkeypatch.setattr(module, "run_all", run_all)
+    result = reproduce(["paper/table10"], "smoke", tmp_path / "out", quiet(), tiny)["paper/table10"]
+    assert ran == [] and result["failed"] == {}
+
+
+def test_a_run_that_fails_is_shown_and_its_claim_is_not_judged(tiny, tmp_path):
+    file = tiny / "paper/table9.toml"
+    file.write_text(TINY.replace("lr = 0.003", "lr = 1e30"))
+    result = reproduce(["all"], "small", tmp_path / "out", quiet(), tiny)["paper/table9"]
+    assert len(result["failed"]) == 3 and "diverged" in next(iter(result["failed"].values()))
+    assert result["ours"][""]["A"]["mean"] is not None
+    assert result["claims"][0]["verdict"] == "not run"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('than = ["B"]', 'than = ["C"]', "is about 'C', which is no entry"),
+        ('measure = "trips"\npaper', 'measure = "joy"\npaper', "measure: must be"),
+        ("[scales.small]", "[scales.huge]", "scales"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence(tiny, old, new, said):
+    file = tiny / "paper/table9.toml"
+    file.write_text(TINY.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=said):
+        load(file)
+
+
+def tardigrad(*arguments):
+    done = subprocess.run([sys.executable, "-m", "tardigrad", *arguments], capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command(tiny, tmp_path):
+    code, out, _ = tardigrad("reproduce", "--from", str(tiny), "--out", str(tmp_path / "out"))
+    assert code == 0 and "paper/table9" in out and "not run" in out
+    code, out, _ = tardigrad(
+        "reproduce", "paper/table9", "--scale", "smoke", "--from", str(tiny), "--out", str(tmp_path / "out"),
+        "--json",
+    )  # fmt: skip
+    assert code == 0 and json.loads(out)["paper/table9"]["scale"] == "smoke"
+    for wrong, said in (
+        (["paper/table8"], "no such table"),
+        (["paper/table9", "--scale", "huge"], "must be one of smoke"),
+        (["paper/table9", "--scale", "paper"], "has no scale 'paper'"),
+        (["--from", str(tmp_path / "nowhere")], "no reproductions"),
+    ):
+        code, _, err = tardigrad("reproduce", "--from", str(tiny), *wrong)
+        assert code == 2 and said in err, wrong
