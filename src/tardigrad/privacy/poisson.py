@@ -8,6 +8,7 @@ or to remove one client.
 from __future__ import annotations
 
 import importlib
+import logging
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -118,8 +119,14 @@ def _composed(sigma: float, q: float, steps: int, by: By) -> Any:
     return accountant.compose(step, steps)
 
 
+def _worth_saying(record: logging.LogRecord) -> bool:
+    """Nobody needs to hear of an order that was left out: epsilon is the least over those that are left."""
+    return "Excluding this order" not in str(record.msg)
+
+
 def _dp_accounting() -> Any:
     try:
+        logging.getLogger("absl").addFilter(_worth_saying)
         return importlib.import_module("dp_accounting")
     except ImportError as error:
         raise ConfigError(
