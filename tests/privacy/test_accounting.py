@@ -229,8 +229,6 @@ def test_what_was_spent_grows_to_what_was_planned(mode, multiplier, steps):
 
 
 def test_orders_that_are_left_out_are_not_complained_about():
-    said = subprocess.run(
-        [sys.executable, "-c", "from tardigrad.privacy.poisson import _rdp_epsilon as e; e(0.6254, 0.1, 10, 1e-7)"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    code = "from tardigrad.privacy.poisson import _rdp_epsilon as e; e(0.6254, 0.1, 10, 1e-7)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stderr == ""
