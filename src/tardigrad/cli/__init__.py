@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tardigrad.cli import privacy
+from tardigrad.cli import privacy, service
 from tardigrad.cli.options import look_in
 from tardigrad.errors import TardigradError
 
@@ -97,6 +97,10 @@ def run(
         float,
         typer.Option("--snapshot-seconds", min=0, help="How often the run is made safe against a crash."),
     ] = 30.0,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Also tell tensorboard, mlflow or wandb. Repeatable."),
+    ] = None,
 ) -> None:
     """Simulate one federated run in virtual time."""
     from tardigrad.errors import ConfigError
@@ -104,12 +108,14 @@ def run(
     from tardigrad.experiments.progress import Bar, Lines
     from tardigrad.experiments.run import run as simulate
     from tardigrad.experiments.show import show_profile, show_run, show_summary
+    from tardigrad.experiments.trackers import make_tracker
 
     if resume and out is None:
         raise ConfigError("--resume needs --out DIR: the folder of the run to go on with")
     processes = workers.isascii() and workers.isdigit()
     look_in(data_dir)
     config = load_config(file, settings or ())
+    trackers = [make_tracker(name, out) for name in dict.fromkeys(track or ())]
     console = Console(stderr=as_json)
     display = Bar(console) if console.is_terminal else Lines(console)
     with _interruptible(f"go on with the same command{'' if resume else ' and --resume'}" if out else ""):
@@ -120,7 +126,7 @@ def run(
             workers=int(workers) if processes else workers,
             snapshot_seconds=snapshot_seconds,
             profile=profile,
-            observers=(display,),
+            observers=(display, *trackers),
         )
     summary = result.summary()
     if out is not None:
@@ -255,6 +261,91 @@ def compare(
         raise typer.Exit(3)
 
 
+@app.command(epilog="Example: `tardigrad tune experiments/demo.toml --out runs/tuned`")
+def tune(
+    file: File,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the trials and tuned.toml.")],
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as one JSON object.")] = False,
+) -> None:
+    """Tune every entry of a comparison, with as many trials as the others."""
+    from tardigrad.experiments.tune import tune as run_tuning
+
+    look_in(data_dir)
+    console = Console(stderr=as_json)
+    with _interruptible("the same command goes on"):
+        told = run_tuning(file, out, console)
+    if as_json:
+        print(json.dumps(told))
+    if any(one["failed"] == one["trials"] for one in told["per_entry"].values()):
+        raise typer.Exit(3)
+
+
+@app.command(epilog="Example: `tardigrad reproduce fedbuff/table1 --scale small`")
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME...]", help="Tables, a paper's name for all of its, or all."),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="smoke (seconds), small (minutes to an hour) or paper (its own setting).")
+    ] = "small",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for runs and tables.", show_default="runs/SCALE"),
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Where the files of the tables are.")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Reproduce the papers' tables and figures; without a name, list them."""
+    from tardigrad.errors import ConfigError
+    from tardigrad.experiments.reproduce import SIZES, library, load
+    from tardigrad.experiments.reproduce import reproduce as run_reproductions
+    from tardigrad.experiments.reproduce_show import show_library
+
+    look_in(data_dir)
+    console = Console(stderr=as_json)
+    size = next((size for size in SIZES if size == scale), None)
+    if size is None:
+        raise ConfigError(f"--scale {scale}: must be one of {', '.join(SIZES)}")
+    folder = out if out is not None else Path("runs") / size
+    if not names:
+        show_library({name: load(file) for name, file in library(source).items()}, folder, console)
+        return
+    with _interruptible("the same command goes on"):
+        results = run_reproductions(names, size, folder, console, source)
+    if as_json:
+        print(json.dumps(results))
+    if any(result["failed"] for result in results.values()):
+        raise typer.Exit(3)
+
+
+@app.command(epilog="Example: `tardigrad report runs/demo`; `tardigrad report runs/a runs/b --out both.html`")
+def report(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="The page (else report.html in the first DIR).")
+    ] = None,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for each chart as PNG and SVG (else beside the page)."),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Write one HTML page about runs and comparisons, with every chart as a picture too."""
+    from tardigrad.experiments.report.write import report as write_report
+
+    look_in(data_dir)
+    page, folder = write_report(directories, out, pictures)
+    Console().print(f"report: {page}\npictures: {folder}", highlight=False, markup=False, soft_wrap=True)
+
+
+app.command(epilog="Example: `tardigrad serve run.toml --out runs/live --keys keys`")(service.serve)
+app.command(epilog="Example: `tardigrad join HOST:7433 --app my.py:client --key keys/ann.key`")(service.join)
+app.command(epilog="Example: `tardigrad enroll ann bob --keys keys`")(service.enroll)
 app.add_typer(privacy.app, name="privacy")
 data_app = typer.Typer(help="Look at data sets, and fetch them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")

@@ -1,0 +1,88 @@
+"""Certificates to start with: an authority of one's own, and a server's certificate that it signed."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tardigrad.service.keys import write_secret
+
+AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
+SERVER, SERVER_KEY = "server.pem", "server.key"
+DAYS = 825
+"""The longest that common TLS libraries take."""
+
+
+def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
+    """ca.pem (for the clients), server.pem and server.key (for the server), and ca.key (to be kept away)."""
+    authority_key, authority = _authority()
+    server_key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+    server = (
+        _builder(name, authority.subject, server_key)
+        .add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
+        )
+        .sign(authority_key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    write_secret(folder / AUTHORITY_KEY, _private(authority_key))
+    write_secret(folder / SERVER_KEY, _private(server_key))
+    (folder / AUTHORITY).write_bytes(authority.public_bytes(pem))
+    (folder / SERVER).write_bytes(server.public_bytes(pem))
+
+
+def _authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tardigrad authority")])
+    usage = x509.KeyUsage(
+        digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+        decipher_only=False,
+    )  # fmt: skip
+    certificate = (
+        _builder(name, name, key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return key, certificate
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=DAYS))
+    )
+
+
+def _name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

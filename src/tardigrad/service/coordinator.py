@@ -1,0 +1,537 @@
+"""The coordinator: takes what clients do, one after the other, and makes it count.
+
+What a client does becomes an entry in a queue. All that wait are journaled together; only then do they count,
+in this order, and only then is anybody answered. So what was answered outlives a crash, and what failed to be
+written never happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from tardigrad.core.bookkeeping import Ticket
+from tardigrad.core.upload import Upload
+from tardigrad.errors import RunError
+from tardigrad.service.course import Course, Event, Happened
+from tardigrad.service.journal import Entry, Journal, Recorded
+from tardigrad.service.layout import Layout, size_of, unpacked
+from tardigrad.service.line import Line
+from tardigrad.service.refused import Refused, Why, log
+from tardigrad.service.settings import Service
+from tardigrad.service.uploads import UploadFiles
+from tardigrad.service.values import Broadcast, Values
+
+MOST_AT_ONCE = 256
+"""Entries of one transaction."""
+SWEEP_SECONDS = 0.5
+PATIENCE = 10
+"""A snapshot that is due waits for evaluations to end, but not longer than so many times its interval."""
+
+Snapshot = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+class Record(Protocol):
+    """The run's folder."""
+
+    def record(self, events: list[Event]) -> None:
+        """Append events."""
+
+    def snapshot(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
+        """Put a snapshot in the place of the last one, with the events up to here."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """An entry that is not journaled yet."""
+
+    entry: Entry
+    upload: Upload | None
+    happened: asyncio.Future[Happened]
+    done: Callable[[], None] | None
+    """Called when the upload's memory is free again."""
+
+
+class Coordinator:
+    """One run on a server. All methods are for the event loop's thread."""
+
+    def __init__(
+        self,
+        course: Course,
+        values: Values,
+        journal: Journal,
+        files: UploadFiles,
+        record: Record,
+        settings: Service,
+        upload_layout: Layout,
+        after_snapshot: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.course, self.values, self.settings, self.upload_layout = course, values, settings, upload_layout
+        self._journal, self._files, self._record = journal, files, record
+        self._after_snapshot = after_snapshot
+        self.run = journal.fact("run", f"{random.SystemRandom().getrandbits(64):016x}")
+        self._began = float(journal.fact("began", repr(time.time())))
+        self._process_began = self.now
+        self._line = Line()
+        self._queue: deque[Waiting] = deque()
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()  # no entry is waiting or being committed
+        self._idle.set()
+        self._ending: set[int] = set()  # trips of which the end is in the queue
+        self._arriving: set[int] = set()  # trips whose upload is being received
+        self._granting: set[str] = set()  # clients whose check-in is in the queue
+        self._position = 0  # of the last entry that counts
+        self._answers: dict[int, Recorded] = {}  # since the last snapshot
+        self._used: list[str] = []  # files of entries since the last snapshot
+        self._ready: dict[int, asyncio.Future[Broadcast]] = {}
+        self._values_thread = ThreadPoolExecutor(1, "values")
+        self._disk_thread = ThreadPoolExecutor(1, "journal")
+        self._written = time.monotonic()
+        self._stopping = False
+        self.moved = asyncio.Condition()
+        """Notified when the version changes or the run ends."""
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Why the run is over; or the exception that ended it."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began; never back."""
+        return max(self.course.time, time.time() - self._began)
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self, snapshot: Snapshot | None) -> None:
+        """Recover what there is, and begin to take entries."""
+        await self._in(self._values_thread, self._recover, snapshot)
+        self._publish(self.course.book.version)
+        for version, broadcast in self.values.broadcasts.items():
+            self._ready[version] = _known(broadcast)
+        self._tasks = [
+            asyncio.create_task(self._commit_forever()),
+            asyncio.create_task(self._sweep_forever()),
+        ]
+        self._wake.set()  # what was recovered may have been the end
+
+    def _recover(self, snapshot: Snapshot | None) -> None:
+        if snapshot is not None:
+            tensors, document = snapshot
+            if document["run"] != self.run:  # its positions would mean nothing
+                raise RunError("the journal is not the one that the snapshot belongs to; start a new run")
+            self.values.restore(tensors, document["values"])
+            self.course.restore(document["course"])
+            self._position = document["position"]
+        else:
+            self.values.evaluate(self.course.where())
+        entries = self._journal.entries(self._position)
+        self._files.keep_only({entry.file for _, entry in entries if entry.file})
+        for position, entry in entries:
+            happened = self.course.apply(entry)
+            upload = None
+            if happened.delivery is not None and happened.delivery.accepted:
+                room = self._files.read(entry.file, size_of(self.upload_layout))
+                upload = self._upload(entry, unpacked(room, self.upload_layout))
+            self.values.do(happened, upload)
+            self._note(position, entry, happened)
+        if entries:
+            log.info("recovered %d entries from the journal", len(entries))
+
+    @staticmethod
+    def _upload(entry: Entry, vectors: dict[str, Tensor]) -> Upload:
+        return Upload(vectors, entry.examples, entry.steps, entry.loss)
+
+    def dismiss(self) -> None:
+        """Take nothing more: who waits is sent away."""
+        self._stopping = True
+        self._line.dismiss()
+        self._tell_watchers()
+
+    async def stop(self) -> None:
+        """Make all that counts safe, and end."""
+        self.dismiss()
+        await self._idle.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            if not self.ended.done():
+                await self._snapshot()
+        finally:
+            await self._in(self._values_thread, self.values.close)
+            self._values_thread.shutdown()
+            self._disk_thread.shutdown()
+            self._journal.close()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the server is about to end."""
+        return self._stopping
+
+    # -- what clients do ---------------------------------------------------------------------------
+
+    async def check_in(self, client: str, holding: frozenset[int], seconds: float) -> Ticket | None:
+        """A ticket: one that the client was given and does not hold, or a new one as soon as there is room.
+        Nothing if there was none for so long, or the run is over."""
+        for ticket in self.course.open.get(client, []):
+            if ticket.trip not in holding and ticket.trip not in self._ending:
+                return ticket
+        if self.course.over is not None or self._stopping:
+            return None
+        place = self._line.join(client)
+        self._grant()
+        try:
+            return await asyncio.wait_for(asyncio.shield(place), seconds)
+        except TimeoutError:
+            return None
+        finally:
+            self._line.leave(client, place)
+
+    async def broadcast(self, version: int) -> Broadcast:
+        """A version as it is downloaded, as soon as it exists."""
+        ready = self._ready.get(version)
+        if ready is None:
+            raise Refused(Why.UNSOLICITED, f"version {version} is gone: the trip has just ended")
+        return await asyncio.shield(ready)
+
+    async def expect(self, client: str, trip: int, version: int, sha: bytes) -> Recorded | None:
+        """An upload is announced: nothing if it may come, or what became of it if it came before."""
+        recorded = await self._recorded(trip)
+        if recorded is not None:
+            if recorded.client != client:
+                raise Refused(Why.NOT_YOURS, f"trip {trip} is not yours")
+            if recorded.digest != sha:
+                raise Refused(Why.DUPLICATE, f"trip {trip} was delivered already, with other values")
+            return recorded
+        if trip in self._ending or trip in self._arriving:
+            raise Refused(Why.AT_ONCE, f"trip {trip} is just being delivered or given up", retry_after=0.5)
+        ticket = self.course.book.in_flight.get(trip)
+        if ticket is None:
+            raise Refused(
+                Why.UNSOLICITED, f"trip {trip} is not under way: it was given up, has expired, or never began"
+            )
+        if ticket.client != client:
+            raise Refused(Why.NOT_YOURS, f"trip {trip} is not yours")
+        if ticket.version != version:
+            raise Refused(Why.VERSION, f"trip {trip} started from version {ticket.version}, not {version}")
+        return None
+
+    async def _recorded(self, trip: int) -> Recorded | None:
+        if trip in self._answers:
+            return self._answers[trip]
+        if not 0 <= trip < self.course.book.next_trip or trip in self.course.book.in_flight:
+            return None
+        return await self._in(self._disk_thread, self._journal.answer, trip)
+
+    def arriving(self, trip: int) -> None:
+        """The upload of this trip is being received; it does not expire meanwhile."""
+        self._arriving.add(trip)
+
+    def arrived(self, trip: int) -> None:
+        """It is not, any more."""
+        self._arriving.discard(trip)
+
+    async def deliver(
+        self, entry: Entry, vectors: dict[str, Tensor], done: Callable[[], None]
+    ) -> Recorded | None:
+        """An upload that is on disk: what became of it, when it counts; nothing if the run was over first."""
+        self._ending.add(entry.trip)
+        try:
+            await self._enqueue(entry, self._upload(entry, vectors), done)
+        finally:
+            self._ending.discard(entry.trip)
+        return await self._recorded(entry.trip)
+
+    async def give_up(self, client: str, trip: int) -> bool:
+        """The client will not do this trip. Whether it was under way."""
+        if trip in self._ending or trip in self._arriving:
+            raise Refused(Why.AT_ONCE, f"trip {trip} is just being delivered or given up", retry_after=0.5)
+        ticket = self.course.book.in_flight.get(trip)
+        if ticket is None:
+            return False
+        if ticket.client != client:
+            raise Refused(Why.NOT_YOURS, f"trip {trip} is not yours")
+        await self._end_trip(trip)
+        return True
+
+    async def _end_trip(self, trip: int) -> None:
+        self._ending.add(trip)
+        try:
+            await self._enqueue(Entry("give_up", self.now, trip=trip))
+        finally:
+            self._ending.discard(trip)
+
+    def discard(self, file: str) -> None:
+        """An upload that was written and will not count."""
+        self._files.discard([file])
+
+    def write(self, trip: int, room: Any) -> str:
+        """Put an upload on disk; for any thread."""
+        return self._files.write(trip, room)
+
+    # -- the queue ---------------------------------------------------------------------------------
+
+    def _enqueue(
+        self, entry: Entry, upload: Upload | None = None, done: Callable[[], None] | None = None
+    ) -> asyncio.Future[Happened]:
+        happened: asyncio.Future[Happened] = asyncio.get_running_loop().create_future()
+        self._queue.append(Waiting(entry, upload, happened, done))
+        self._idle.clear()
+        self._wake.set()
+        return happened
+
+    def _grant(self) -> None:
+        """Let in who may start, from the first in the line on."""
+        book = self.course.book
+        if self.course.over is not None or self._stopping:
+            return
+        room = book.room() - len(self._granting)
+        if room <= 0:
+            return
+        for client in self._line.clients():
+            if room <= 0:
+                return
+            if client not in self._granting and book.objection(client) is None:
+                room -= 1
+                self._granting.add(client)
+                granted = self._enqueue(Entry("check_in", self.now, client=client))
+                granted.add_done_callback(lambda done: done.exception())  # who waits in the line hears of it
+
+    async def _commit_forever(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue:
+                    await self._commit()
+                if self.course.over is not None:
+                    await self._finish()
+                elif self._snapshot_due():
+                    await self._snapshot()
+                if not self._queue:
+                    self._idle.set()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        log.error("the run has failed: %s", error)
+        if not self.ended.done():
+            self.ended.set_exception(error)
+        self._stopping = True
+        self._line.dismiss()
+        while self._queue:
+            waiting = self._queue.popleft()
+            if not waiting.happened.done():
+                waiting.happened.set_exception(Refused(Why.STOPPING, "the run has failed"))
+        self._idle.set()
+
+    async def _commit(self) -> None:
+        batch = [self._queue.popleft() for _ in range(min(len(self._queue), MOST_AT_ONCE))]
+        # times are given here, so that they are in the order of the entries
+        now = self.now
+        batch = [replace(one, entry=replace(one.entry, time=now)) for one in batch]
+        try:
+            last = await self._in(self._disk_thread, self._append, [one.entry for one in batch])
+        except (OSError, sqlite3.Error) as error:
+            for one in batch:
+                self._refuse(one, error)
+            return
+        first = last - len(batch) + 1
+        for number, one in enumerate(batch):
+            before = self.course.book.version
+            happened = self.course.apply(one.entry)
+            if self.course.book.version != before:
+                self._publish(self.course.book.version)
+            self._note(first + number, one.entry, happened)
+            self._do(happened, one)
+            if one.entry.kind == "check_in":
+                self._granting.discard(one.entry.client)
+                if happened.ticket is not None:
+                    self._line.serve(one.entry.client, happened.ticket)
+            if not one.happened.done():
+                one.happened.set_result(happened)
+        self._grant()
+
+    def _append(self, entries: list[Entry]) -> int:
+        if any(entry.file for entry in entries):
+            self._files.sync()
+        return self._journal.append(entries)
+
+    def _refuse(self, one: Waiting, error: Exception) -> None:
+        log.error("the journal cannot be written: %s", error)
+        if one.done is not None:
+            one.done()
+        if one.entry.file:
+            self._files.discard([one.entry.file])
+        if one.entry.kind == "check_in":
+            self._granting.discard(one.entry.client)
+            self._line.leave(one.entry.client)
+        if not one.happened.done():
+            one.happened.set_exception(
+                Refused(Why.DISK, f"the server cannot write ({error}); come again later", retry_after=5.0)
+            )
+
+    def _note(self, position: int, entry: Entry, happened: Happened) -> None:
+        """Remember what must be remembered until the next snapshot."""
+        self._position = position
+        if entry.file:
+            self._used.append(entry.file)
+        delivery = happened.delivery
+        if delivery is not None and delivery.client is not None:
+            answer = {
+                "accepted": delivery.accepted,
+                "reason": delivery.reason or "",
+                "version": delivery.version,
+                "staleness": delivery.staleness,
+                "weight": delivery.weight,
+            }
+            self._answers[entry.trip] = Recorded(entry.trip, str(delivery.client), entry.digest, answer)
+
+    def _publish(self, version: int) -> None:
+        """A version will exist as soon as the values thread has made it."""
+        if version not in self._ready:
+            self._ready[version] = asyncio.get_running_loop().create_future()
+
+    def _do(self, happened: Happened, one: Waiting) -> None:
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            try:
+                self.values.do(happened, one.upload)
+            except BaseException as error:
+                loop.call_soon_threadsafe(self._fail, error)
+                raise
+            made = self.values.broadcasts.get(happened.where.get("version", -1)) if happened.moved else None
+            loop.call_soon_threadsafe(self._done, happened, made, one.done)
+
+        self._values_thread.submit(work)
+
+    def _done(self, happened: Happened, made: Broadcast | None, done: Callable[[], None] | None) -> None:
+        if done is not None:
+            done()
+        if made is not None:
+            ready = self._ready[happened.where["version"]]
+            if not ready.done():
+                ready.set_result(made)
+            self._tell_watchers()
+        for version in happened.forget:
+            self._ready.pop(version, None)
+
+    def _tell_watchers(self) -> None:
+        async def tell() -> None:
+            async with self.moved:
+                self.moved.notify_all()
+
+        task = asyncio.ensure_future(tell())
+        self._tasks = [*(t for t in self._tasks if not t.done()), task]
+
+    # -- time --------------------------------------------------------------------------------------
+
+    async def _sweep_forever(self) -> None:
+        """Tickets expire; evaluations and the clock may end the run."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                await self._sweep()
+            except Refused:
+                continue  # the disk is full: later
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                self._fail(error)
+                return
+
+    async def _sweep(self) -> None:
+        failure = self.values.failure()
+        if failure is not None:
+            raise failure
+        if self.course.over is not None or self._stopping:
+            return
+        limit = self.now - self.settings.ticket_seconds
+        late = []
+        for trip, ticket in self.course.book.in_flight.items():  # the oldest first
+            if max(ticket.time, self._process_began) > limit:
+                break
+            if trip not in self._arriving and trip not in self._ending:
+                late.append(trip)
+        for trip in late:
+            log.info("trip %d has expired", trip)
+        await asyncio.gather(*(self._end_trip(trip) for trip in late))
+        reason = self.course.reason_by_now(self.now, self.values.metrics)
+        if reason is not None:
+            await self._enqueue(Entry("end", self.now, reason=reason))
+        if self._snapshot_due():
+            self._wake.set()
+
+    # -- snapshots and the end ---------------------------------------------------------------------
+
+    def _snapshot_due(self) -> bool:
+        waited = time.monotonic() - self._written
+        if not self._used and not self._answers:
+            return False
+        interval = self.settings.snapshot_seconds
+        return waited > interval and (self.values.settled() or waited > PATIENCE * interval)
+
+    async def _snapshot(self) -> None:
+        """Only from where entries are committed: nothing else happens meanwhile."""
+        await self._in(self._values_thread, self.values.settle)
+        tensors, values = self.values.snapshot()
+        document = {
+            "run": self.run,
+            "position": self._position,
+            "course": self.course.state(),
+            "values": values,
+        }
+        try:
+            await self._in(self._disk_thread, self._write_snapshot, tensors, document)
+        except (OSError, sqlite3.Error) as error:
+            log.error("no snapshot could be written (%s); the journal has all of it", error)
+            self._written = time.monotonic()
+            return
+        self._answers, self._used = {}, []
+        self._written = time.monotonic()
+
+    def _write_snapshot(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
+        self._journal.remember(self._answers.values())
+        self._record.snapshot(tensors, document)
+        self._journal.forget(self._position)
+        self._files.discard(self._used)
+        self._after_snapshot()
+
+    async def _finish(self) -> None:
+        """The run is over: evaluate, write the last events, make it safe, tell everybody."""
+        if self.ended.done():
+            return
+        reason = self.course.over
+        assert reason is not None
+        await self._in(self._values_thread, self._last_events, reason)
+        if not self.ended.done():
+            self.ended.set_result(reason)
+        self._line.dismiss()
+        self._tell_watchers()
+
+    def _last_events(self, reason: str) -> None:
+        self.values.tell(self.course.last_reports())
+        if self.values.evaluated != self.values.aggregator.version:
+            self.values.evaluate(self.course.where())
+        self.values.settle()
+        self.values.tell([{"event": "end", "reason": reason} | self.course.where()])
+
+    async def _in(self, thread: ThreadPoolExecutor, function: Callable[..., Any], *values: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(thread, function, *values)
+
+
+def _known(broadcast: Broadcast) -> asyncio.Future[Broadcast]:
+    ready: asyncio.Future[Broadcast] = asyncio.get_running_loop().create_future()
+    ready.set_result(broadcast)
+    return ready

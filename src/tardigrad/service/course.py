@@ -1,0 +1,221 @@
+"""The course of a run without its values: bookkeeping, counts, when to evaluate and when to stop.
+
+Deterministic: the same entries give the same course, so that the journal is enough to repeat it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Ticket
+from tardigrad.privacy.aggregator import BUDGET
+from tardigrad.service.journal import Entry
+from tardigrad.service.reports import Reports
+from tardigrad.simulation.evaluation import Evaluation
+from tardigrad.simulation.stop import Stop
+
+Event = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Happened:
+    """What an entry came to, and what it means for the values."""
+
+    ticket: Ticket | None = None
+    """A check-in that was granted."""
+    delivery: Delivery | None = None
+    events: list[Event] = field(default_factory=list)
+    moved: bool = False
+    """The model moves now."""
+    where: Event = field(default_factory=dict)
+    """Version, trips, time and bytes afterwards."""
+    evaluate: bool = False
+    """The model is evaluated now, on central data."""
+    reported: list[Event] = field(default_factory=list)
+    """What clients found on their own data, of versions about which nobody will report any more."""
+    forget: list[int] = field(default_factory=list)
+    """Versions that nobody will start from any more."""
+
+
+@dataclass(frozen=True)
+class Ends:
+    """When a run is over."""
+
+    stop: Stop
+    allowed: int | None = None
+    """Steps that the privacy budget allows."""
+
+    def reason(self, trips: int, version: int, time: float, accuracy: float) -> str | None:
+        """Why it is over now, if it is."""
+        stop = self.stop
+        if stop.accuracy is not None and accuracy >= stop.accuracy:
+            return "accuracy"
+        if stop.trips is not None and trips >= stop.trips:
+            return "trips"
+        if stop.steps is not None and version >= stop.steps:
+            return "steps"
+        if stop.virtual_time is not None and time > stop.virtual_time:
+            return "virtual_time"
+        return BUDGET if self.allowed is not None and version >= self.allowed else None
+
+
+class Course:
+    """One run on a server, as bookkeeping sees it."""
+
+    def __init__(
+        self,
+        book: Bookkeeping,
+        ends: Ends,
+        evaluation: Evaluation,
+        download_bytes: int,
+        upload_bytes: int,
+        centrally: bool,
+    ) -> None:
+        self.book = book
+        self._ends, self._evaluation = ends, evaluation
+        self._download_bytes, self._upload_bytes = download_bytes, upload_bytes
+        self._centrally = centrally
+        self.time = 0.0
+        self.trips = 0
+        self.given_up = 0
+        self.bytes = 0
+        self.refused: Counter[str] = Counter()
+        self.over: str | None = None
+        """Why the run has ended."""
+        self.open: dict[str, list[Ticket]] = {}
+        """Tickets under way, by client."""
+        self.reports = Reports()
+        self._starting: Counter[int] = Counter()  # trips under way, by their version
+
+    def where(self) -> Event:
+        """How far it has come."""
+        return {"version": self.book.version, "trips": self.trips, "time": self.time, "bytes": self.bytes}
+
+    def wants_reports(self, version: int) -> bool:
+        """Whether who starts from this version should evaluate it."""
+        if self._centrally:
+            return False
+        return self._evaluation.every_trips is not None or self._evaluation.due(version, True, 0, False)
+
+    def apply(self, entry: Entry) -> Happened:
+        """An entry counts now."""
+        happened = Happened()
+        if self.over is not None:
+            return happened
+        before = self.book.version
+        ended: Ticket | None = None
+        self.time = entry.time
+        match entry.kind:
+            case "check_in":
+                self._check_in(entry, happened)
+            case "deliver":
+                ended = self.book.in_flight.get(entry.trip)
+                self._deliver(entry, happened)
+            case "give_up":
+                ended = self.book.in_flight.get(entry.trip)
+                self._give_up(entry, happened)
+            case "end":
+                self.over = entry.reason
+        happened.where = self.where()
+        if ended is not None:
+            self._ended(ended)
+        if happened.moved or ended is not None:
+            suspects = {before} | ({ended.version} if ended is not None else set())
+            done = [v for v in suspects if v < self.book.version and not self._starting[v]]
+            happened.forget = done
+            happened.reported = [report | self._place() for report in self.reports.finished(done)]
+        happened.evaluate = self._centrally and self._evaluation.due(
+            self.book.version, happened.moved, self.trips, entry.kind == "deliver" and ended is not None
+        )
+        if self.over is None:
+            self.over = self._ends.reason(
+                self.trips, self.book.version, self.time, self.reports.metrics.get("accuracy", 0.0)
+            )
+        return happened
+
+    def reason_by_now(self, time: float, metrics: dict[str, float]) -> str | None:
+        """Why the run should end, by the clock or by the last central evaluation."""
+        return self._ends.reason(self.trips, self.book.version, time, metrics.get("accuracy", 0.0))
+
+    def _place(self) -> Event:
+        return {"trips": self.trips, "time": self.time, "bytes": self.bytes}
+
+    def _check_in(self, entry: Entry, happened: Happened) -> None:
+        ticket = self.book.check_in(entry.client, entry.time)
+        if isinstance(ticket, Ticket):
+            happened.ticket = ticket
+            self._starting[ticket.version] += 1
+            self.open.setdefault(entry.client, []).append(ticket)
+            self.bytes += self._download_bytes
+
+    def _deliver(self, entry: Entry, happened: Happened) -> None:
+        delivery = self.book.deliver(entry.trip, entry.time, entry.examples)
+        happened.delivery = delivery
+        if delivery.client is None:  # it had ended: nothing changes
+            return
+        self.trips += 1
+        self.bytes += self._upload_bytes
+        happened.moved = delivery.closes
+        if delivery.reason is not None:
+            self.refused[delivery.reason] += 1
+        if entry.evaluated and delivery.start_version is not None:
+            self.reports.enter(delivery.start_version, entry.evaluated, json.loads(entry.metrics))
+        happened.events.append({
+            "event": "upload", "trip": delivery.trip, "client": delivery.client,
+            "start_time": delivery.start_time, "time": delivery.time,
+            "start_version": delivery.start_version, "version": delivery.version,
+            "staleness": delivery.staleness, "weight": delivery.weight,
+            "accepted": delivery.accepted, "reason": delivery.reason, "step": delivery.step,
+        })  # fmt: skip
+
+    def _give_up(self, entry: Entry, happened: Happened) -> None:
+        gave_up = self.book.give_up(entry.trip)
+        if gave_up is None:
+            return
+        ticket, happened.moved = gave_up
+        self.given_up += 1
+        happened.events.append({
+            "event": "give_up", "trip": ticket.trip, "client": ticket.client,
+            "start_time": ticket.time, "time": entry.time, "start_version": ticket.version,
+        })  # fmt: skip
+
+    def _ended(self, ticket: Ticket) -> None:
+        client = str(ticket.client)
+        self._starting[ticket.version] -= 1
+        left = [one for one in self.open[client] if one.trip != ticket.trip]
+        if left:
+            self.open[client] = left
+        else:
+            del self.open[client]
+
+    def last_reports(self) -> list[Event]:
+        """At the end: what clients found of versions from which some are still under way."""
+        return [report | self._place() for report in self.reports.finished(self.reports.versions())]
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as JSON."""
+        return {
+            "book": self.book.state(),
+            "time": self.time,
+            "trips": self.trips,
+            "given_up": self.given_up,
+            "bytes": self.bytes,
+            "refused": dict(self.refused),
+            "over": self.over,
+            "reports": self.reports.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state()`."""
+        self.book.restore(state["book"])
+        self.time, self.trips, self.given_up = state["time"], state["trips"], state["given_up"]
+        self.bytes, self.over = state["bytes"], state["over"]
+        self.refused = Counter(state["refused"])
+        self.reports.restore(state["reports"])
+        self._starting = Counter(ticket.version for ticket in self.book.in_flight.values())
+        self.open = {}
+        for ticket in self.book.in_flight.values():
+            self.open.setdefault(str(ticket.client), []).append(ticket)

@@ -1,0 +1,134 @@
+"""The journal: what clients did, in the order in which it counts. What is in it survives a crash.
+
+Bookkeeping and aggregator are deterministic, so a snapshot and the entries after it are the whole run.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from tardigrad.errors import RunError
+
+FORMAT = "tardigrad-journal-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that happened."""
+
+    kind: Literal["check_in", "deliver", "give_up", "end"]
+    time: float
+    client: str = ""
+    trip: int = -1
+    file: str = ""
+    """Where the upload's vectors are."""
+    examples: int = 0
+    steps: int = 0
+    loss: float = 0.0
+    digest: bytes = b""
+    evaluated: int = 0
+    metrics: str = "{}"
+    """Of the client's own evaluation, as JSON."""
+    reason: str = ""
+    """Why the run ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What became of an upload, for a client that asks again."""
+
+    trip: int
+    client: str
+    digest: bytes
+    answer: dict[str, Any]
+
+
+COLUMNS = [field.name for field in fields(Entry)]
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS answers (
+    trip INTEGER PRIMARY KEY, client TEXT NOT NULL, digest BLOB NOT NULL, answer TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS entries (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT, time REAL, client TEXT, trip INTEGER, file TEXT,
+    examples INTEGER, steps INTEGER, loss REAL, digest BLOB, evaluated INTEGER, metrics TEXT, reason TEXT
+) STRICT;
+"""
+INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+
+
+class Journal:
+    """A small SQLite database. To be used by one thread at a time."""
+
+    def __init__(self, file: Path | None) -> None:
+        """Without a file it is in memory, and ends with the process."""
+        self._file = file
+        try:
+            self._database = sqlite3.connect(
+                ":memory:" if file is None else file, check_same_thread=False, isolation_level=None
+            )
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=FULL")
+            self._database.executescript(SCHEMA)
+            if self.fact("format", FORMAT) != FORMAT:
+                raise sqlite3.DatabaseError(f"not a {FORMAT} file")
+        except sqlite3.Error as error:
+            raise RunError(f"{file} is damaged or cannot be written ({error}); start a new run") from None
+
+    def fact(self, name: str, default: str) -> str:
+        """What is written down under this name; the default is, if nothing was."""
+        with self._database:
+            self._database.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, default))
+        row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return str(row[0])
+
+    def append(self, entries: Iterable[Entry]) -> int:
+        """All of them or none; they are on disk when this returns. The number of the last."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            for entry in entries:
+                last = self._database.execute(INSERT, astuple(entry)).lastrowid
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+        assert last is not None, "there is at least one"
+        return last
+
+    def entries(self, after: int) -> list[tuple[int, Entry]]:
+        """All that came later, with their numbers."""
+        rows = self._database.execute(
+            f"SELECT id, {', '.join(COLUMNS)} FROM entries WHERE id > ? ORDER BY id", (after,)
+        )
+        return [(row[0], Entry(*row[1:])) for row in rows]
+
+    def remember(self, answers: Iterable[Recorded]) -> None:
+        """Keep answers whose entries are about to be forgotten."""
+        rows = [(one.trip, one.client, one.digest, json.dumps(one.answer)) for one in answers]
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            self._database.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", rows)
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+
+    def answer(self, trip: int) -> Recorded | None:
+        """What became of the upload of this trip."""
+        row = self._database.execute("SELECT * FROM answers WHERE trip = ?", (trip,)).fetchone()
+        return None if row is None else Recorded(row[0], row[1], row[2], json.loads(row[3]))
+
+    def forget(self, last: int) -> None:
+        """Up to here all is in a snapshot."""
+        with self._database:
+            self._database.execute("DELETE FROM entries WHERE id <= ?", (last,))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()

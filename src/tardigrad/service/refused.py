@@ -1,0 +1,95 @@
+"""Refusals: what a client is told, with its gRPC status, and what the server counts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from enum import StrEnum
+
+import grpc
+
+log = logging.getLogger("tardigrad.service")
+
+
+class Why(StrEnum):
+    """The reasons that are counted."""
+
+    UNSIGNED = "not signed"
+    NOT_ENROLLED = "not enrolled"
+    SIGNATURE = "wrong signature"
+    MISDIRECTED = "signed for another call"
+    SESSION = "another session"
+    TIME = "too old or too new"
+    REPLAYED = "replayed"
+    RATE = "too many requests"
+    FULL = "too much in reception"
+    SILENT = "silent or too slow"
+    DISK = "disk full"
+    BODY = "body differs from its digest"
+    LENGTH = "wrong length"
+    SHAPE = "wrong vectors"
+    VERSION = "wrong version"
+    VALUES = "not finite"
+    NORM = "norm too large"
+    NUMBERS = "impossible numbers"
+    UNSOLICITED = "unknown or ended trip"
+    NOT_YOURS = "another client's trip"
+    DUPLICATE = "delivered already with other values"
+    AT_ONCE = "delivered twice at once"
+    STOPPING = "server is stopping"
+
+
+STATUS = {
+    Why.UNSIGNED: grpc.StatusCode.INVALID_ARGUMENT,
+    Why.NOT_ENROLLED: grpc.StatusCode.PERMISSION_DENIED,
+    Why.SIGNATURE: grpc.StatusCode.UNAUTHENTICATED,
+    Why.MISDIRECTED: grpc.StatusCode.UNAUTHENTICATED,
+    Why.SESSION: grpc.StatusCode.UNAUTHENTICATED,
+    Why.TIME: grpc.StatusCode.UNAUTHENTICATED,
+    Why.REPLAYED: grpc.StatusCode.UNAUTHENTICATED,
+    Why.RATE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Why.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Why.SILENT: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Why.DISK: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Why.UNSOLICITED: grpc.StatusCode.NOT_FOUND,
+    Why.NOT_YOURS: grpc.StatusCode.PERMISSION_DENIED,
+    Why.DUPLICATE: grpc.StatusCode.ALREADY_EXISTS,
+    Why.AT_ONCE: grpc.StatusCode.ABORTED,
+    Why.STOPPING: grpc.StatusCode.UNAVAILABLE,
+}
+"""All others: INVALID_ARGUMENT."""
+
+
+class Refused(Exception):
+    """A request that is not granted: why, and one sentence for the client."""
+
+    def __init__(self, why: Why, sentence: str, retry_after: float | None = None) -> None:
+        super().__init__(sentence)
+        self.why = why
+        self.sentence = sentence
+        self.retry_after = retry_after
+        """Seconds after which it may be worth another try."""
+
+    @property
+    def status(self) -> grpc.StatusCode:
+        """As gRPC says it."""
+        return STATUS.get(self.why, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+class Refusals:
+    """How often what was refused, since the process began."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._logged: dict[Why, float] = {}
+
+    def note(self, client: str, method: str, refused: Refused) -> None:
+        """Count it, and write it to the log; of one kind not more than one a second."""
+        self.counts[refused.why.value] += 1
+        now = time.monotonic()
+        if now - self._logged.get(refused.why, -1.0) >= 1.0:
+            self._logged[refused.why] = now
+            log.warning(
+                "refused %s of %s (%s): %s", method, client or "somebody", refused.why, refused.sentence
+            )

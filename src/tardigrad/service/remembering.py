@@ -1,0 +1,84 @@
+"""A client's memory on its own disk.
+
+What a trip would change is written as pending before the upload is delivered, and takes its place only when
+the server has said that the upload counts. A client that is killed in between asks again: the answer to a
+delivery is always the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tardigrad.core.snapshot import read_snapshot, write_snapshot
+from tardigrad.core.upload import Upload, Vectors
+from tardigrad.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A trip that was trained: what to upload, and what to remember if it counts."""
+
+    trip: int
+    version: int
+    upload: Upload
+    memory: Vectors
+    metrics: dict[str, float]
+    evaluated: int
+
+
+class Remembering:
+    """One client's folder for one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ConfigError(f"--state {folder}: cannot be used ({error})") from None
+        file = folder / "memory.safetensors"
+        self.memory: Vectors = read_snapshot(file)[0] if file.exists() else {}
+        """What the client keeps between its trips."""
+
+    def pending(self) -> list[Finished]:
+        """Trips that were trained and whose fate we have not heard."""
+        files = sorted(self._folder.glob("pending-*.safetensors"), key=lambda file: int(file.stem[8:]))
+        return [_finished(*read_snapshot(file)) for file in files]
+
+    def keep(self, finished: Finished) -> None:
+        """Before the delivery."""
+        upload = finished.upload
+        tensors = {f"upload/{n}": v for n, v in upload.vectors.items()}
+        tensors |= {f"memory/{n}": v for n, v in finished.memory.items()}
+        document = {
+            "trip": finished.trip, "version": finished.version, "metrics": finished.metrics,
+            "evaluated": finished.evaluated, "examples": upload.examples, "steps": upload.steps,
+            "loss": upload.loss, "names": list(upload.vectors),
+        }  # fmt: skip
+        write_snapshot(self._file(finished.trip), tensors, document)
+
+    def commit(self, finished: Finished) -> None:
+        """The upload counts."""
+        self.memory = finished.memory
+        write_snapshot(self._folder / "memory.safetensors", self.memory, {"trip": finished.trip})
+        self.drop(finished.trip)
+
+    def drop(self, trip: int) -> None:
+        """It does not, or all is done."""
+        self._file(trip).unlink(missing_ok=True)
+
+    def _file(self, trip: int) -> Path:
+        return self._folder / f"pending-{trip}.safetensors"
+
+
+def _finished(tensors: Vectors, document: dict[str, Any]) -> Finished:
+    upload = Upload(
+        {name: tensors[f"upload/{name}"] for name in document["names"]},
+        document["examples"], document["steps"], document["loss"],
+    )  # fmt: skip
+    prefix = "memory/"
+    memory = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
+    return Finished(
+        document["trip"], document["version"], upload, memory, document["metrics"], document["evaluated"]
+    )

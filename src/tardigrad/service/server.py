@@ -1,0 +1,298 @@
+"""The gRPC server: who asks, is it allowed, what is it; then it is the coordinator's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from tardigrad.core.upload import Vectors
+from tardigrad.service.claims import Gate
+from tardigrad.service.coordinator import Coordinator
+from tardigrad.service.inspection import check_body, check_header
+from tardigrad.service.journal import Entry, Recorded
+from tardigrad.service.layout import CHUNK, LARGEST_MESSAGE, chunks, empty, size_of, to_wire
+from tardigrad.service.limits import Rates, Reception
+from tardigrad.service.refused import Refusals, Refused, Why
+from tardigrad.service.v1 import service_pb2 as v1
+from tardigrad.service.v1 import service_pb2_grpc as v1_grpc
+
+NAME = "tardigrad.v1.Federation"
+SLOWEST = 16 * 1024
+"""Bytes a second below which an upload is cut off, for it keeps memory that others wait for."""
+OPTIONS = [
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", LARGEST_MESSAGE),
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", 16),  # of one connection
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
+
+Message = Any
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the server tells its clients, the same for all trips."""
+
+    settings: str
+    """JSON: algorithm, local."""
+    shapes: list[tuple[int, ...]]
+    seed: Callable[[int], int]
+    """Of a trip."""
+
+
+class Servicer(v1_grpc.FederationServicer):
+    """The five calls."""
+
+    def __init__(self, coordinator: Coordinator, gate: Gate, facts: Facts) -> None:
+        self._coordinator, self._gate, self._facts = coordinator, gate, facts
+        self.refusals = Refusals()
+        self._rates = Rates(coordinator.settings.requests_per_second)
+        self.reception = Reception(coordinator.settings.reception_bytes)
+
+    @asynccontextmanager
+    async def _answering(self, method: str, context: grpc.aio.ServicerContext) -> AsyncIterator[list[str]]:
+        """A refusal becomes a gRPC status with one sentence, and is counted."""
+        client = [""]
+        try:
+            yield client
+        except Refused as refused:
+            self.refusals.note(client[0], method, refused)
+            trailing = [("tardigrad-time-ms", str(self._gate.now_ms())), ("tardigrad-why", refused.why.value)]
+            if refused.retry_after is not None:
+                trailing.append(
+                    ("tardigrad-retry-after", f"{refused.retry_after * random.uniform(1, 2):.3f}")
+                )
+            await context.abort(refused.status, refused.sentence, tuple(trailing))
+
+    def _admit(self, signed: v1.Signed, method: str, client: list[str]) -> bytes:
+        name, content = self._gate.admit(signed, method)
+        client[0] = name
+        self._rates.take(name)
+        return content
+
+    async def Join(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> v1.Joined:
+        """What a client must know before anything else."""
+        async with self._answering("Join", context) as client:
+            self._admit(request, "Join", client)
+            shapes = [v1.Shape(sizes=shape) for shape in self._facts.shapes]
+            return v1.Joined(run=self._coordinator.run, session=self._gate.session, shapes=shapes)
+
+    async def FetchTask(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> None:
+        """A task, or that there is none."""
+        coordinator = self._coordinator
+        async with self._answering("FetchTask", context) as client:
+            content = self._admit(request, "FetchTask", client)
+            fetch = _parsed(v1.FetchRequest(), content)
+            seconds = coordinator.settings.poll_seconds * random.uniform(0.75, 1.25)
+            ticket = await coordinator.check_in(client[0], frozenset(fetch.holding), seconds)
+            if ticket is None:
+                await context.write(self._no_task())
+                return
+            broadcast = await coordinator.broadcast(ticket.version)
+            header = v1.TaskHeader(
+                trip=ticket.trip,
+                version=ticket.version,
+                seed=self._facts.seed(ticket.trip),
+                settings=self._facts.settings,
+                vectors=to_wire(broadcast.layout),
+                evaluate=coordinator.course.wants_reports(ticket.version),
+            )
+            await self._within(context.write(v1.TaskPart(header=header)))
+            for chunk in chunks(broadcast.room):
+                await self._within(context.write(v1.TaskPart(chunk=chunk)))
+
+    def _no_task(self) -> v1.TaskPart:
+        over = self._coordinator.course.over
+        if over is not None:
+            return v1.TaskPart(over=v1.Over(reason=over))
+        if self._coordinator.stopping:
+            return v1.TaskPart(
+                wait=v1.Wait(seconds=random.uniform(0.5, 1.5), reason="the server is stopping")
+            )
+        return v1.TaskPart(wait=v1.Wait(seconds=random.uniform(0.0, 0.5), reason="there is no room"))
+
+    async def _within(self, waiting: Awaitable[Message], seconds: float | None = None) -> Message:
+        """What the client does, unless it is silent for too long."""
+        limit = self._coordinator.settings.idle_seconds if seconds is None else seconds
+        try:
+            return await asyncio.wait_for(waiting, max(0.0, limit))
+        except TimeoutError:
+            raise Refused(
+                Why.SILENT, f"nothing moved for {limit:g} s, or it was slower than {SLOWEST} bytes a second"
+            ) from None
+
+    async def Deliver(self, _: AsyncIterator[v1.UploadPart], context: grpc.aio.ServicerContext) -> v1.Answer:
+        """An upload: acknowledged when it is safe."""
+        coordinator = self._coordinator
+        async with self._answering("Deliver", context) as client:
+            if coordinator.stopping:
+                raise Refused(Why.STOPPING, "the server is about to stop; deliver again", retry_after=1.0)
+            first = await self._within(context.read())
+            if first is grpc.aio.EOF or first.WhichOneof("part") != "header":
+                raise Refused(Why.UNSIGNED, "an upload must begin with its signed header")
+            header = _parsed(v1.UploadHeader(), self._admit(first.header, "Deliver", client))
+            if header.run != coordinator.run:
+                raise Refused(Why.UNSOLICITED, "this is an upload to another run")
+            recorded = await coordinator.expect(client[0], header.trip, header.version, header.digest)
+            if recorded is not None:
+                return self._answer(recorded)
+            if coordinator.course.over is not None:
+                return v1.Answer(reason="the run is over", over=coordinator.course.over)
+            check_header(header, coordinator.upload_layout, coordinator.settings)
+            return await self._receive(client[0], header, context)
+
+    async def _receive(
+        self, client: str, header: v1.UploadHeader, context: grpc.aio.ServicerContext
+    ) -> v1.Answer:
+        coordinator, layout = self._coordinator, self._coordinator.upload_layout
+        size = size_of(layout)
+        coordinator.arriving(header.trip)
+        try:
+            await self.reception.take(size, coordinator.settings.idle_seconds)
+            try:
+                room = empty(layout)
+                await self._fill(room, context)
+            except BaseException:
+                self.reception.give_back(size)
+                raise
+            # it is all here: what the client does from now on changes nothing
+            return await asyncio.shield(asyncio.ensure_future(self._count(client, header, room)))
+        finally:
+            coordinator.arrived(header.trip)
+
+    async def _count(self, client: str, header: v1.UploadHeader, room: np.ndarray) -> v1.Answer:
+        """Look at it, write it down, and make it count."""
+        coordinator = self._coordinator
+        coordinator.arriving(header.trip)
+        kept = [len(room)]
+
+        def release() -> None:
+            if kept:
+                self.reception.give_back(kept.pop())
+
+        try:
+            vectors, file = await asyncio.to_thread(self._keep, room, header)
+            entry = Entry(
+                "deliver", 0.0, client, header.trip, file, header.examples, header.steps, header.loss,
+                header.digest, header.evaluated, json.dumps(dict(header.metrics)),
+            )  # fmt: skip
+            recorded = await coordinator.deliver(entry, vectors, release)
+        except BaseException:
+            release()
+            raise
+        finally:
+            coordinator.arrived(header.trip)
+        return self._over() if recorded is None else self._answer(recorded)
+
+    async def _fill(self, room: np.ndarray, context: grpc.aio.ServicerContext) -> None:
+        """The chunks, one after the other; never more than there is room for."""
+        loop = asyncio.get_running_loop()
+        idle = self._coordinator.settings.idle_seconds
+        deadline = loop.time() + idle + len(room) / SLOWEST
+        place = 0
+        while True:
+            part = await self._within(context.read(), min(idle, deadline - loop.time()))
+            if part is grpc.aio.EOF:
+                break
+            chunk = part.chunk
+            end = place + len(chunk)
+            if not chunk or len(chunk) > CHUNK or end > len(room):
+                raise Refused(
+                    Why.LENGTH, f"a chunk of {len(chunk)} bytes at {place} of {len(room)} that were declared"
+                )
+            room[place:end] = np.frombuffer(chunk, np.uint8)
+            place = end
+        if place != len(room):
+            raise Refused(Why.LENGTH, f"{place} bytes came, but {len(room)} were declared")
+
+    def _keep(self, room: np.ndarray, header: v1.UploadHeader) -> tuple[Vectors, str]:
+        """Look at the values and put them on disk; in a thread."""
+        coordinator = self._coordinator
+        vectors = check_body(room, header, coordinator.upload_layout, coordinator.settings)
+        try:
+            return vectors, coordinator.write(header.trip, room)
+        except OSError as error:
+            raise Refused(
+                Why.DISK, f"the server cannot write ({error.strerror}); come again later", retry_after=5.0
+            ) from None
+
+    def _answer(self, recorded: Recorded) -> v1.Answer:
+        return v1.Answer(**recorded.answer, over=self._coordinator.course.over or "")
+
+    def _over(self) -> v1.Answer:
+        return v1.Answer(reason="the run is over", over=self._coordinator.course.over or "")
+
+    async def GiveUp(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> v1.GivenUp:
+        """The client will not do this trip."""
+        async with self._answering("GiveUp", context) as client:
+            wanted = _parsed(v1.GiveUpRequest(), self._admit(request, "GiveUp", client))
+            known = wanted.run == self._coordinator.run and await self._coordinator.give_up(
+                client[0], wanted.trip
+            )
+            return v1.GivenUp(known=known)
+
+    async def Watch(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> None:
+        """How the run gets on."""
+        coordinator = self._coordinator
+        async with self._answering("Watch", context) as client:
+            self._admit(request, "Watch", client)
+            while True:
+                course = coordinator.course
+                await self._within(context.write(v1.Progress(
+                    version=course.book.version, trips=course.trips, time=course.time,
+                    in_flight=len(course.book.in_flight), over=course.over or "",
+                    metrics=coordinator.values.metrics or course.reports.metrics,
+                )))  # fmt: skip
+                if course.over is not None or coordinator.stopping:
+                    return
+                async with coordinator.moved:
+                    await coordinator.moved.wait()
+
+
+def _parsed(message: Any, content: bytes) -> Any:
+    try:
+        message.ParseFromString(content)
+    except DecodeError:
+        raise Refused(Why.UNSIGNED, f"the request's content is not a {type(message).__name__}") from None
+    return message
+
+
+class Server:
+    """Listens until it is stopped."""
+
+    def __init__(self, servicer: Servicer) -> None:
+        self.servicer = servicer
+        self._server = grpc.aio.server(options=OPTIONS)
+        self._health = health.aio.HealthServicer()
+        v1_grpc.add_FederationServicer_to_server(servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    async def start(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
+        """Listen; the port, which the system chooses if 0 was given. Without credentials: without TLS."""
+        if credentials is None:
+            port = self._server.add_insecure_port(address)
+        else:
+            port = self._server.add_secure_port(address, credentials)
+        await self._server.start()
+        for name in ("", NAME):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return port
+
+    async def stop(self, grace: float) -> None:
+        """Take no new calls; those that are under way may end within so many seconds."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace)

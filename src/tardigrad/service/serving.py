@@ -1,0 +1,240 @@
+"""Serving a run: everything put together, from the first call to the last."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import torch
+from torch import Tensor
+
+from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.algorithms.algorithm import Algorithm
+from tardigrad.core.bookkeeping import Bookkeeping
+from tardigrad.core.pace import Asynchronous, Pace, Queued, Synchronous
+from tardigrad.core.upload import Task
+from tardigrad.errors import ConfigError
+from tardigrad.learning.local import Local
+from tardigrad.service.certificates import SERVER, SERVER_KEY
+from tardigrad.service.claims import Gate
+from tardigrad.service.coordinator import Coordinator, Record, Snapshot
+from tardigrad.service.course import Course, Ends
+from tardigrad.service.journal import Journal
+from tardigrad.service.keys import LIST, Enrolled
+from tardigrad.service.layout import Layout, layout_of, size_of
+from tardigrad.service.refused import log
+from tardigrad.service.server import Facts, Server, Servicer
+from tardigrad.service.settings import Service
+from tardigrad.service.settled import to_json
+from tardigrad.service.uploads import UploadFiles
+from tardigrad.service.values import Evaluate, Values
+from tardigrad.simulation.draws import key
+from tardigrad.simulation.evaluation import Evaluation
+from tardigrad.simulation.stop import Stop
+
+GRACE = 30.0
+"""Seconds for calls that are under way when the server is asked to stop."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run to serve."""
+
+    algorithm: Algorithm
+    local: Local
+    aggregator: Aggregator
+    book: Bookkeeping
+    stop: Stop
+    evaluation: Evaluation
+    evaluate: Evaluate | None
+    """On central data, where the server has some."""
+    shapes: list[tuple[int, ...]]
+    """Of the model's parameters."""
+    seed: int
+    settings: Service = field(default_factory=Service)
+    budget: int | None = None
+    """Steps that privacy allows; without privacy, any number."""
+    private: bool = False
+    """Whether what clients report of themselves is nobody's business."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server listens, and how careful it is."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    keys: Path = Path("keys")
+    """The clients' list, and the server's certificate."""
+    insecure: bool = False
+    """Without TLS: on this machine only."""
+    durable: bool = True
+    """Whether uploads are on disk before they are acknowledged."""
+
+    def check(self) -> None:
+        """A ConfigError if it is too careless."""
+        if self.insecure and not _loopback(self.host):
+            raise ConfigError(f"--insecure: without TLS only on this machine (127.0.0.1), not on {self.host}")
+        if not self.durable and not self.insecure:
+            raise ConfigError("--no-durability: is for measurements, and only together with --insecure")
+
+    def credentials(self) -> grpc.ServerCredentials | None:
+        """The server's certificate, unless it is insecure."""
+        if self.insecure:
+            return None
+        try:
+            private, public = (self.keys / SERVER_KEY).read_bytes(), (self.keys / SERVER).read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                f"--keys {self.keys}: no {SERVER} with its key is there ({error}); "
+                "`tardigrad enroll` makes one"
+            ) from None
+        return grpc.ssl_server_credentials([(private, public)])
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_servable(algorithm: Algorithm, pace: Pace) -> None:
+    """A ConfigError if only a simulation can run it."""
+    name = getattr(algorithm, "kind", type(algorithm).__name__)
+    if algorithm.oracle:
+        raise ConfigError(
+            f"algorithm.kind: {name} as it is set uses what only a simulation can know (the staleness to "
+            "come); set algorithm.expected_staleness"
+        )
+    if not isinstance(pace, Asynchronous | Synchronous | Queued):
+        raise ConfigError(
+            f"pace.kind: {pace.kind!r} decides when clients turn up, which real ones do themselves; serve "
+            "takes 'asynchronous', 'synchronous' or 'queued'"
+        )
+
+
+def uploads_of(aggregator: Aggregator) -> Layout:
+    """What clients of this algorithm upload: the upload of one that did nothing."""
+    task = Task(-1, "", 0, aggregator.broadcast(), 0.0)
+    rule = aggregator.algorithm.rule(task, {}, lr=1.0)
+    with torch.no_grad():
+        return layout_of(rule.finish(rule.start.clone(), 1, 1.0))
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a run came to."""
+
+    reason: str | None
+    """Why it ended; nothing if the server was stopped before."""
+    model: Tensor
+    trips: int
+    version: int
+    time: float
+    bytes: int
+    given_up: int
+    refused: dict[str, int]
+    metrics: dict[str, float]
+
+
+async def serve(
+    plan: Plan,
+    place: Place,
+    folder: Path,
+    record: Record,
+    snapshot: Snapshot | None,
+    listening: Callable[[int], None],
+    finish: Callable[[Served], None],
+    after_snapshot: Callable[[], None] = lambda: None,
+) -> Served:
+    """Serve until the run is over or somebody asks to stop. `listening` is told the port; `finish` is called
+    when the run is over, before the clients are."""
+    place.check()
+    credentials = place.credentials()
+    enrolled = Enrolled(place.keys / LIST)
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    coordinator = coordinate(plan, folder if place.durable else None, record, after_snapshot)
+    server = Server(Servicer(coordinator, Gate(enrolled), facts_of(plan)))
+    await coordinator.start(snapshot)
+    try:
+        port = await server.start(f"{place.host}:{place.port}", credentials)
+        listening(port)
+        stop = asyncio.ensure_future(asked.wait())
+        both: set[asyncio.Future[Any]] = {stop, coordinator.ended}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if coordinator.ended.done():
+            coordinator.ended.result()
+            await asyncio.to_thread(finish, _served(coordinator))
+            await asyncio.wait({stop}, timeout=plan.settings.linger_seconds)
+        stop.cancel()
+        coordinator.dismiss()
+        await server.stop(GRACE)
+    finally:
+        await server.stop(0)
+        await coordinator.stop()
+        log.info("refused: %s", dict(server.servicer.refusals.counts) or "nothing")
+    return _served(coordinator)
+
+
+def clear(folder: Path) -> None:
+    """After the end of a run: what clients uploaded is nobody's business any more."""
+    shutil.rmtree(folder / "uploads", ignore_errors=True)
+    for file in folder.glob("journal.sqlite*"):
+        file.unlink(missing_ok=True)
+
+
+def facts_of(plan: Plan) -> Facts:
+    """What clients are told; a trip's seed is the simulator's."""
+    settings = to_json(plan.algorithm, plan.local)
+    return Facts(settings, plan.shapes, seed=lambda trip: key(plan.seed, "trip", trip))
+
+
+def coordinate(
+    plan: Plan, folder: Path | None, record: Record, after_snapshot: Callable[[], None] = lambda: None
+) -> Coordinator:
+    """The coordinator of a plan; without a folder, nothing is made safe."""
+    values = Values(plan.aggregator, record, plan.evaluate, tell_losses=not plan.private)
+    uploads = uploads_of(plan.aggregator)
+    if size_of(uploads) > plan.settings.reception_bytes:
+        raise ConfigError(
+            f"service.reception_bytes: one upload has {size_of(uploads)} bytes; give at least that, not "
+            f"{plan.settings.reception_bytes}"
+        )
+    course = Course(
+        plan.book,
+        Ends(plan.stop, plan.budget),
+        plan.evaluation,
+        size_of(layout_of(plan.aggregator.broadcast())),
+        size_of(uploads),
+        centrally=plan.evaluate is not None or plan.private,
+    )
+    journal = Journal(None if folder is None else folder / "journal.sqlite")
+    files = UploadFiles(None if folder is None else folder / "uploads")
+    return Coordinator(course, values, journal, files, record, plan.settings, uploads, after_snapshot)
+
+
+def _served(coordinator: Coordinator) -> Served:
+    course, values = coordinator.course, coordinator.values
+    ended = coordinator.ended.done()
+    return Served(
+        reason=course.over if ended else None,
+        model=values.aggregator.evaluated_model,
+        trips=course.trips,
+        version=course.book.version,
+        time=course.time,
+        bytes=course.bytes,
+        given_up=course.given_up,
+        refused=dict(course.refused),
+        metrics=values.metrics or course.reports.metrics,
+    )

@@ -1,0 +1,195 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Signed(_message.Message):
+    __slots__ = ("claim", "signature")
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    claim: bytes
+    signature: bytes
+    def __init__(self, claim: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class Claim(_message.Message):
+    __slots__ = ("client", "method", "session", "nonce", "time_ms", "content")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    client: str
+    method: str
+    session: bytes
+    nonce: bytes
+    time_ms: int
+    content: bytes
+    def __init__(self, client: _Optional[str] = ..., method: _Optional[str] = ..., session: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., time_ms: _Optional[int] = ..., content: _Optional[bytes] = ...) -> None: ...
+
+class Joined(_message.Message):
+    __slots__ = ("run", "session", "shapes")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SHAPES_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    session: bytes
+    shapes: _containers.RepeatedCompositeFieldContainer[Shape]
+    def __init__(self, run: _Optional[str] = ..., session: _Optional[bytes] = ..., shapes: _Optional[_Iterable[_Union[Shape, _Mapping]]] = ...) -> None: ...
+
+class Shape(_message.Message):
+    __slots__ = ("sizes",)
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Vector(_message.Message):
+    __slots__ = ("name", "length")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    length: int
+    def __init__(self, name: _Optional[str] = ..., length: _Optional[int] = ...) -> None: ...
+
+class FetchRequest(_message.Message):
+    __slots__ = ("holding",)
+    HOLDING_FIELD_NUMBER: _ClassVar[int]
+    holding: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, holding: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TaskPart(_message.Message):
+    __slots__ = ("header", "chunk", "wait", "over")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    header: TaskHeader
+    chunk: bytes
+    wait: Wait
+    over: Over
+    def __init__(self, header: _Optional[_Union[TaskHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ...) -> None: ...
+
+class TaskHeader(_message.Message):
+    __slots__ = ("trip", "version", "seed", "settings", "vectors", "evaluate")
+    TRIP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    trip: int
+    version: int
+    seed: int
+    settings: str
+    vectors: _containers.RepeatedCompositeFieldContainer[Vector]
+    evaluate: bool
+    def __init__(self, trip: _Optional[int] = ..., version: _Optional[int] = ..., seed: _Optional[int] = ..., settings: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., evaluate: _Optional[bool] = ...) -> None: ...
+
+class Wait(_message.Message):
+    __slots__ = ("seconds", "reason")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    reason: str
+    def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Over(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class UploadPart(_message.Message):
+    __slots__ = ("header", "chunk")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    header: Signed
+    chunk: bytes
+    def __init__(self, header: _Optional[_Union[Signed, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+
+class UploadHeader(_message.Message):
+    __slots__ = ("run", "trip", "version", "vectors", "digest", "examples", "steps", "loss", "evaluated", "metrics")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    TRIP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATED_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    trip: int
+    version: int
+    vectors: _containers.RepeatedCompositeFieldContainer[Vector]
+    digest: bytes
+    examples: int
+    steps: int
+    loss: float
+    evaluated: int
+    metrics: _containers.ScalarMap[str, float]
+    def __init__(self, run: _Optional[str] = ..., trip: _Optional[int] = ..., version: _Optional[int] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., digest: _Optional[bytes] = ..., examples: _Optional[int] = ..., steps: _Optional[int] = ..., loss: _Optional[float] = ..., evaluated: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("accepted", "reason", "version", "staleness", "weight", "over")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    reason: str
+    version: int
+    staleness: int
+    weight: float
+    over: str
+    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., version: _Optional[int] = ..., staleness: _Optional[int] = ..., weight: _Optional[float] = ..., over: _Optional[str] = ...) -> None: ...
+
+class GiveUpRequest(_message.Message):
+    __slots__ = ("run", "trip")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    TRIP_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    trip: int
+    def __init__(self, run: _Optional[str] = ..., trip: _Optional[int] = ...) -> None: ...
+
+class GivenUp(_message.Message):
+    __slots__ = ("known",)
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    known: bool
+    def __init__(self, known: _Optional[bool] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("version", "trips", "time", "in_flight", "metrics", "over")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TRIPS_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    trips: int
+    time: float
+    in_flight: int
+    metrics: _containers.ScalarMap[str, float]
+    over: str
+    def __init__(self, version: _Optional[int] = ..., trips: _Optional[int] = ..., time: _Optional[float] = ..., in_flight: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., over: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,198 @@
+"""The values of a run on a server: the aggregator, the versions that clients may start from, evaluation.
+
+One thread does all of it, in the order in which the course says; evaluation has a thread of its own, and its
+results are entered where they belong.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.core.upload import Upload, Vectors
+from tardigrad.errors import RunError
+from tardigrad.service.course import Event, Happened
+from tardigrad.service.layout import Layout, layout_of, packed, unpacked
+
+MOST_EVALUATIONS = 4
+"""Models that wait to be evaluated; the run waits for them if there are more."""
+
+Evaluate = Callable[[Tensor, int], dict[str, float]]
+
+
+class Log(Protocol):
+    """Where events go."""
+
+    def record(self, events: list[Event]) -> None:
+        """Append events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """A version as it is downloaded."""
+
+    room: np.ndarray
+    layout: Layout
+    vectors: Vectors
+    """Views into `room`."""
+
+
+class Values:
+    """Tensors, and the events that tell of them."""
+
+    def __init__(
+        self, aggregator: Aggregator, log: Log, evaluate: Evaluate | None, tell_losses: bool
+    ) -> None:
+        self.aggregator = aggregator
+        self._log, self._evaluate, self._tell_losses = log, evaluate, tell_losses
+        self.metrics: dict[str, float] = {}
+        """Of the last central evaluation."""
+        self.evaluated = -1
+        self.broadcasts: dict[int, Broadcast] = {}
+        self._losses: list[float] = []
+        self._told: deque[list[Event] | Future[Event]] = deque()  # not yet in the log
+        self._telling = threading.RLock()
+        self._broken: OSError | None = None  # the log could not be written: nothing more may follow
+        self._evaluator = ThreadPoolExecutor(1, "evaluation")
+        self._waiting = threading.Semaphore(MOST_EVALUATIONS)
+        self._publish()
+
+    def do(self, happened: Happened, upload: Upload | None) -> None:
+        """What an entry means for the values."""
+        delivery, events = happened.delivery, list(happened.events)
+        if delivery is not None and delivery.accepted:
+            assert upload is not None
+            assert delivery.start_version is not None
+            start = self.broadcasts[delivery.start_version].vectors["model"]
+            self.aggregator.add(delivery, upload, start)
+            self._losses.append(upload.loss)
+        if happened.moved:
+            metrics = self.aggregator.step()
+            self._publish()
+            losses, self._losses = self._losses, []
+            loss = sum(losses) / len(losses) if losses and self._tell_losses else None
+            events.append({"event": "step"} | happened.where | {"training_loss": loss} | metrics)
+        self.tell(events + happened.reported)
+        if happened.evaluate:
+            self.evaluate(happened.where)
+        for version in happened.forget:
+            del self.broadcasts[version]
+
+    def _publish(self) -> None:
+        vectors = self.aggregator.broadcast()
+        layout = layout_of(vectors)
+        room = packed(vectors)
+        self.broadcasts[self.aggregator.version] = Broadcast(room, layout, unpacked(room, layout))
+
+    # -- telling -----------------------------------------------------------------------------------
+
+    def tell(self, events: list[Event]) -> None:
+        """Enter events in the log, after all that came before."""
+        if events:
+            self._enter(events)
+
+    def evaluate(self, where: Event) -> None:
+        """Evaluate the model as it is now; the event is entered here, when it is known."""
+        if self._evaluate is None:
+            return
+        self._waiting.acquire()
+        model, version = self.aggregator.evaluated_model, self.aggregator.version
+        self.evaluated = version
+        evaluation = self._evaluator.submit(self._evaluated, model, version, where)
+        self._enter(evaluation)
+        evaluation.add_done_callback(lambda _: self._flush())
+
+    def _evaluated(self, model: Tensor, version: int, where: Event) -> Event:
+        assert self._evaluate is not None
+        try:
+            metrics = self._evaluate(model, version)
+        finally:
+            self._waiting.release()
+        self.metrics = metrics
+        return {"event": "evaluation"} | where | metrics
+
+    def _enter(self, item: list[Event] | Future[Event]) -> None:
+        with self._telling:
+            self._told.append(item)
+        self._flush()
+
+    def _flush(self) -> None:
+        with self._telling:
+            while self._told and self._broken is None:
+                first = self._told[0]
+                if isinstance(first, Future):
+                    if not first.done() or first.exception() is not None:
+                        return  # a failure is the coordinator's to see
+                    first = [first.result()]
+                try:
+                    self._log.record(first)
+                except OSError as error:
+                    self._broken = error
+                self._told.popleft()
+
+    def settled(self) -> bool:
+        """Whether all that happened is in the log."""
+        with self._telling:
+            return not self._told
+
+    def settle(self) -> None:
+        """Wait for evaluations; what went wrong with one is raised here."""
+        with self._telling:
+            waiting = [item for item in self._told if isinstance(item, Future)]
+        for evaluation in waiting:
+            evaluation.result()
+        self._flush()
+        failure = self.failure()
+        if failure is not None:
+            raise failure
+
+    def failure(self) -> BaseException | None:
+        """What went wrong with an evaluation or the log, if something did."""
+        with self._telling:
+            if self._broken is not None:
+                return RunError(f"the events cannot be written ({self._broken}); make room and start again")
+            first = self._told[0] if self._told else None
+        return first.exception() if isinstance(first, Future) and first.done() else None
+
+    def close(self) -> None:
+        """No more evaluations."""
+        self._evaluator.shutdown(wait=True, cancel_futures=True)
+
+    # -- snapshots ---------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything, as tensors and JSON; to be written before anything else happens."""
+        tensors, aggregator = self.aggregator.snapshot()
+        for version, broadcast in self.broadcasts.items():
+            tensors |= {f"broadcast/{version}/{name}": v for name, v in broadcast.vectors.items()}
+        return tensors, {
+            "aggregator": aggregator,
+            "losses": self._losses,
+            "metrics": self.metrics,
+            "evaluated": self.evaluated,
+        }
+
+    def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
+        """Go on from `snapshot()`."""
+        self.aggregator.restore(tensors, document["aggregator"])
+        self._losses, self.metrics = list(document["losses"]), document["metrics"]
+        self.evaluated = document["evaluated"]
+        versions: dict[int, Vectors] = {}
+        for path, tensor in tensors.items():
+            if path.startswith("broadcast/"):
+                _, number, name = path.split("/", 2)
+                versions.setdefault(int(number), {})[name] = tensor
+        current = layout_of(self.aggregator.broadcast())
+        self.broadcasts = {}
+        for version, vectors in versions.items():
+            vectors = {name: vectors[name] for name, _ in current}  # a file has them in its own order
+            room = packed(vectors)
+            self.broadcasts[version] = Broadcast(room, current, unpacked(room, current))

@@ -1,0 +1,177 @@
+"""A server and its clients in one process, over loopback; and the trace of a simulated run."""
+
+import asyncio
+import contextlib
+import json
+
+import torch
+
+from tardigrad.cli.service import assemble
+from tardigrad.core.bookkeeping import Delivery, Ticket
+from tardigrad.experiments.run import build
+from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.service.app import Client
+from tardigrad.service.claims import Gate, Signer
+from tardigrad.service.connection import Connection
+from tardigrad.service.keys import LIST, Enrolled, enter, make_key, public_text
+from tardigrad.service.remembering import Remembering
+from tardigrad.service.server import Server, Servicer
+from tardigrad.service.serving import coordinate, facts_of
+from tardigrad.service.trainee import Trainee
+from tardigrad.simulation.planner import GiveUp
+
+torch.set_num_threads(1)
+
+
+class Memory:
+    """A record that is kept in memory."""
+
+    def __init__(self):
+        self.events, self.snapshots = [], []
+
+    def record(self, events):
+        self.events += [json.loads(json.dumps(event)) for event in events]
+
+    def snapshot(self, tensors, document):
+        copied = {name: tensor.clone() for name, tensor in tensors.items()}
+        document = document | {"events": len(self.events)}
+        self.snapshots.append((copied, json.loads(json.dumps(document))))
+
+
+class Running:
+    """A server that runs."""
+
+    def __init__(self, coordinator, server, record, port, keys, run, signers):
+        self.coordinator, self.server, self.record, self.port = coordinator, server, record, port
+        self.keys, self.run, self.signers = keys, run, signers
+        self.address = f"127.0.0.1:{port}"
+
+    @property
+    def refusals(self):
+        return self.server.servicer.refusals.counts
+
+    def signer(self, name):
+        if name not in self.signers:
+            self.signers[name] = enrolled_key(self.keys, name)
+        return Signer(name, self.signers[name])
+
+    def connect(self, name):
+        return Connection(self.address, self.signer(name), None)
+
+
+def enrolled_key(keys, name):
+    """A key for this client, on the server's list."""
+    key = make_key(keys / f"{name}.key")
+    enter(keys / LIST, name, public_text(key))
+    return key
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    config, folder, record=None, snapshot=None, signers=None, durable=True, model=None, keys=None
+):
+    """The server of a config."""
+    keys = folder / "keys" if keys is None else keys
+    keys.mkdir(exist_ok=True, parents=True)
+    (keys / LIST).touch()
+    noise = NoiseKeys()
+    run = assemble(config, model, lambda: noise)
+    record = record if record is not None else Memory()
+    coordinator = coordinate(run.plan, folder if durable else None, record)
+    gate = Gate(Enrolled(keys / LIST))
+    server = Server(Servicer(coordinator, gate, facts_of(run.plan)))
+    await coordinator.start(snapshot)
+    port = await server.start("127.0.0.1:0", None)
+    try:
+        yield Running(coordinator, server, record, port, keys, run, signers if signers is not None else {})
+    finally:
+        coordinator.dismiss()
+        await server.stop(1)
+        await coordinator.stop()
+
+
+def app_of(simulation, client):
+    """The client of a simulated federation as a real one: its own examples, a module of its own."""
+    federation = simulation._federation
+    config = simulation.config
+    module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
+    return Client(
+        module, federation.clients.load(client), head=federation.head, transform=federation.transform
+    )
+
+
+def trace_of(config):
+    """A simulated run and what happened in it: check-ins, deliveries and givings up, in order."""
+    simulation = build(config)
+    events = [event for events in simulation.engine.run() for event in events]
+    end = sum(1 for event in events if event["event"] in ("upload", "give_up"))
+    planner, steps = build(config).planner, []
+    while end:
+        for item in planner.advance():
+            if isinstance(item, Ticket):
+                steps.append(("fetch", item.client, item.trip))
+            elif isinstance(item, GiveUp):
+                steps.append(("give_up", item.ticket.client, item.ticket.trip))
+                end -= 1
+            elif isinstance(item, Delivery):
+                steps.append(("deliver", item.client, item.trip))
+                end -= 1
+    return simulation, events, steps
+
+
+class Puppet:
+    """A client that does what it is told, one thing at a time."""
+
+    def __init__(self, connection, trainee, state):
+        self.connection, self.trainee = connection, trainee
+        self.remembering = Remembering(state)
+        self.holding = {}
+        self.finished = {}
+
+    async def fetch(self):
+        found = await self.connection.fetch(self.holding)
+        self.holding[found.task.trip] = found
+        return found.task.trip
+
+    async def deliver(self, trip):
+        """Delivered again, it is the very same upload."""
+        if trip not in self.finished:
+            self.finished[trip] = self.trainee.train(self.holding.pop(trip), self.remembering.memory)
+        finished = self.finished[trip]
+        answer = await self.connection.deliver(finished)
+        if answer.accepted and finished.memory:
+            self.remembering.commit(finished)
+        return answer
+
+    async def give_up(self, trip):
+        del self.holding[trip]
+        return await self.connection.give_up(trip)
+
+
+async def replay(running, simulation, steps, puppets=None):
+    """Let clients do these steps in this very order."""
+    puppets = {} if puppets is None else puppets
+    async with contextlib.AsyncExitStack() as stack:
+        for what, client, trip in steps:
+            if client not in puppets:
+                connection = await stack.enter_async_context(running.connect(str(client)))
+                trainee = Trainee(str(client), app_of(simulation, client))
+                puppets[client] = Puppet(connection, trainee, running.keys / f"{client}.state")
+            puppet = puppets[client]
+            if what == "fetch":
+                assert await puppet.fetch() == trip
+            else:
+                await getattr(puppet, what)(trip)
+        return await asyncio.wait_for(asyncio.shield(running.coordinator.ended), 20)
+
+
+def comparable(events):
+    """Events without what depends on the clock, and with clients' names as the server has them."""
+    cut = ("time", "start_time")
+    rows = []
+    for event in events:
+        row = {name: value for name, value in event.items() if name not in cut}
+        if "client" in row:
+            row["client"] = str(row["client"])
+        rows.append(row)
+    return json.loads(json.dumps(rows))

@@ -1,0 +1,119 @@
+"""The commands, as a user types them; with the example that is shipped."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tardigrad.cli import app
+from tardigrad.errors import ConfigError
+from tardigrad.service.app import load_app
+from tardigrad.service.claims import Signer
+from tardigrad.service.client import Participant
+from tardigrad.service.keys import read_key
+from tardigrad.service.trainee import Trainee
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "service"
+NAMES = ("ann", "bob", "eve")
+
+
+def command(*words):
+    result = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def serve(folder, *more):
+    return subprocess.Popen(
+        [sys.executable, "-m", "tardigrad", "serve", str(EXAMPLE / "run.toml"), "--out", str(folder / "live"),
+         "--keys", str(folder / "keys"), "--model", f"{EXAMPLE / 'my_client.py'}:model", "--port", "0",
+         "--set", "stop.trips=30", *more],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def listening(process):
+    line = process.stdout.readline()
+    assert line.startswith("listening on "), line + process.stderr.read()
+    return line.split()[-1]
+
+
+def participant(folder, address, name, seen):
+    keys = folder / "keys"
+    signer = Signer(name, read_key(keys / f"{name}.key"))
+    trainee = Trainee(name, load_app(f"{EXAMPLE / 'my_client.py'}:client", name))
+    authority = (keys / "ca.pem").read_bytes()
+    return Participant(address, signer, authority, trainee, keys / f"{name}.state", 60.0, seen.append)
+
+
+def test_enroll_serve_stop_serve_again_show(tmp_path):
+    command("enroll", *NAMES, "--keys", tmp_path / "keys")
+    seen = []
+
+    async def scene():
+        process = serve(tmp_path)
+        try:
+            address = listening(process)
+            clients = [participant(tmp_path, address, name, seen) for name in NAMES]
+            work = asyncio.gather(*(client.take_part() for client in clients))
+            while len(seen) < 9:
+                await asyncio.sleep(0.01)
+            os.kill(process.pid, signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, 60) == 0
+            assert "the same command goes on" in process.stdout.read()
+            process = serve(tmp_path)
+            address = await asyncio.to_thread(listening, process)
+            for client in clients:
+                client._address = address  # a port of its own, in a test
+            assert await asyncio.wait_for(work, 60) == ["trips"] * 3
+            assert await asyncio.to_thread(process.wait, 60) == 0
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    asyncio.run(scene())
+    live = tmp_path / "live"
+    events = [json.loads(line) for line in (live / "events.jsonl").read_text().splitlines()]
+    assert sum(event["event"] == "upload" for event in events) == 30
+    assert events[-1]["event"] == "end"
+    found = [event for event in events if event["event"] == "evaluation"]
+    assert all(event["federated"] for event in found)
+    assert found[0]["version"] == 0
+    assert found[-1]["accuracy"] > found[0]["accuracy"]
+    assert not (live / "journal.sqlite").exists()
+    assert "30" in command("show", live)
+
+    ended = serve(tmp_path)
+    out, err = ended.communicate(timeout=60)
+    assert ended.returncode == 0, err
+    assert "the run is over (trips)" in out
+    changed = serve(tmp_path, "--set", "local.lr=0.2")
+    _, err = changed.communicate(timeout=60)
+    assert changed.returncode == 2
+    assert "local.lr" in err
+
+
+def test_the_example_is_short():
+    code = [line for line in (EXAMPLE / "my_client.py").read_text().splitlines() if line.strip()]
+    assert len(code) < 30
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("client = 3", "must be a tardigrad.service.app.Client"),
+        ("import nothing_like_it", "cannot be imported"),
+        ("other = 3", "has nothing called client"),
+    ],
+)
+def test_a_wrong_app_is_named(text, said, tmp_path):
+    (tmp_path / "app.py").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        load_app(f"{tmp_path / 'app.py'}:client", "ann")

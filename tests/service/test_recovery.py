@@ -1,0 +1,178 @@
+"""Nothing that was acknowledged is lost, whenever the server dies."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import grpc
+import pytest
+import torch
+from service_harness import Memory, Puppet, app_of, comparable, enrolled_key, serving, trace_of
+
+import tardigrad as td
+from tardigrad.errors import RunError
+from tardigrad.service.claims import Signer
+from tardigrad.service.connection import Connection
+from tardigrad.service.trainee import Trainee
+
+CONFIG = td.Config(
+    algorithm=td.FedAC(), data=td.Digits(partition=td.IID(clients=6)), model=td.MLP(hidden=(8,)),
+    pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=3, staleness_bound=2),
+    stop=td.Stop(trips=24), evaluation=td.Evaluation(every_steps=2), delay=td.HalfNormal(give_up=0.1),
+    local=td.Local(batch_size=32, lr=0.1), service={"requests_per_second": 10_000, "linger_seconds": 0.2},
+)  # fmt: skip
+
+
+class Stopped(Memory):
+    """A record as it was at some moment: events after the last snapshot are cut off, as a folder's are."""
+
+    def __init__(self, record):
+        super().__init__()
+        self.last = record.snapshots[-1] if record.snapshots else None
+        self.events = record.events[: self.last[1]["events"]] if self.last else []
+
+
+def test_a_copy_of_the_disk_at_any_moment_goes_on_exactly(tmp_path):
+    simulation, _, steps = trace_of(CONFIG)
+    copies = []
+
+    async def straight():
+        async with serving(CONFIG, tmp_path / "run") as running:
+            coordinator = running.coordinator
+            puppets = {}
+            async with contextlib.AsyncExitStack() as stack:
+                for number, (what, client, trip) in enumerate(steps):
+                    if client not in puppets:
+                        connection = await stack.enter_async_context(running.connect(str(client)))
+                        trainee = Trainee(str(client), app_of(simulation, client))
+                        puppets[client] = Puppet(connection, trainee, tmp_path / f"{client}.state")
+                    await (
+                        puppets[client].fetch() if what == "fetch" else getattr(puppets[client], what)(trip)
+                    )
+                    if number == len(steps) // 2:
+                        coordinator.settings = coordinator.settings.model_copy(
+                            update={"snapshot_seconds": 1e-9}
+                        )
+                    elif number == len(steps) // 2 + 1:
+                        coordinator.settings = CONFIG.service
+                    if number % 5 == 0:  # as if the power failed here
+                        folder = tmp_path / f"copy-{number}"
+                        shutil.copytree(tmp_path / "run", folder)
+                        copies.append((folder, Stopped(running.record), coordinator.course.state()))
+                await asyncio.wait_for(asyncio.shield(coordinator.ended), 20)
+            return coordinator.values.aggregator.evaluated_model, comparable(running.record.events)
+
+    async def recovered(folder, record, state):
+        async with serving(CONFIG, folder, record, record.last) as running:
+            assert running.coordinator.course.state() == state
+            assert all(ready.done() for ready in running.coordinator._ready.values())
+            await running.coordinator._in(
+                running.coordinator._values_thread, running.coordinator.values.settle
+            )
+            return comparable(record.events)
+
+    model, told = asyncio.run(straight())
+    assert torch.equal(model, simulation.model)
+    assert len(copies) > 6
+    assert any(record.last for _, record, _ in copies)
+    for copy in copies:
+        again = asyncio.run(recovered(*copy))
+        assert again == told[: len(again)]
+
+
+def test_a_snapshot_without_its_journal_is_refused(tmp_path):
+    async def scene(folder, record, snapshot):
+        async with serving(CONFIG, folder, record, snapshot) as running:
+            await running.coordinator._snapshot()
+            return running.record
+
+    record = asyncio.run(scene(tmp_path / "one", Memory(), None))
+    with pytest.raises(RunError, match="journal is not the one"):
+        asyncio.run(scene(tmp_path / "other", Memory(), record.snapshots[-1]))
+
+
+class Process:
+    """`tardigrad serve` in a process of its own, which can be killed and started again."""
+
+    def __init__(self, folder, config):
+        self.folder = folder
+        (folder / "run.toml").write_text(config.to_toml())
+        self.signers = {}
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tardigrad", "serve", str(self.folder / "run.toml"), "--out",
+             str(self.folder / "run"), "--keys", str(self.folder / "keys"), "--insecure", "--port", "0"],
+            stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        line = self.process.stdout.readline()
+        assert line.startswith("listening on "), line
+        self.address = line.split()[-1]
+
+    def kill(self):
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def connect(self, name):
+        return Connection(self.address, Signer(name, self.signers[name]), None)
+
+
+def test_kill_nine_changes_nothing(tmp_path):
+    """The server is killed in the midst of deliveries; all is delivered again, and the bits are the same."""
+    simulation, events, steps = trace_of(CONFIG)
+    kills = [len(steps) // 3, 2 * len(steps) // 3]
+    (tmp_path / "keys").mkdir()
+    names = sorted({client for _, client, _ in steps})
+    signers = {str(client): enrolled_key(tmp_path / "keys", str(client)) for client in names}
+    config = CONFIG.model_copy(
+        update={"service": CONFIG.service.model_copy(update={"snapshot_seconds": 0.2})}
+    )
+    server = Process(tmp_path, config)
+    server.signers = signers
+
+    async def one_step(what, client, trip, puppet):
+        async with server.connect(str(client)) as puppet.connection:
+            if what == "fetch":
+                assert await puppet.fetch() == trip
+            else:
+                await getattr(puppet, what)(trip)
+
+    async def drive():
+        puppets, killed = {}, 0
+        for number, (what, client, trip) in enumerate(steps):
+            if client not in puppets:
+                trainee = Trainee(str(client), app_of(simulation, client))
+                puppets[client] = Puppet(None, trainee, tmp_path / f"{client}.state")
+            step = what, client, trip, puppets[client]
+            if what == "deliver" and kills and number >= kills[0]:
+                del kills[0]
+                delivery = asyncio.ensure_future(one_step(*step))
+                await asyncio.sleep(0.03 + 0.005 * killed)
+                server.kill()
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await delivery
+                server.start()
+                killed += 1  # and deliver it again, whether it counted or not
+            await one_step(*step)
+        return killed
+
+    try:
+        assert asyncio.run(asyncio.wait_for(drive(), 120)) == 2
+        assert server.process.wait(timeout=30) == 0
+    finally:
+        if server.process.poll() is None:
+            server.kill()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["model_sha256"] == td.run(CONFIG).model_sha256
+    lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    ours, theirs = comparable(lines[1:]), comparable(events)
+    for event in [*ours, *theirs]:
+        event.pop("bytes", None)
+    assert ours == theirs
+    assert not (tmp_path / "run" / "uploads").exists()

@@ -1,0 +1,206 @@
+"""What may count, and what may not; and that the disk may be full."""
+
+import asyncio
+import contextlib
+import errno
+import os
+from dataclasses import replace
+
+import grpc
+import pytest
+import torch
+from service_harness import app_of, serving
+
+import tardigrad as td
+from tardigrad.experiments.run import build
+from tardigrad.service.refused import Why
+from tardigrad.service.trainee import Trainee
+from tardigrad.service.v1 import service_pb2 as v1
+
+SERVICE = {
+    "requests_per_second": 1000, "poll_seconds": 0.2, "idle_seconds": 0.5, "norm_bound": 100.0,
+    "examples_bound": 10_000, "linger_seconds": 0.0,
+}  # fmt: skip
+CONFIG = td.Config(
+    data=td.Digits(partition=td.IID(clients=4)), model=td.MLP(hidden=(4,)),
+    pace=td.Asynchronous(concurrency=2), buffer=td.Buffer(size=2, staleness_bound=0), stop=td.Stop(trips=20),
+    service=SERVICE,
+)  # fmt: skip
+SIMULATION = build(CONFIG)
+
+
+async def trained(connection, client=0):
+    found = await connection.fetch()
+    return Trainee(str(client), app_of(SIMULATION, client)).train(found, {})
+
+
+@contextlib.asynccontextmanager
+async def two_clients(folder):
+    async with serving(CONFIG, folder) as running, running.connect("0") as ann, running.connect("1") as bob:
+        yield running, ann, bob
+
+
+async def code_of(call):
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+def changed(finished, **changes):
+    return replace(finished, upload=replace(finished.upload, **changes))
+
+
+def with_delta(finished, value):
+    delta = finished.upload.vectors["delta"].clone()
+    delta[3] = value
+    return changed(finished, vectors={"delta": delta})
+
+
+BAD = {
+    "not a number": (lambda f: with_delta(f, float("nan")), Why.VALUES),
+    "infinite": (lambda f: with_delta(f, float("inf")), Why.VALUES),
+    "too long": (lambda f: with_delta(f, 101.0), Why.NORM),
+    "another shape": (lambda f: changed(f, vectors={"delta": torch.zeros(3)}), Why.SHAPE),
+    "huge": (lambda f: changed(f, vectors={"delta": torch.zeros(10_000_000)}), Why.SHAPE),
+    "another name": (lambda f: changed(f, vectors={"gift": f.upload.vectors["delta"]}), Why.SHAPE),
+    "no examples": (lambda f: changed(f, examples=0), Why.NUMBERS),
+    "too many examples": (lambda f: changed(f, examples=10_001), Why.NUMBERS),
+    "a loss that is none": (lambda f: changed(f, loss=float("nan")), Why.VALUES),
+    "another version": (lambda f: replace(f, version=7), Why.VERSION),
+    "a trip that never was": (lambda f: replace(f, trip=77), Why.UNSOLICITED),
+    "metrics that are none": (lambda f: replace(f, metrics={"accuracy": float("inf")}), Why.NUMBERS),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_upload_is_refused_counted_and_changes_nothing(what, tmp_path):
+    spoil, why = BAD[what]
+
+    async def scene():
+        async with serving(CONFIG, tmp_path) as running, running.connect("ann") as ann:
+            finished = await trained(ann)
+            before = running.coordinator.course.state()
+            code = await code_of(ann.deliver(spoil(finished)))
+            assert code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+            assert running.refusals == {why: 1}
+            assert running.coordinator.course.state() == before
+            assert list((tmp_path / "uploads").iterdir()) == []
+            assert running.server.servicer.reception.used == 0
+            assert (await ann.deliver(finished)).accepted  # the ticket is as good as before
+
+    asyncio.run(scene())
+
+
+def test_too_short_too_much_and_silence(tmp_path):
+    async def scene():
+        async with serving(CONFIG, tmp_path) as running, running.connect("ann") as ann:
+            finished = await trained(ann)
+            honest = ann._stub.Deliver
+
+            def sending(edit):
+                ann._stub.Deliver = lambda parts, timeout: honest(edit(parts), timeout=timeout)
+                return ann.deliver(finished)
+
+            async def too_short(parts):
+                async for part in parts:
+                    yield v1.UploadPart(chunk=part.chunk[:-4]) if part.chunk else part
+
+            async def too_much(parts):
+                async for part in parts:
+                    yield part
+                yield v1.UploadPart(chunk=b"more")
+
+            async def silent(parts):
+                yield await anext(parts)
+                await asyncio.sleep(30)
+
+            async def headless(parts):
+                yield v1.UploadPart(chunk=b"1234")
+
+            assert await code_of(sending(too_short)) is grpc.StatusCode.INVALID_ARGUMENT
+            assert await code_of(sending(too_much)) is grpc.StatusCode.INVALID_ARGUMENT
+            assert await code_of(sending(headless)) is grpc.StatusCode.INVALID_ARGUMENT
+            assert await code_of(sending(silent)) is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert running.refusals == {Why.LENGTH: 2, Why.UNSIGNED: 1, Why.SILENT: 1}
+            assert running.server.servicer.reception.used == 0
+            ann._stub.Deliver = honest
+            assert (await ann.deliver(finished)).accepted
+
+    asyncio.run(scene())
+
+
+def test_delivered_again_it_is_the_same_answer_and_counts_once(tmp_path):
+    async def scene():
+        async with serving(CONFIG, tmp_path) as running, running.connect("ann") as ann:
+            finished = await trained(ann)
+            answers = [await ann.deliver(finished) for _ in range(3)]
+            assert answers[0] == answers[1] == answers[2]
+            await running.coordinator._snapshot()  # the answer is kept elsewhere from now on
+            assert await ann.deliver(finished) == answers[0]
+            other = with_delta(finished, 1.0)
+            assert await code_of(ann.deliver(other)) is grpc.StatusCode.ALREADY_EXISTS
+            assert running.coordinator.course.trips == 1
+
+    asyncio.run(scene())
+
+
+def test_too_stale_does_not_count_and_the_client_hears_why(tmp_path):
+    async def scene():
+        async with two_clients(tmp_path) as (_, ann, bob):
+            late = await trained(bob, 1)
+            for _ in range(2):
+                assert (await ann.deliver(await trained(ann))).accepted
+            answer = await bob.deliver(late)
+            assert (answer.accepted, answer.reason, answer.staleness) == (False, "too stale", 1)
+            assert await bob.deliver(late) == answer
+
+    asyncio.run(scene())
+
+
+def test_an_expired_ticket_is_somebody_elses_turn(tmp_path):
+    quick = td.Config(**(dict(CONFIG) | {"service": SERVICE | {"ticket_seconds": 0.3}}))
+
+    async def scene():
+        async with serving(quick, tmp_path) as running, running.connect("ann") as ann:
+            finished = await trained(ann)
+            while running.coordinator.course.given_up == 0:
+                await asyncio.sleep(0.05)
+            assert await code_of(ann.deliver(finished)) is grpc.StatusCode.NOT_FOUND
+            again = await ann.fetch()
+            assert again.task.trip == finished.trip + 1
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("where", ["upload", "journal"])
+def test_a_full_disk_refuses_and_keeps_what_was_acknowledged(where, tmp_path, monkeypatch):
+    async def scene():
+        async with two_clients(tmp_path) as (running, ann, bob):
+            assert (await ann.deliver(await trained(ann))).accepted
+            finished = await trained(bob, 1)
+            before = running.coordinator.course.state()
+            files = sorted((tmp_path / "uploads").iterdir())
+            with monkeypatch.context() as patch:
+                full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if where == "upload":
+                    patch.setattr("tardigrad.service.uploads.os.fsync", _raising(full))
+                else:
+                    patch.setattr(running.coordinator._journal, "append", _raising(full))
+                assert await code_of(bob.deliver(finished)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert running.coordinator.course.state() == before
+            assert sorted((tmp_path / "uploads").iterdir()) == files
+            assert running.server.servicer.reception.used == 0
+            assert (await bob.deliver(finished)).accepted
+            assert running.coordinator.course.book.version == 1
+            return running.refusals
+
+    assert asyncio.run(scene()) == {Why.DISK: 1}
+
+
+def _raising(error):
+    def raising(*_):
+        raise error
+
+    return raising
