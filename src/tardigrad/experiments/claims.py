@@ -113,27 +113,18 @@ def _better(claim: Claim, measured: dict[str, list[float]], budgets: Mapping[str
             logs = [math.log(b / g) if claim.less_is_better else math.log(g / b) for g, b in zip(good, bad)]
             lead = [x - math.log(claim.factor) + math.log1p(claim.margin) for x in logs]
             ratio = math.exp(statistics.fmean(logs))
-            word = f"{ratio:.2f} times" if reached else f"at least {ratio:.2f} times"
-            text = f"{word} {_more(claim)} with {other}"
+            least = "" if reached else "at least "
+            text = f"{other} took {least}{ratio:.2f} times {claim.better}'s {claim.measure}"
         else:
             lead = [(b - g if claim.less_is_better else g - b) + claim.margin for g, b in zip(good, bad)]
             difference = statistics.fmean(g - b for g, b in zip(good, bad))
-            text = f"{_points(claim.measure, difference)} against {other}"
+            text = f"{claim.better} had {_points(claim.measure, difference)} against {other}"
         p = chance(lead)
         certain = statistics.fmean(lead) > 0 and p < CHANCE
         holds &= certain
         level = "" if certain or statistics.fmean(lead) <= 0 else ", could be chance"
         said.append(f"{text} (p = {p:.2g}{level})" if len(lead) > 1 else f"{text} (one seed)")
-    return holds, f"{claim.better}: " + "; ".join(said)
-
-
-def _more(claim: Claim) -> str:
-    return {
-        "trips": "as many trips",
-        "time": "as long",
-        "steps": "as many steps",
-        "bytes": "as many bytes",
-    }.get(claim.measure, "the ratio")
+    return holds, "; ".join(said)
 
 
 def _level(claim: Claim, measured: dict[str, list[float]], budgets: Mapping[str, float]) -> tuple[bool, str]:

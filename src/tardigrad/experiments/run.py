@@ -16,29 +16,30 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from tardigrad.algorithms.aggregator import Aggregator
-from tardigrad.algorithms.algorithm import SumOnly
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.pace import Asynchronous
-from tardigrad.core.situation import Situation
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
-from tardigrad.errors import ConfigError, RunError, TardigradError
+from tardigrad.errors import ConfigError, RunError
+from tardigrad.experiments.assembly import (
+    KEYS,
+    check_fit,
+    forget_secrets,
+    guarantee_of,
+    make_aggregator,
+    privacy_text,
+    situation_of,
+)
 from tardigrad.experiments.config import Config, explain
 from tardigrad.experiments.directory import Event, RunDirectory, read_events
 from tardigrad.experiments.inputs import Inputs, fingerprints
 from tardigrad.experiments.interrupt import Interrupt
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head, MultiClass
+from tardigrad.learning.head import Head
 from tardigrad.learning.local import Trainer
 from tardigrad.learning.models import Architecture, Model
-from tardigrad.privacy.aggregator import Normals, PrivateAggregator
-from tardigrad.privacy.canaries import AuditedAggregator, Canaries
-from tardigrad.privacy.guarantee import Guarantee
+from tardigrad.privacy.canaries import Canaries
 from tardigrad.privacy.keys import NoiseKeys
-from tardigrad.privacy.local import LocallyPrivateAggregator
-from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy
-from tardigrad.privacy.statement import NOTHING_PROMISED, statement
 from tardigrad.simulation.delay import Durations
 from tardigrad.simulation.device import Device
 from tardigrad.simulation.draws import key
@@ -49,8 +50,6 @@ from tardigrad.simulation.planner import Planner
 from tardigrad.simulation.processes import Processes
 from tardigrad.simulation.ray_executor import RayExecutor
 from tardigrad.simulation.together import Together
-
-KEYS = "noise.keys"
 
 
 class Observer(Protocol):
@@ -121,11 +120,11 @@ class Simulation:
         assert config.pace is not None
         config.device.check_workers(workers)
         flat = FlatModule(module)
-        _check_fit(flat, federation)
+        check_fit(flat, federation)
         self.flat = flat.on(config.device.torch_device())
         opening = len(clients) if config.algorithm.opening else 0
-        situation = _situation(config, clients)
-        self.guarantee = _guarantee(config, situation)
+        situation = situation_of(config, clients)
+        self.guarantee = guarantee_of(config, situation)
         limits = self.guarantee.limits if self.guarantee is not None else None
         book = Bookkeeping(config.pace, config.buffer, config.algorithm.law, opening, limits)
         durations = Durations(config.delay, clients, config.seed)
@@ -133,7 +132,9 @@ class Simulation:
         self.keys = NoiseKeys()
         """Of the noise since the last snapshot; kept on disk where the run has a folder."""
         self.canaries = canaries(len(clients)) if canaries is not None else None
-        self.aggregator = self._aggregator(situation)
+        self.aggregator = make_aggregator(
+            config, self.flat.vector.clone(), situation, self.guarantee, lambda: self.keys, self.canaries
+        )
         trainer = Trainer(self.flat, federation.head, config.algorithm, config.local, federation.transform)
         self.executor: Executor = Inline(trainer, clients)
         if isinstance(workers, str):
@@ -151,25 +152,6 @@ class Simulation:
             tell_losses=config.privacy is None,
         )  # fmt: skip
 
-    def _aggregator(self, situation: Situation) -> Aggregator:
-        config, model, average = self.config, self.flat.vector.clone(), self.config.evaluation.model_average
-        if self.guarantee is None:
-            return Aggregator(config.algorithm, model, situation, average)
-        if self.guarantee.noise_from == "seed":
-            normals: Normals = lambda number: Seeded(key(config.seed, "noise", number))  # noqa: E731
-        else:
-            normals = lambda number: self.keys.normals(number)  # noqa: E731
-        if isinstance(config.privacy, LocalPrivacy):
-            return LocallyPrivateAggregator(
-                config.algorithm, model, situation, self.guarantee, normals, average
-            )
-        assert isinstance(config.algorithm, SumOnly), "checked by the config"
-        if self.canaries is not None:
-            return AuditedAggregator(
-                config.algorithm, model, situation, self.guarantee, normals, average, canaries=self.canaries
-            )
-        return PrivateAggregator(config.algorithm, model, situation, self.guarantee, normals, average)
-
     @property
     def model(self) -> Tensor:
         """The model that is evaluated and saved."""
@@ -177,18 +159,13 @@ class Simulation:
 
     def state_privacy(self, directory: RunDirectory, made: int | None = None) -> None:
         """Write what is promised, before the first step and again when it is known how many were made."""
-        text = NOTHING_PROMISED
-        if self.guarantee is not None and self.config.privacy is not None:
-            algorithm = getattr(self.config.algorithm, "kind", type(self.config.algorithm).__name__)
-            population = len(self._federation.clients)
-            text = statement(self.guarantee, self.config.privacy, algorithm, population, made)
-        directory.write("privacy.md", text)
+        population = len(self._federation.clients)
+        directory.write("privacy.md", privacy_text(self.config, self.guarantee, population, made))
 
     def forget_secrets(self, directory: RunDirectory) -> None:
         """After a private run: what its noise was made of, and what the clients uploaded last."""
         if self.guarantee is not None:
-            (directory.path / KEYS).unlink(missing_ok=True)
-            (directory.path / "snapshot.safetensors").unlink(missing_ok=True)
+            forget_secrets(directory.path)
 
     def inputs(self) -> Inputs:
         """Fingerprints of what the config only names: a resumed run must have the same."""
@@ -284,7 +261,7 @@ def run(
                 directory.create(simulation.config, simulation.inputs())
             if directory.summary is not None:
                 simulation.forget_secrets(directory)
-                return _finished(directory)
+                return result_of(directory)
             simulation.keys = NoiseKeys(directory.path / KEYS)
             return _drive(simulation, directory, snapshot, snapshot_seconds, observers)
         finally:
@@ -401,37 +378,12 @@ def _profile(simulation: Simulation, seconds: float) -> dict[str, float]:
     return {name: round(s, 3) for name, s in parts.items()}
 
 
-def _finished(directory: RunDirectory) -> Result:
+def result_of(directory: RunDirectory) -> Result:
     """The result of a run that is over, from its folder."""
     summary = directory.summary
     assert summary is not None
     history = [event for event in read_events(directory.events) if event["event"] == "evaluation"]
     return Result(**summary, history=history, model=directory.model())
-
-
-def _check_fit(flat: FlatModule, federation: Federation) -> None:
-    """One forward pass: a model that does not fit the data is named before anything is trained."""
-    features, labels, index = federation.clients.indexed(0)
-    chosen = torch.arange(min(len(labels), 8)) if index is None else index[:8]
-    x = features.index_select(0, chosen)
-    flat.module.eval()
-    try:
-        with torch.random.fork_rng(devices=[]), torch.inference_mode():
-            x = federation.transform.evaluate(x)
-            outputs = flat.module(flat.prepared(x))
-            federation.head.loss(outputs, labels[chosen])
-    except TardigradError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"model: it does not fit the data, whose examples are {tuple(x.shape[1:])} of {x.dtype} and "
-            f"whose labels are {labels.dtype} ({type(error).__name__}: {str(error).splitlines()[0]})"
-        ) from None
-    if isinstance(federation.head, MultiClass) and federation.classes > outputs.shape[1]:
-        raise ConfigError(
-            f"model: it has {outputs.shape[1]} outputs, but the labels go up to {federation.classes - 1}; "
-            "labels count from 0"
-        )
 
 
 def _sensible(workers: Any) -> bool:
@@ -446,40 +398,6 @@ def _workers(config: Config) -> int:
     alone = isinstance(config.pace, Asynchronous) and config.pace.concurrency == 1
     elsewhere = config.device != Device()
     return 0 if cores == 1 or alone or elsewhere or config.evaluation.every_trips == 1 else cores
-
-
-def _guarantee(config: Config, situation: Situation) -> Guarantee | None:
-    if config.privacy is None:
-        return None
-    if situation.steps is None:
-        raise ConfigError(
-            "privacy: the noise is planned for a number of steps; give stop.steps (or stop.trips, where "
-            "buffer.size is fixed)"
-        )
-    assert config.pace is not None
-    guarantee = config.privacy.guarantee(situation.steps, situation.population, config.pace, config.buffer)
-    if config.algorithm.opening and guarantee.limits is not None and guarantee.limits.separation > 1:
-        raise ConfigError(
-            "algorithm.first_pass: the first step takes a contribution of everybody, and with a separation "
-            f"of {guarantee.limits.separation} nobody could come for the second; set it to false, or "
-            "privacy.separation to 1"
-        )
-    return guarantee
-
-
-def _situation(config: Config, clients: Clients) -> Situation:
-    seen = range(min(len(clients), 1000))
-    local_steps = sum(config.local.steps_for(clients.examples(c)) for c in seen) / len(seen)
-    steps = config.stop.steps
-    trips, size = config.stop.trips, config.buffer.size
-    if trips is not None and size is not None:
-        if config.algorithm.opening:  # the first step takes a trip of everybody
-            by_trips = 1 + (trips - len(clients)) // size
-        else:
-            by_trips = trips // size
-        steps = by_trips if steps is None else min(steps, by_trips)
-    buffer = config.buffer
-    return Situation(len(clients), buffer.size, buffer.staleness_bound, steps, local_steps)
 
 
 @contextmanager
