@@ -107,6 +107,9 @@ _WHERE = {
     "tardigrad.simulation.stop": ["Stop"],
     "tardigrad.experiments.config": ["Config", "load_config"],
     "tardigrad.experiments.run": ["Result", "run"],
+    "tardigrad.experiments.serve": ["serve"],
+    "tardigrad.service.app": ["Client"],
+    "tardigrad.service.serving": ["Place"],
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
@@ -127,3 +130,6 @@ if TYPE_CHECKING:
     from tardigrad.experiments.config import Config as Config
     from tardigrad.experiments.run import Result as Result
     from tardigrad.experiments.run import run as run
+    from tardigrad.experiments.serve import serve as serve
+    from tardigrad.service.app import Client as Client
+    from tardigrad.service.serving import Place as Place

@@ -100,7 +100,7 @@ def test_verdict_and_numbers_follow_from_the_runs(tiny, tmp_path):
     [claim] = result["claims"]
     assert claim["verdict"] == "holds" and "at least" in claim["found"]
     text = (tmp_path / "out/paper/table9/reproduction.md").read_text()
-    assert "| A | 7.0 |" in text and "**holds**" in text and "> 60 (0 of 3)" in text
+    assert "| A | 7 |" in text and "**holds**" in text and "> 60 (0 of 3)" in text
     again = reproduce(["paper"], "small", tmp_path / "out", quiet(), tiny)["paper/table9"]
     assert again == result
 

@@ -6,9 +6,9 @@ import json
 
 import torch
 
-from tardigrad.cli.service import assemble
 from tardigrad.core.bookkeeping import Delivery, Ticket
 from tardigrad.experiments.run import build
+from tardigrad.experiments.serve import assemble
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.service.app import Client
 from tardigrad.service.claims import Gate, Signer

@@ -90,7 +90,7 @@ def test_enroll_serve_stop_serve_again_show(tmp_path):
     assert not (live / "journal.sqlite").exists()
     assert "30" in command("show", live)
 
-    ended = serve(tmp_path)
+    ended = serve(tmp_path, "--set", "service.linger_seconds=0")  # a limit may be changed
     out, err = ended.communicate(timeout=60)
     assert ended.returncode == 0, err
     assert "the run is over (trips)" in out

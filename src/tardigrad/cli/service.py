@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import time
-import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from tardigrad.cli.options import look_in
 from tardigrad.errors import ConfigError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from tardigrad.algorithms.aggregator import Aggregator
-    from tardigrad.core.situation import Situation
-    from tardigrad.experiments.config import Config
-    from tardigrad.experiments.directory import RunDirectory
-    from tardigrad.learning.flat import FlatModule
-    from tardigrad.privacy.guarantee import Guarantee
-    from tardigrad.privacy.keys import NoiseKeys
-    from tardigrad.service.serving import Place, Plan, Served
 
 Keys = Annotated[
     Path, typer.Option(metavar="DIR", help="Where keys, certificates and the list of clients are.")
@@ -58,22 +41,18 @@ def serve(
     ] = True,
 ) -> None:
     """Serve a run to real clients: the same config, the same algorithm."""
+    from tardigrad.experiments.config import load_config
+    from tardigrad.experiments.serve import serve as serve_run
     from tardigrad.service.serving import Place
 
     _log_to_stderr()
     look_in(data_dir)
     place = Place(host, port, keys, insecure, durability)
-    place.check()
-    from tardigrad.experiments.config import load_config
-
-    over = serve_config(load_config(file, settings or ()), place, out, model, _say)
-    _say(
-        f"the run is over ({over}): tardigrad show {out}"
-        if over
-        else "stopped; the same command goes on"
-        if durability
-        else "stopped"
-    )
+    result = serve_run(load_config(file, settings or ()), out=out, place=place, model=model, say=_say)
+    if result is not None:
+        _say(f"the run is over ({result.stopped_by}): tardigrad show {out}")
+    else:
+        _say("stopped; the same command goes on" if durability else "stopped")
 
 
 def join(
@@ -159,244 +138,3 @@ def _say(line: str) -> None:
 def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("tardigrad").setLevel(logging.INFO)
-
-
-@dataclass(frozen=True)
-class Assembled:
-    """A config put together for a server."""
-
-    config: Config
-    plan: Plan
-    flat: FlatModule
-    inputs: dict[str, str]
-    """Fingerprints of what the config only names."""
-    population: int
-    guarantee: Guarantee | None
-
-    def state_privacy(self, directory: RunDirectory, made: int | None = None) -> None:
-        """Write what is promised, and how much of it was used."""
-        from tardigrad.privacy.statement import NOTHING_PROMISED, statement
-
-        text, config = NOTHING_PROMISED, self.config
-        if self.guarantee is not None and config.privacy is not None:
-            algorithm = getattr(config.algorithm, "kind", type(config.algorithm).__name__)
-            text = statement(self.guarantee, config.privacy, algorithm, self.population, made)
-        directory.write("privacy.md", text)
-
-
-def serve_config(
-    config: Config, place: Place, out: Path, model: str | None, say: Callable[[str], None]
-) -> str | None:
-    """Put a served run together, begin it or go on with it, and serve it. Why it is over, if it is."""
-    from tardigrad.experiments.directory import RunDirectory
-    from tardigrad.experiments.run import KEYS, one_thread
-    from tardigrad.privacy.keys import NoiseKeys
-    from tardigrad.service.serving import serve
-
-    noise = NoiseKeys()
-    if model is not None and "data" not in config.model_fields_set:
-        config = config.model_copy(update={"data": None, "model": None})  # the clients have it all
-    with one_thread():
-        run = assemble(_with_population(config, place, out), model, lambda: noise)
-        directory = RunDirectory(out)
-        began = time.monotonic()
-        try:
-            snapshot = None
-            if (out / ".lock").exists():
-                snapshot = directory.reopen(run.config, run.inputs)
-                if snapshot is not None and "position" not in snapshot[1]:
-                    raise ConfigError(f"--out {out}: holds a simulated run; give another folder")
-            else:
-                directory.create(run.config, run.inputs)
-            if directory.summary is not None:
-                _clear(run, out)
-                return str(directory.summary["stopped_by"])
-            noise = NoiseKeys(out / KEYS)
-            run.state_privacy(directory)
-            served = asyncio.run(
-                serve(
-                    run.plan, place, out, directory, snapshot,
-                    listening=lambda port: say(f"listening on {place.host}:{port}"),
-                    finish=lambda served: _finish(run, directory, served, time.monotonic() - began),
-                    after_snapshot=lambda: noise.forget(),
-                )
-            )  # fmt: skip
-            if served.reason:
-                _clear(run, out)
-            return served.reason
-        finally:
-            directory.close()
-
-
-def _with_population(config: Config, place: Place, out: Path) -> Config:
-    """Without data of its own a server goes by who is enrolled when the run begins, and stays with that."""
-    from tardigrad.service.keys import LIST, Enrolled
-    from tardigrad.service.settings import Service
-
-    settings = config.service or Service()
-    if config.data is None and settings.population is None:
-        population = len(Enrolled(place.keys / LIST))
-        stored = out / "config.toml"
-        if stored.exists():
-            population = tomllib.loads(stored.read_text()).get("service", {}).get("population", population)
-        settings = settings.model_copy(update={"population": population})
-    return config.model_copy(update={"service": settings})
-
-
-def assemble(config: Config, model: str | None, noise: Callable[[], NoiseKeys]) -> Assembled:
-    """What a server needs of a config: with the data that it names, or with a model alone. `noise`: the keys
-    of the noise, when it is needed."""
-    import torch
-
-    from tardigrad.algorithms.masfl import AdaMasFL, MasFL
-    from tardigrad.core.bookkeeping import Bookkeeping
-    from tardigrad.data.clients import Clients, HoldingOut
-    from tardigrad.experiments.inputs import fingerprints
-    from tardigrad.experiments.run import _check_fit, _guarantee, _situation
-    from tardigrad.learning.flat import FlatModule
-    from tardigrad.service.app import load_module
-    from tardigrad.service.elsewhere import Elsewhere
-    from tardigrad.service.serving import Plan, check_servable
-    from tardigrad.service.settings import Service
-    from tardigrad.simulation.draws import key
-    from tardigrad.simulation.evaluation import Evaluator
-
-    settings = config.service or Service()
-    _check(config)
-    module = None if model is None else load_module(model, key(config.seed, "model"))
-    federation = None
-    if config.data is not None:
-        federation = config.data.federation(key(config.seed, "data"))
-        if config.evaluation.held_out > 0:
-            held = HoldingOut(federation.clients, config.evaluation.held_out, key(config.seed, "held out"))
-            federation = replace(federation, clients=held)
-    if module is None:
-        if federation is None or config.model is None:
-            raise ConfigError("model: give --model FILE.py:NAME, or data and model in the config")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key(config.seed, "model"))
-            module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
-    flat = FlatModule(module)
-    if flat.vector.dtype != torch.float32:
-        raise ConfigError(f"model: its parameters are {flat.vector.dtype}; they travel as float32")
-    clients: Clients = Elsewhere(settings.population or 1) if federation is None else federation.clients
-    population = settings.population or len(clients)
-    config = config.resolved(population)
-    assert config.pace is not None
-    check_servable(config.algorithm, config.pace)
-    if federation is None and config.local.steps is None and isinstance(config.algorithm, MasFL | AdaMasFL):
-        raise ConfigError("local.steps: the step sizes of masfl and adamasfl follow from it; give a number")
-    situation = replace(_situation(config, clients), population=population)
-    guarantee = _guarantee(config, situation)
-    evaluate = None
-    if federation is not None:
-        _check_fit(flat, federation)
-        if federation.test is not None or config.evaluation.held_out > 0:
-            evaluate = Evaluator(flat, federation, config.evaluation, lambda client: 1.0, config.seed)
-        inputs = fingerprints(config, federation, flat)
-    else:
-        inputs = {"the model": hashlib.sha256(f"{module} {flat.vector.tolist()}".encode()).hexdigest()}
-    plan = Plan(
-        algorithm=config.algorithm,
-        local=config.local,
-        aggregator=_aggregator(config, flat.vector.clone(), situation, guarantee, noise),
-        book=Bookkeeping(
-            config.pace,
-            config.buffer,
-            config.algorithm.law,
-            population if config.algorithm.opening else 0,
-            None if guarantee is None else guarantee.limits,
-        ),
-        stop=config.stop,
-        evaluation=config.evaluation,
-        evaluate=evaluate,
-        shapes=[tuple(shape) for shape in flat.shapes],
-        seed=config.seed,
-        settings=settings,
-        budget=None if guarantee is None else guarantee.allowed,
-        private=guarantee is not None,
-    )
-    return Assembled(config, plan, flat, inputs, population, guarantee)
-
-
-def _check(config: Config) -> None:
-    from tardigrad.privacy.settings import LocalPrivacy
-    from tardigrad.simulation.device import Device
-
-    if isinstance(config.privacy, LocalPrivacy):
-        raise ConfigError(
-            "privacy.kind: 'local' noise must be added where the data is, which `join` does not do; "
-            "use 'participation', where the server adds it"
-        )
-    if config.device != Device():
-        raise ConfigError("device: a server adds up on the CPU; leave it out")
-
-
-def _aggregator(
-    config: Config,
-    model: Tensor,
-    situation: Situation,
-    guarantee: Guarantee | None,
-    noise: Callable[[], NoiseKeys],
-) -> Aggregator:
-    from tardigrad.algorithms.aggregator import Aggregator
-    from tardigrad.algorithms.algorithm import SumOnly
-    from tardigrad.privacy.aggregator import PrivateAggregator
-    from tardigrad.privacy.normal import Seeded
-    from tardigrad.simulation.draws import key
-
-    average = config.evaluation.model_average
-    if guarantee is None:
-        return Aggregator(config.algorithm, model, situation, average)
-    assert isinstance(config.algorithm, SumOnly), "checked by the config"
-    seeded = guarantee.noise_from == "seed"
-    return PrivateAggregator(
-        config.algorithm, model, situation, guarantee,
-        lambda number: Seeded(key(config.seed, "noise", number)) if seeded else noise().normals(number),
-        average,
-    )  # fmt: skip
-
-
-def _finish(run: Assembled, directory: RunDirectory, served: Served, seconds: float) -> None:
-    """Write the model and the result, as a simulated run does."""
-    import torch
-
-    from tardigrad.errors import RunError
-    from tardigrad.experiments.run import Result
-
-    if not torch.isfinite(served.model).all():
-        raise RunError(f"the model is not finite at version {served.version}: training has diverged")
-    guarantee = run.guarantee
-    noisy = guarantee is not None and guarantee.noise_multiplier > 0
-    result = Result(
-        client_trips=served.trips,
-        steps=served.version,
-        virtual_time=served.time,
-        bytes=served.bytes,
-        accuracy=served.metrics.get("accuracy"),
-        loss=served.metrics.get("loss"),
-        model_sha256=hashlib.sha256(served.model.view(torch.uint8).numpy().data).hexdigest(),
-        wall_seconds=round(seconds, 3),
-        profile={},
-        trips_per_second=round(served.trips / max(served.time, 1e-9), 1),
-        refused=served.refused,
-        given_up=served.given_up,
-        stopped_by=served.reason or "",
-        epsilon=guarantee.epsilon(served.version) if guarantee is not None and noisy else None,
-        oracle=run.config.algorithm.oracle,
-        metrics=served.metrics,
-        model=run.flat.state_dict(served.model),
-    )
-    run.state_privacy(directory, served.version)
-    directory.finish(result.model, result.summary())
-
-
-def _clear(run: Assembled, out: Path) -> None:
-    """Nothing secret stays behind a run that is over."""
-    from tardigrad.experiments.run import KEYS
-    from tardigrad.service.serving import clear
-
-    clear(out)
-    if run.guarantee is not None:
-        for name in (KEYS, "snapshot.safetensors"):
-            (out / name).unlink(missing_ok=True)

@@ -181,5 +181,5 @@ class Shown(Setting):
     """Which paper, and which of its tables or figures."""
     measure: str = ""
     """What its numbers are."""
-    numbers: dict[str, dict[str, float | str]] = Field(default_factory=dict)
+    numbers: dict[str, dict[str, int | float | str]] = Field(default_factory=dict)
     """By entry, then by column."""

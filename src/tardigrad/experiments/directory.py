@@ -28,8 +28,12 @@ _IN_USE: set[Path] = set()  # by this process: file locks are between processes
 class RunDirectory:
     """Writes a run. What is on disk at any moment is enough to go on from the last snapshot."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, live: bool = False) -> None:
+        """`live`: a served run, whose events are there to be read at once, and which goes on by itself."""
         self.path = path
+        self._live = live
+        self._again = f"--out {path}" if live else "--resume"
+        self._repair = "start a new run" if live else "delete it and go on with --resume"
         self.events = path / "events.jsonl"
         self._lock: io.IOBase | None = None
         self._log: BinaryIO | None = None
@@ -43,9 +47,9 @@ class RunDirectory:
         try:
             summary = json.loads(file.read_text())
         except (OSError, ValueError) as error:
-            raise RunError(f"{file} is damaged ({error}); delete it and go on with --resume") from None
+            raise RunError(f"{file} is damaged ({error}); {self._repair}") from None
         if not isinstance(summary, dict) or "model_sha256" not in summary:
-            raise RunError(f"{file} is damaged (not a summary); delete it and go on with --resume")
+            raise RunError(f"{file} is damaged (not a summary); {self._repair}")
         return summary
 
     def model(self) -> dict[str, Tensor]:
@@ -67,9 +71,8 @@ class RunDirectory:
             raise ConfigError(f"--out {self.path}: cannot be used ({error})") from None
         if taken:
             holds = "a run" if (self.path / "config.toml").exists() else "something"
-            raise ConfigError(
-                f"--out {self.path}: already holds {holds}; give another folder, or --resume to go on"
-            )
+            others = "" if self._live else ", or --resume to go on"
+            raise ConfigError(f"--out {self.path}: already holds {holds}; give another folder{others}")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -99,20 +102,22 @@ class RunDirectory:
             stored_inputs = json.loads((self.path / "inputs.json").read_text())
         except (OSError, ValueError) as error:
             raise RunError(f"{stored_file} or inputs.json is damaged ({error}); start a new run") from None
-        different = _differences(stored, tomllib.loads(config.to_toml()))
+        different = _differences(_decisive(stored), _decisive(tomllib.loads(config.to_toml())))
         if different:
             raise ConfigError(
-                f"--resume: the config differs from that of {self.path} in {', '.join(different)}; "
-                "resume with the same config, or start a new run"
+                f"{self._again}: the config differs from that of {self.path} in {', '.join(different)}; "
+                "go on with the same config, or start a new run"
             )
         changed = _differences(stored_inputs, inputs)
         if changed:
             raise ConfigError(
-                f"--resume: {' and '.join(changed)} changed since {self.path} was begun; "
+                f"{self._again}: {' and '.join(changed)} changed since {self.path} was begun; "
                 "put that back, or start a new run"
             )
         if self.summary is not None:
             return None
+        if self._live:
+            write_text(stored_file, config.to_toml())  # with the limits as they are now
         file = self.path / "snapshot.safetensors"
         snapshot = read_snapshot(file) if file.exists() else None
         length = 0 if snapshot is None else snapshot[1]["events_bytes"]
@@ -136,6 +141,8 @@ class RunDirectory:
         assert self._log is not None
         for event in events:
             self._log.write(json.dumps(event).encode() + b"\n")
+        if self._live:
+            self._log.flush()
 
     def snapshot(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
         """Put a snapshot in the place of the last one."""
@@ -209,6 +216,12 @@ def read_events(file: Path) -> Iterator[Event]:
             if not isinstance(event, dict) or "event" not in event:
                 raise RunError(f"{file}, line {number}: not an event; the file is damaged")
             yield event
+
+
+def _decisive(config: dict[str, Any]) -> dict[str, Any]:
+    """What a run's result depends on: of the limits of a server, none but the population."""
+    population = config.get("service", {}).get("population")
+    return config | {"service": {"population": population}}
 
 
 def _differences(a: Any, b: Any, path: str = "") -> list[str]:

@@ -47,7 +47,8 @@ def side_by_side(result: dict[str, Any]) -> str:
     lines += ["", "| claim | verdict | found |", "| --- | --- | --- |"]
     for claim in result["claims"]:
         where = f" ({claim['task']})" if claim["task"] else ""
-        lines.append(f"| {claim['says']}{where} | **{claim['verdict']}** | {claim['found']} |")
+        says, found = (text.replace("|", "\\|") for text in (claim["says"] + where, claim["found"]))
+        lines.append(f"| {says} | **{claim['verdict']}** | {found} |")
     lines += [f"\n{run} failed: {error}" for run, error in result["failed"].items()]
     return "\n".join(lines) + "\n"
 

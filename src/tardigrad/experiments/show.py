@@ -80,9 +80,10 @@ def show_run(directory: Path, console: Console) -> None:
     if summary_file.exists():
         show_summary(RunDirectory(directory).summary or {}, console, str(directory))
     else:
+        again = "tardigrad serve" if (directory / "journal.sqlite").exists() else "tardigrad run ... --resume"
         console.print(
             f"{directory}: not finished; {last.get('trip', -1) + 1:,} trips so far, "
-            f"refused: {dict(refused) or 'none'}. Go on with: tardigrad run ... --resume",
+            f"refused: {dict(refused) or 'none'}. Go on with: {again}",
             highlight=False,
             markup=False,
         )

@@ -26,7 +26,7 @@ from rich.table import Table
 from tardigrad.core.snapshot import write_text
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.compare import Comparison, load_comparison, merged
-from tardigrad.experiments.pool import begin_worker, Watch
+from tardigrad.experiments.pool import Watch, begin_worker
 from tardigrad.experiments.search_space import Tune, with_settings
 from tardigrad.experiments.shipped_spaces import shipped_space
 from tardigrad.experiments.study import Findings, Subject, continue_study, findings, open_study, said

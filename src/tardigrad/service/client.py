@@ -14,7 +14,7 @@ import grpc
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.service.claims import Signer
 from tardigrad.service.connection import Connection, Later, Over
-from tardigrad.service.refused import Why, log
+from tardigrad.service.refused import OVER, Why, log
 from tardigrad.service.remembering import Finished, Remembering
 from tardigrad.service.trainee import Assignment, Trainee
 
@@ -92,6 +92,9 @@ class Participant:
                         await self._leave(connection)
                         raise
             except grpc.aio.AioRpcError as error:
+                over = dict(error.trailing_metadata() or ()).get(OVER)
+                if over is not None:  # it ended while we were away
+                    return str(over)
                 await self._explain(error)
             except TimeoutError:
                 await self._backoff.failed("the server was silent")
@@ -108,7 +111,7 @@ class Participant:
             if over:
                 return over
         while True:
-            found = await connection.fetch()
+            found = await connection.fetch(begun=self._begin)
             self._backoff.succeeded()
             if isinstance(found, Over):
                 return found.reason
@@ -119,9 +122,11 @@ class Participant:
             if over:
                 return over
 
+    def _begin(self, trip: int) -> None:
+        self._at_work = trip
+
     async def _trip(self, connection: Connection, assignment: Assignment) -> str:
         assert self._remembering is not None
-        self._at_work = assignment.task.trip
         finished = await _apart(self._trainee.train, assignment, self._remembering.memory)
         if self._trainee.remembers(assignment.settings):
             await asyncio.to_thread(self._remembering.keep, finished)

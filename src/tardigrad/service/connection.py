@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -88,8 +88,11 @@ class Connection:
     ) -> None:
         await self._channel.close()
 
-    async def fetch(self, holding: Iterable[int] = ()) -> Assignment | Later | Over:
-        """A task, if there is one. `holding`: trips that we are at work on."""
+    async def fetch(
+        self, holding: Iterable[int] = (), begun: Callable[[int], None] = lambda trip: None
+    ) -> Assignment | Later | Over:
+        """A task, if there is one. `holding`: trips that we are at work on; `begun`: told the trip before its
+        vectors are downloaded."""
         request = v1.FetchRequest(holding=list(holding)).SerializeToString()
         call = self._stub.FetchTask(self._signer.sign("FetchTask", request))
         try:
@@ -103,6 +106,7 @@ class Connection:
                 case "over":
                     return Over(first.over.reason)
             header = first.header
+            begun(header.trip)
             layout = from_wire(header.vectors)
             self._check(layout)
             room, place = empty(layout), 0

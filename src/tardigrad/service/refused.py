@@ -10,6 +10,8 @@ from enum import StrEnum
 import grpc
 
 log = logging.getLogger("tardigrad.service")
+OVER = "tardigrad-over"
+"""In the trailing metadata of a refusal: why the run is over."""
 
 
 class Why(StrEnum):
