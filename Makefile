@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test lint types tests claims bench bench-quick bench-peers clean
+.PHONY: demo test lint types tests claims bench bench-quick bench-peers bench-service soak clean
 
 demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make a report to open in a browser
 	$(BIN)/tardigrad compare experiments/demo.toml --out runs/demo
@@ -34,6 +34,12 @@ bench-quick: $(VENV)/.installed-dev  ## the same, less exact: two minutes on a q
 
 bench-peers: $(VENV)/.installed-dev  ## the same job in other simulators, each in its own virtual environment
 	$(BIN)/python benchmarks/peers.py
+
+bench-service: $(VENV)/.installed-dev  ## how many uploads the server takes, beside bare ones: some minutes
+	$(BIN)/python benchmarks/service.py
+
+soak: $(VENV)/.installed-dev  ## 20 kills, 100,000 bad messages, 1,000 clients: some ten minutes
+	TARDIGRAD_SOAK=1 $(BIN)/pytest tests/service/test_kills.py tests/service/test_fuzz.py tests/service/test_crowd.py
 
 clean:
 	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -148,6 +148,16 @@ class Puppet:
         return await self.connection.give_up(trip)
 
 
+@contextlib.asynccontextmanager
+async def two_puppets(running, simulation, names):
+    """Clients 0 and 1 of a simulation, by these names."""
+    async with running.connect(names[0]) as one, running.connect(names[1]) as other:
+        yield [
+            Puppet(connection, Trainee(name, app_of(simulation, client)), running.keys / f"{name}.state")
+            for client, (name, connection) in enumerate(zip(names, (one, other), strict=True))
+        ]
+
+
 async def replay(running, simulation, steps, puppets=None):
     """Let clients do these steps in this very order."""
     puppets = {} if puppets is None else puppets

@@ -346,6 +346,7 @@ def report(
 app.command(epilog="Example: `tardigrad serve run.toml --out runs/live --keys keys`")(service.serve)
 app.command(epilog="Example: `tardigrad join HOST:7433 --app my.py:client --key keys/ann.key`")(service.join)
 app.command(epilog="Example: `tardigrad enroll ann bob --keys keys`")(service.enroll)
+app.command(epilog="Example: `tardigrad status runs/live`")(service.status)
 app.add_typer(privacy.app, name="privacy")
 data_app = typer.Typer(help="Look at data sets, and fetch them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")

@@ -1,11 +1,15 @@
-"""The commands of the real thing: serve, join, enroll."""
+"""The commands of the real thing: serve, join, enroll, status."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import json
+from collections.abc import AsyncIterator
+from contextlib import nullcontext, suppress
+from dataclasses import asdict
+from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,6 +17,32 @@ from rich.console import Console
 from tardigrad.cli.options import look_in
 from tardigrad.errors import ConfigError
 
+if TYPE_CHECKING:
+    from tardigrad.service.status import Status
+
+
+class LogFormat(Enum):
+    """How the log is written."""
+
+    text = "text"
+    json = "json"
+
+
+class LogLevel(Enum):
+    """From here on."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+LogFormatOption = Annotated[LogFormat, typer.Option(help="How the log on stderr is written.")]
+LogLevelOption = Annotated[LogLevel, typer.Option(help="What is written to the log.")]
+CA = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The authority of the server (default: beside the key)."),
+]
 Keys = Annotated[
     Path, typer.Option(metavar="DIR", help="Where keys, certificates and the list of clients are.")
 ]
@@ -39,15 +69,22 @@ def serve(
         bool,
         typer.Option("--durability/--no-durability", help="Whether uploads are on disk when acknowledged."),
     ] = True,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Metrics for Prometheus, plain HTTP. 0: any port.")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="Where metrics can be had.")] = "127.0.0.1",
+    log_format: LogFormatOption = LogFormat.text,
+    log_level: LogLevelOption = LogLevel.info,
 ) -> None:
     """Serve a run to real clients: the same config, the same algorithm."""
     from tardigrad.experiments.config import load_config
     from tardigrad.experiments.serve import serve as serve_run
+    from tardigrad.service.logs import log_to_stderr
     from tardigrad.service.serving import Place
 
-    _log_to_stderr()
+    log_to_stderr(log_format.value, log_level.value)
     look_in(data_dir)
-    place = Place(host, port, keys, insecure, durability)
+    place = Place(host, port, keys, insecure, durability, metrics_port, metrics_host)
     result = serve_run(load_config(file, settings or ()), out=out, place=place, model=model, say=_say)
     if result is not None:
         _say(f"the run is over ({result.stopped_by}): tardigrad show {out}")
@@ -60,37 +97,30 @@ def join(
     app: Annotated[str, typer.Option(metavar="FILE.py:NAME", help="The client's own model and examples.")],
     key: Annotated[Path, typer.Option(metavar="FILE", help="The client's key, from `tardigrad enroll`.")],
     name: Annotated[str | None, typer.Option(help="The client's name (default: that of the key).")] = None,
-    ca: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The authority of the server (default: beside the key)."),
-    ] = None,
+    ca: CA = None,
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="What the client remembers (default: beside the key).")
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS; for tests.")] = False,
     patience: Annotated[float, typer.Option(min=0, help="Seconds to try for when nobody answers.")] = 600.0,
+    log_format: LogFormatOption = LogFormat.text,
+    log_level: LogLevelOption = LogLevel.info,
 ) -> None:
     """Take part in a run that is served, until it is over."""
     import torch
 
     from tardigrad.service.app import load_app
-    from tardigrad.service.certificates import AUTHORITY
     from tardigrad.service.claims import Signer
     from tardigrad.service.client import Participant
     from tardigrad.service.keys import check_name, read_key
+    from tardigrad.service.logs import log_to_stderr
     from tardigrad.service.trainee import Trainee
 
-    _log_to_stderr()
+    log_to_stderr(log_format.value, log_level.value)
     torch.set_num_threads(1)
     client = check_name(name or key.stem)
     signer = Signer(client, read_key(key))
-    authority = None
-    if not insecure:
-        file = ca or key.parent / AUTHORITY
-        try:
-            authority = file.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"--ca {file}: cannot be read ({error}); give the server's ca.pem") from None
+    authority = None if insecure else _authority(ca, key)
     trainee = Trainee(client, load_app(app, client))
     folder = state or key.parent / f"{client}.state"
     participant = Participant(address, signer, authority, trainee, folder, patience, _say)
@@ -131,10 +161,65 @@ def enroll(
         _say(f"wrote {keys / AUTHORITY} for the clients, and the server's certificate")
 
 
+def status(
+    where: Annotated[str, typer.Argument(metavar="HOST:PORT|DIR", show_default=False)],
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="An enrolled key, to ask a server over the network.")
+    ] = None,
+    ca: CA = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS; for tests.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="As it is now, and no more.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Lines of JSON.")] = False,
+) -> None:
+    """How a served run is getting on: from its folder, or from the server with a client's key."""
+    from tardigrad.service.status import watch_folder
+
+    if Path(where).is_dir():
+        source = watch_folder(Path(where))
+    elif ":" not in where:
+        raise ConfigError(f"{where}: is neither the folder of a served run nor HOST:PORT")
+    elif key is None:
+        raise ConfigError("--key: a server answers only who is enrolled; give a key, or the run's folder")
+    else:
+        from tardigrad.service.claims import Signer
+        from tardigrad.service.keys import check_name, read_key
+        from tardigrad.service.watching import watch_server
+
+        signer = Signer(check_name(key.stem), read_key(key))
+        source = watch_server(where, signer, None if insecure else _authority(ca, key))
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_watch(source, once, as_json))
+
+
+async def _watch(source: AsyncIterator[Status], once: bool, as_json: bool) -> None:
+    from rich.live import Live
+
+    from tardigrad.service.status_show import status_table
+
+    before, console = None, Console()
+    in_place = console.is_terminal and not once and not as_json
+    with Live(console=console, auto_refresh=False) if in_place else nullcontext() as live:
+        async for found in source:
+            if as_json:
+                print(json.dumps(asdict(found)), flush=True)
+            elif live is not None:
+                live.update(status_table(found, before), refresh=True)
+            else:
+                console.print(status_table(found, before))
+            before = found
+            if once:
+                return
+
+
 def _say(line: str) -> None:
     Console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _log_to_stderr() -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("tardigrad").setLevel(logging.INFO)
+def _authority(ca: Path | None, key: Path) -> bytes:
+    from tardigrad.service.certificates import AUTHORITY
+
+    file = ca or key.parent / AUTHORITY
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--ca {file}: cannot be read ({error}); give the server's ca.pem") from None

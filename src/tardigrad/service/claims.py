@@ -75,7 +75,9 @@ class Gate:
         try:
             claim.ParseFromString(signed.claim)
         except DecodeError:
-            raise Refused(Why.UNSIGNED, "the request is not a signed claim") from None
+            claim.Clear()
+        if not claim.client:
+            raise Refused(Why.UNSIGNED, "the request is not a signed claim")
         client = claim.client
         if self._clock() - self._refreshed >= REFRESH_SECONDS or not self._enrolled.knows(client):
             self._refresh()

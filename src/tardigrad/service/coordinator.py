@@ -8,6 +8,7 @@ written never happened.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sqlite3
 import time
@@ -28,6 +29,7 @@ from tardigrad.service.layout import Layout, size_of, unpacked
 from tardigrad.service.line import Line
 from tardigrad.service.refused import Refused, Why, log
 from tardigrad.service.settings import Service
+from tardigrad.service.tally import Tally
 from tardigrad.service.uploads import UploadFiles
 from tardigrad.service.values import Broadcast, Values
 
@@ -36,6 +38,8 @@ MOST_AT_ONCE = 256
 SWEEP_SECONDS = 0.5
 PATIENCE = 10
 """A snapshot that is due waits for evaluations to end, but not longer than so many times its interval."""
+MOST_FILES = 2**30
+"""Bytes of uploads after which a snapshot is due before its time: they and a recovery must not grow."""
 
 Snapshot = tuple[dict[str, Tensor], dict[str, Any]]
 
@@ -78,6 +82,7 @@ class Coordinator:
         self.course, self.values, self.settings, self.upload_layout = course, values, settings, upload_layout
         self._journal, self._files, self._record = journal, files, record
         self._after_snapshot = after_snapshot
+        self.tally = Tally()
         self.run = journal.fact("run", f"{random.SystemRandom().getrandbits(64):016x}")
         self._began = float(journal.fact("began", repr(time.time())))
         self._process_began = self.now
@@ -102,6 +107,7 @@ class Coordinator:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why the run is over; or the exception that ended it."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._snapshotting: asyncio.Task[None] | None = None
 
     @property
     def now(self) -> float:
@@ -138,12 +144,12 @@ class Coordinator:
             happened = self.course.apply(entry)
             upload = None
             if happened.delivery is not None and happened.delivery.accepted:
-                room = self._files.read(entry.file, size_of(self.upload_layout))
+                room = self._files.read(entry.file, size_of(self.upload_layout), entry.digest)
                 upload = self._upload(entry, unpacked(room, self.upload_layout))
             self.values.do(happened, upload)
             self._note(position, entry, happened)
         if entries:
-            log.info("recovered %d entries from the journal", len(entries))
+            log.info("recovered %d entries from the journal", len(entries), extra={"event": "recovered"})
 
     @staticmethod
     def _upload(entry: Entry, vectors: dict[str, Tensor]) -> Upload:
@@ -162,6 +168,8 @@ class Coordinator:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._snapshotting is not None:
+            await asyncio.wait({self._snapshotting})
         try:
             if not self.ended.done():
                 await self._snapshot()
@@ -170,6 +178,16 @@ class Coordinator:
             self._values_thread.shutdown()
             self._disk_thread.shutdown()
             self._journal.close()
+
+    @property
+    def waiting(self) -> int:
+        """Clients in the line."""
+        return len(self._line)
+
+    @property
+    def snapshot_age(self) -> float:
+        """Seconds since the last snapshot, or since the process began."""
+        return time.monotonic() - self._written
 
     @property
     def stopping(self) -> bool:
@@ -269,10 +287,6 @@ class Coordinator:
         finally:
             self._ending.discard(trip)
 
-    def discard(self, file: str) -> None:
-        """An upload that was written and will not count."""
-        self._files.discard([file])
-
     def write(self, trip: int, room: Any) -> str:
         """Put an upload on disk; for any thread."""
         return self._files.write(trip, room)
@@ -315,7 +329,8 @@ class Coordinator:
                 if self.course.over is not None:
                     await self._finish()
                 elif self._snapshot_due():
-                    await self._snapshot()
+                    self._snapshotting = asyncio.create_task(self._snapshot())
+                    self._snapshotting.add_done_callback(self._heed)
                 if not self._queue:
                     self._idle.set()
         except asyncio.CancelledError:
@@ -323,8 +338,13 @@ class Coordinator:
         except BaseException as error:
             self._fail(error)
 
+    def _heed(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
+
     def _fail(self, error: BaseException) -> None:
-        log.error("the run has failed: %s", error)
+        log.error("the run has failed: %s", error, extra={"event": "failed"})
         if not self.ended.done():
             self.ended.set_exception(error)
         self._stopping = True
@@ -341,7 +361,11 @@ class Coordinator:
         now = self.now
         batch = [replace(one, entry=replace(one.entry, time=now)) for one in batch]
         try:
-            last = await self._in(self._disk_thread, self._append, [one.entry for one in batch])
+            entries = [one.entry for one in batch]
+            if self._files.kept:
+                last = await self._in(self._disk_thread, self._append, entries)
+            else:  # all in memory: no disk to wait for
+                last = self._append(entries)
         except (OSError, sqlite3.Error) as error:
             for one in batch:
                 self._refuse(one, error)
@@ -353,6 +377,8 @@ class Coordinator:
             if self.course.book.version != before:
                 self._publish(self.course.book.version)
             self._note(first + number, one.entry, happened)
+            if happened.delivery is not None:
+                self.tally.delivered(happened.delivery)
             self._do(happened, one)
             if one.entry.kind == "check_in":
                 self._granting.discard(one.entry.client)
@@ -365,14 +391,17 @@ class Coordinator:
     def _append(self, entries: list[Entry]) -> int:
         if any(entry.file for entry in entries):
             self._files.sync()
-        return self._journal.append(entries)
+        began = time.perf_counter()
+        last = self._journal.append(entries)
+        self.tally.commit_seconds.add(time.perf_counter() - began)
+        return last
 
     def _refuse(self, one: Waiting, error: Exception) -> None:
-        log.error("the journal cannot be written: %s", error)
+        log.error("the journal cannot be written: %s", error, extra={"event": "disk"})
         if one.done is not None:
             one.done()
         if one.entry.file:
-            self._files.discard([one.entry.file])
+            self._files.discard(one.entry.file)
         if one.entry.kind == "check_in":
             self._granting.discard(one.entry.client)
             self._line.leave(one.entry.client)
@@ -406,12 +435,15 @@ class Coordinator:
         loop = asyncio.get_running_loop()
 
         def work() -> None:
+            began = time.perf_counter()
             try:
                 self.values.do(happened, one.upload)
             except BaseException as error:
                 loop.call_soon_threadsafe(self._fail, error)
                 raise
             made = self.values.broadcasts.get(happened.where.get("version", -1)) if happened.moved else None
+            if happened.moved:
+                self.tally.step_seconds.add(time.perf_counter() - began)
             loop.call_soon_threadsafe(self._done, happened, made, one.done)
 
         self._values_thread.submit(work)
@@ -465,7 +497,9 @@ class Coordinator:
             if trip not in self._arriving and trip not in self._ending:
                 late.append(trip)
         for trip in late:
-            log.info("trip %d has expired", trip)
+            client = self.course.book.in_flight[trip].client
+            log.info("trip %d has expired", trip, extra={"event": "expired", "trip": trip, "client": client})
+        self.tally.expired += len(late)
         await asyncio.gather(*(self._end_trip(trip) for trip in late))
         reason = self.course.reason_by_now(self.now, self.values.metrics)
         if reason is not None:
@@ -476,37 +510,48 @@ class Coordinator:
     # -- snapshots and the end ---------------------------------------------------------------------
 
     def _snapshot_due(self) -> bool:
-        waited = time.monotonic() - self._written
+        if self._snapshotting is not None and not self._snapshotting.done():
+            return False
         if not self._used and not self._answers:
             return False
-        interval = self.settings.snapshot_seconds
-        return waited > interval and (self.values.settled() or waited > PATIENCE * interval)
+        waited, interval = time.monotonic() - self._written, self.settings.snapshot_seconds
+        due = waited > interval or len(self._used) * size_of(self.upload_layout) > MOST_FILES
+        return due and (self.values.settled() or waited > PATIENCE * interval)
 
     async def _snapshot(self) -> None:
-        """Only from where entries are committed: nothing else happens meanwhile."""
-        await self._in(self._values_thread, self.values.settle)
-        tensors, values = self.values.snapshot()
+        """All that counts until now. What comes meanwhile is journaled and answered, and waits only with its
+        values: the thread that makes them writes the snapshot when it has come so far."""
         document = {
             "run": self.run,
             "position": self._position,
-            "course": self.course.state(),
-            "values": values,
+            "course": json.loads(json.dumps(self.course.state())),  # it goes on meanwhile
         }
+        answers, used = list(self._answers.values()), list(self._used)
+        written = asyncio.get_running_loop().run_in_executor(
+            self._values_thread, self._write_snapshot, document
+        )
         try:
-            await self._in(self._disk_thread, self._write_snapshot, tensors, document)
+            # before the entries are forgotten; should the snapshot fail, they are known twice
+            await self._in(self._disk_thread, self._journal.remember, answers)
+            await written
+            await self._in(self._disk_thread, self._journal.forget, document["position"])
         except (OSError, sqlite3.Error) as error:
-            log.error("no snapshot could be written (%s); the journal has all of it", error)
-            self._written = time.monotonic()
+            log.error("no snapshot could be written (%s); the journal has all of it", error,
+                      extra={"event": "disk"})  # fmt: skip
+            await asyncio.wait({written})
             return
-        self._answers, self._used = {}, []
-        self._written = time.monotonic()
-
-    def _write_snapshot(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
-        self._journal.remember(self._answers.values())
-        self._record.snapshot(tensors, document)
-        self._journal.forget(self._position)
-        self._files.discard(self._used)
+        finally:
+            self._written = time.monotonic()
+        for one in answers:
+            del self._answers[one.trip]
+        del self._used[: len(used)]
+        self._files.recycle(used)
         self._after_snapshot()
+
+    def _write_snapshot(self, document: dict[str, Any]) -> None:
+        self.values.settle()
+        tensors, values = self.values.snapshot()
+        self._record.snapshot(tensors, document | {"values": values})
 
     async def _finish(self) -> None:
         """The run is over: evaluate, write the last events, make it safe, tell everybody."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import torch
 from blake3 import blake3
+from google.protobuf.message import DecodeError
 
 from tardigrad.core.upload import Vectors
 from tardigrad.service.v1 import service_pb2 as v1
@@ -15,6 +16,8 @@ from tardigrad.service.v1 import service_pb2 as v1
 CHUNK = 1 << 20
 """Bytes of one message, at most."""
 LARGEST_MESSAGE = CHUNK + (1 << 16)
+CHUNK_TAG = bytes([v1.UploadPart.CHUNK_FIELD_NUMBER << 3 | 2])
+"""How a part begins that is a chunk and nothing else: the field's number, and that bytes follow."""
 WORD = 4
 
 Layout = tuple[tuple[str, int], ...]
@@ -67,6 +70,24 @@ def chunks(room: np.ndarray) -> Iterator[bytes]:
     """The bytes in messages of at most `CHUNK`."""
     for place in range(0, len(room), CHUNK):
         yield room[place : place + CHUNK].tobytes()
+
+
+def received(data: bytes) -> v1.UploadPart | memoryview:
+    """A part of an upload as it came; an empty one if it is none. A chunk stays where it is: protobuf would
+    copy it twice."""
+    if data[:1] == CHUNK_TAG:
+        length = shift = 0
+        for place in range(1, min(len(data), 6)):
+            length |= (data[place] & 0x7F) << shift
+            if data[place] < 0x80:
+                if place + 1 + length == len(data):
+                    return memoryview(data)[place + 1 :]
+                break
+            shift += 7
+    try:
+        return v1.UploadPart.FromString(data)
+    except DecodeError:
+        return v1.UploadPart()
 
 
 def digest(room: np.ndarray) -> bytes:

@@ -93,5 +93,6 @@ class Refusals:
         if now - self._logged.get(refused.why, -1.0) >= 1.0:
             self._logged[refused.why] = now
             log.warning(
-                "refused %s of %s (%s): %s", method, client or "somebody", refused.why, refused.sentence
-            )
+                "refused %s of %s (%s): %s", method, client or "somebody", refused.why, refused.sentence,
+                extra={"event": "refused", "client": client, "method": method, "why": refused.why.value},
+            )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,7 +21,7 @@ from tardigrad.service.claims import Gate
 from tardigrad.service.coordinator import Coordinator
 from tardigrad.service.inspection import check_body, check_header
 from tardigrad.service.journal import Entry, Recorded
-from tardigrad.service.layout import CHUNK, LARGEST_MESSAGE, chunks, empty, size_of, to_wire
+from tardigrad.service.layout import CHUNK, LARGEST_MESSAGE, chunks, empty, received, size_of, to_wire
 from tardigrad.service.limits import Rates, Reception
 from tardigrad.service.refused import Refusals, Refused, Why
 from tardigrad.service.v1 import service_pb2 as v1
@@ -29,6 +30,8 @@ from tardigrad.service.v1 import service_pb2_grpc as v1_grpc
 NAME = "tardigrad.v1.Federation"
 SLOWEST = 16 * 1024
 """Bytes a second below which an upload is cut off, for it keeps memory that others wait for."""
+WATCH_SECONDS = 2.0
+"""Who watches hears something at least so often."""
 OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.max_send_message_length", LARGEST_MESSAGE),
@@ -81,6 +84,7 @@ class Servicer(v1_grpc.FederationServicer):
     def _admit(self, signed: v1.Signed, method: str, client: list[str]) -> bytes:
         name, content = self._gate.admit(signed, method)
         client[0] = name
+        self._coordinator.tally.heard(name)
         self._rates.take(name)
         return content
 
@@ -114,6 +118,7 @@ class Servicer(v1_grpc.FederationServicer):
             await self._within(context.write(v1.TaskPart(header=header)))
             for chunk in chunks(broadcast.room):
                 await self._within(context.write(v1.TaskPart(chunk=chunk)))
+            coordinator.tally.bytes_out += len(broadcast.room)
 
     def _no_task(self) -> v1.TaskPart:
         over = self._coordinator.course.over
@@ -127,9 +132,10 @@ class Servicer(v1_grpc.FederationServicer):
 
     async def _within(self, waiting: Awaitable[Message], seconds: float | None = None) -> Message:
         """What the client does, unless it is silent for too long."""
-        limit = self._coordinator.settings.idle_seconds if seconds is None else seconds
+        limit = max(0.0, self._coordinator.settings.idle_seconds if seconds is None else seconds)
         try:
-            return await asyncio.wait_for(waiting, max(0.0, limit))
+            async with asyncio.timeout(limit):  # unlike wait_for, it takes no task of its own
+                return await waiting
         except TimeoutError:
             raise Refused(
                 Why.SILENT, f"nothing moved for {limit:g} s, or it was slower than {SLOWEST} bytes a second"
@@ -142,7 +148,7 @@ class Servicer(v1_grpc.FederationServicer):
             if coordinator.stopping:
                 raise Refused(Why.STOPPING, "the server is about to stop; deliver again", retry_after=1.0)
             first = await self._within(context.read())
-            if first is grpc.aio.EOF or first.WhichOneof("part") != "header":
+            if not isinstance(first, v1.UploadPart) or first.WhichOneof("part") != "header":
                 raise Refused(Why.UNSIGNED, "an upload must begin with its signed header")
             header = _parsed(v1.UploadHeader(), self._admit(first.header, "Deliver", client))
             if header.run != coordinator.run:
@@ -169,6 +175,7 @@ class Servicer(v1_grpc.FederationServicer):
             except BaseException:
                 self.reception.give_back(size)
                 raise
+            coordinator.tally.bytes_in += size
             # it is all here: what the client does from now on changes nothing
             return await asyncio.shield(asyncio.ensure_future(self._count(client, header, room)))
         finally:
@@ -200,15 +207,15 @@ class Servicer(v1_grpc.FederationServicer):
 
     async def _fill(self, room: np.ndarray, context: grpc.aio.ServicerContext) -> None:
         """The chunks, one after the other; never more than there is room for."""
-        loop = asyncio.get_running_loop()
+        now = asyncio.get_running_loop().time
         idle = self._coordinator.settings.idle_seconds
-        deadline = loop.time() + idle + len(room) / SLOWEST
+        deadline = now() + idle + len(room) / SLOWEST
         place = 0
         while True:
-            part = await self._within(context.read(), min(idle, deadline - loop.time()))
+            part = await self._within(context.read(), min(idle, deadline - now()))
             if part is grpc.aio.EOF:
                 break
-            chunk = part.chunk
+            chunk = part if isinstance(part, memoryview) else part.chunk
             end = place + len(chunk)
             if not chunk or len(chunk) > CHUNK or end > len(room):
                 raise Refused(
@@ -256,11 +263,14 @@ class Servicer(v1_grpc.FederationServicer):
                     version=course.book.version, trips=course.trips, time=course.time,
                     in_flight=len(course.book.in_flight), over=course.over or "",
                     metrics=coordinator.values.metrics or course.reports.metrics,
+                    waiting=coordinator.waiting, given_up=course.given_up, refused=course.refused,
+                    staleness=coordinator.tally.staleness.mean,
                 )))  # fmt: skip
                 if course.over is not None or coordinator.stopping:
                     return
                 async with coordinator.moved:
-                    await coordinator.moved.wait()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(coordinator.moved.wait(), WATCH_SECONDS)
 
 
 def _parsed(message: Any, content: bytes) -> Any:
@@ -271,6 +281,31 @@ def _parsed(message: Any, content: bytes) -> Any:
     return message
 
 
+def _signed(data: bytes) -> v1.Signed:
+    """A request as it came; what is none is one that nobody has signed."""
+    try:
+        return v1.Signed.FromString(data)
+    except DecodeError:
+        return v1.Signed()
+
+
+def _handlers(servicer: Servicer) -> grpc.GenericRpcHandler:
+    """The calls by their names. gRPC's own way of reading requests would log a traceback for each that is
+    malformed, and copy chunks."""
+    return grpc.method_handlers_generic_handler(NAME, {
+        "Join": grpc.unary_unary_rpc_method_handler(
+            servicer.Join, _signed, v1.Joined.SerializeToString),
+        "FetchTask": grpc.unary_stream_rpc_method_handler(
+            servicer.FetchTask, _signed, v1.TaskPart.SerializeToString),
+        "Deliver": grpc.stream_unary_rpc_method_handler(
+            servicer.Deliver, received, v1.Answer.SerializeToString),
+        "GiveUp": grpc.unary_unary_rpc_method_handler(
+            servicer.GiveUp, _signed, v1.GivenUp.SerializeToString),
+        "Watch": grpc.unary_stream_rpc_method_handler(
+            servicer.Watch, _signed, v1.Progress.SerializeToString),
+    })  # fmt: skip
+
+
 class Server:
     """Listens until it is stopped."""
 
@@ -278,7 +313,7 @@ class Server:
         self.servicer = servicer
         self._server = grpc.aio.server(options=OPTIONS)
         self._health = health.aio.HealthServicer()
-        v1_grpc.add_FederationServicer_to_server(servicer, self._server)
+        self._server.add_generic_rpc_handlers((_handlers(servicer),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, address: str, credentials: grpc.ServerCredentials | None) -> int:

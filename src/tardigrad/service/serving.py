@@ -7,6 +7,7 @@ import ipaddress
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from tardigrad.service.refused import log
 from tardigrad.service.server import Facts, Server, Servicer
 from tardigrad.service.settings import Service
 from tardigrad.service.settled import to_json
+from tardigrad.service.status import keep_status, status_of, write_status
 from tardigrad.service.uploads import UploadFiles
 from tardigrad.service.values import Evaluate, Values
 from tardigrad.simulation.draws import key
@@ -77,6 +79,9 @@ class Place:
     """Without TLS: on this machine only."""
     durable: bool = True
     """Whether uploads are on disk before they are acknowledged."""
+    metrics_port: int | None = None
+    """Where Prometheus finds metrics, over plain HTTP; 0 is any port that is free."""
+    metrics_host: str = "127.0.0.1"
 
     def check(self) -> None:
         """A ConfigError if it is too careless."""
@@ -167,8 +172,13 @@ async def serve(
     coordinator = coordinate(plan, folder if place.durable else None, record, after_snapshot)
     server = Server(Servicer(coordinator, Gate(enrolled), facts_of(plan)))
     await coordinator.start(snapshot)
+    status = asyncio.ensure_future(keep_status(folder, coordinator, server.servicer))
+    end_metrics = lambda: None  # noqa: E731
     try:
+        if place.metrics_port is not None:
+            end_metrics = _publish(place, coordinator, server.servicer, folder)
         port = await server.start(f"{place.host}:{place.port}", credentials)
+        log.info("listening on %s:%d", place.host, port, extra={"event": "listening"})
         listening(port)
         stop = asyncio.ensure_future(asked.wait())
         both: set[asyncio.Future[Any]] = {stop, coordinator.ended}
@@ -182,9 +192,24 @@ async def serve(
         await server.stop(GRACE)
     finally:
         await server.stop(0)
+        await asyncio.to_thread(end_metrics)
+        status.cancel()
+        await asyncio.gather(status, return_exceptions=True)
         await coordinator.stop()
-        log.info("refused: %s", dict(server.servicer.refusals.counts) or "nothing")
+        with suppress(OSError):
+            write_status(folder, status_of(coordinator, server.servicer))
+        counts = dict(server.servicer.refusals.counts)
+        log.info("stopped; refused: %s", counts or "nothing", extra={"event": "stopped"})
     return _served(coordinator)
+
+
+def _publish(place: Place, coordinator: Coordinator, servicer: Servicer, folder: Path) -> Callable[[], None]:
+    from tardigrad.service.metrics import Numbers, publish  # only where they are wanted
+
+    assert place.metrics_port is not None
+    port, end = publish(place.metrics_host, place.metrics_port, Numbers(coordinator, servicer, folder))
+    log.info("metrics on http://%s:%d/metrics", place.metrics_host, port, extra={"event": "metrics"})
+    return end
 
 
 def clear(folder: Path) -> None:

@@ -172,7 +172,7 @@ class GivenUp(_message.Message):
     def __init__(self, known: _Optional[bool] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("version", "trips", "time", "in_flight", "metrics", "over")
+    __slots__ = ("version", "trips", "time", "in_flight", "metrics", "over", "waiting", "given_up", "refused", "staleness")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -180,16 +180,31 @@ class Progress(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class RefusedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TRIPS_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
     version: int
     trips: int
     time: float
     in_flight: int
     metrics: _containers.ScalarMap[str, float]
     over: str
-    def __init__(self, version: _Optional[int] = ..., trips: _Optional[int] = ..., time: _Optional[float] = ..., in_flight: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., over: _Optional[str] = ...) -> None: ...
+    waiting: int
+    given_up: int
+    refused: _containers.ScalarMap[str, int]
+    staleness: float
+    def __init__(self, version: _Optional[int] = ..., trips: _Optional[int] = ..., time: _Optional[float] = ..., in_flight: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., over: _Optional[str] = ..., waiting: _Optional[int] = ..., given_up: _Optional[int] = ..., refused: _Optional[_Mapping[str, int]] = ..., staleness: _Optional[float] = ...) -> None: ...

@@ -93,7 +93,7 @@ class FederationServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """How the run gets on, whenever the model has moved.
+        """How the run gets on, whenever the model has moved and every two seconds: numbers alone, for any client.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,131 @@
+"""What a simulated and a served run are put together from, alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.algorithms.algorithm import SumOnly
+from tardigrad.core.situation import Situation
+from tardigrad.data.clients import Clients, Federation
+from tardigrad.errors import ConfigError, TardigradError
+from tardigrad.experiments.config import Config
+from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.head import MultiClass
+from tardigrad.privacy.aggregator import Normals, PrivateAggregator
+from tardigrad.privacy.canaries import AuditedAggregator, Canaries
+from tardigrad.privacy.guarantee import Guarantee
+from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.privacy.local import LocallyPrivateAggregator
+from tardigrad.privacy.normal import Seeded
+from tardigrad.privacy.settings import LocalPrivacy
+from tardigrad.privacy.statement import NOTHING_PROMISED, statement
+from tardigrad.simulation.draws import key
+
+KEYS = "noise.keys"
+"""In a run's folder: what the noise since the last snapshot is made of."""
+
+
+def situation_of(config: Config, clients: Clients) -> Situation:
+    """What algorithms may know of a run before it begins."""
+    seen = range(min(len(clients), 1000))
+    local_steps = sum(config.local.steps_for(clients.examples(c)) for c in seen) / len(seen)
+    steps = config.stop.steps
+    trips, size = config.stop.trips, config.buffer.size
+    if trips is not None and size is not None:
+        if config.algorithm.opening:  # the first step takes a trip of everybody
+            by_trips = 1 + (trips - len(clients)) // size
+        else:
+            by_trips = trips // size
+        steps = by_trips if steps is None else min(steps, by_trips)
+    buffer = config.buffer
+    return Situation(len(clients), buffer.size, buffer.staleness_bound, steps, local_steps)
+
+
+def guarantee_of(config: Config, situation: Situation) -> Guarantee | None:
+    """What the config promises, with its noise worked out; nothing where nothing is promised."""
+    if config.privacy is None:
+        return None
+    if situation.steps is None:
+        raise ConfigError(
+            "privacy: the noise is planned for a number of steps; give stop.steps (or stop.trips, where "
+            "buffer.size is fixed)"
+        )
+    assert config.pace is not None
+    guarantee = config.privacy.guarantee(situation.steps, situation.population, config.pace, config.buffer)
+    if config.algorithm.opening and guarantee.limits is not None and guarantee.limits.separation > 1:
+        raise ConfigError(
+            "algorithm.first_pass: the first step takes a contribution of everybody, and with a separation "
+            f"of {guarantee.limits.separation} nobody could come for the second; set it to false, or "
+            "privacy.separation to 1"
+        )
+    return guarantee
+
+
+def make_aggregator(
+    config: Config,
+    model: Tensor,
+    situation: Situation,
+    guarantee: Guarantee | None,
+    keys: Callable[[], NoiseKeys],
+    canaries: Canaries | None = None,
+) -> Aggregator:
+    """The values of a run, private where that is promised. `keys`: asked whenever noise is needed."""
+    average = config.evaluation.model_average
+    if guarantee is None:
+        return Aggregator(config.algorithm, model, situation, average)
+    if guarantee.noise_from == "seed":
+        normals: Normals = lambda number: Seeded(key(config.seed, "noise", number))  # noqa: E731
+    else:
+        normals = lambda number: keys().normals(number)  # noqa: E731
+    if isinstance(config.privacy, LocalPrivacy):
+        return LocallyPrivateAggregator(config.algorithm, model, situation, guarantee, normals, average)
+    assert isinstance(config.algorithm, SumOnly), "checked by the config"
+    if canaries is not None:
+        return AuditedAggregator(
+            config.algorithm, model, situation, guarantee, normals, average, canaries=canaries
+        )
+    return PrivateAggregator(config.algorithm, model, situation, guarantee, normals, average)
+
+
+def privacy_text(config: Config, guarantee: Guarantee | None, population: int, made: int | None) -> str:
+    """What is promised, and how much of it was used where it is known how many steps were made."""
+    if guarantee is None or config.privacy is None:
+        return NOTHING_PROMISED
+    algorithm = getattr(config.algorithm, "kind", type(config.algorithm).__name__)
+    return statement(guarantee, config.privacy, algorithm, population, made)
+
+
+def forget_secrets(folder: Path) -> None:
+    """After a private run: what its noise was made of, and what the clients uploaded last."""
+    for name in (KEYS, "snapshot.safetensors"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def check_fit(flat: FlatModule, federation: Federation) -> None:
+    """One forward pass: a model that does not fit the data is named before anything is trained."""
+    features, labels, index = federation.clients.indexed(0)
+    chosen = torch.arange(min(len(labels), 8)) if index is None else index[:8]
+    x = features.index_select(0, chosen)
+    flat.module.eval()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.inference_mode():
+            x = federation.transform.evaluate(x)
+            outputs = flat.module(flat.prepared(x))
+            federation.head.loss(outputs, labels[chosen])
+    except TardigradError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"model: it does not fit the data, whose examples are {tuple(x.shape[1:])} of {x.dtype} and "
+            f"whose labels are {labels.dtype} ({type(error).__name__}: {str(error).splitlines()[0]})"
+        ) from None
+    if isinstance(federation.head, MultiClass) and federation.classes > outputs.shape[1]:
+        raise ConfigError(
+            f"model: it has {outputs.shape[1]} outputs, but the labels go up to {federation.classes - 1}; "
+            "labels count from 0"
+        )

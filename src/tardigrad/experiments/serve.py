@@ -1,0 +1,248 @@
+"""Serve one config to real clients: put the parts together, begin or go on, keep the record."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tardigrad.algorithms.masfl import AdaMasFL, MasFL
+from tardigrad.core.bookkeeping import Bookkeeping
+from tardigrad.data.clients import Clients, Federation, HoldingOut
+from tardigrad.errors import ConfigError, RunError
+from tardigrad.experiments.assembly import (
+    KEYS,
+    check_fit,
+    forget_secrets,
+    guarantee_of,
+    make_aggregator,
+    privacy_text,
+    situation_of,
+)
+from tardigrad.experiments.config import Config
+from tardigrad.experiments.directory import RunDirectory
+from tardigrad.experiments.inputs import Inputs, fingerprints
+from tardigrad.experiments.run import Result, one_thread, result_of
+from tardigrad.learning.flat import FlatModule
+from tardigrad.privacy.guarantee import Guarantee
+from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.privacy.settings import LocalPrivacy
+from tardigrad.service.app import load_module
+from tardigrad.service.elsewhere import Elsewhere
+from tardigrad.service.finished import tell_over
+from tardigrad.service.keys import LIST, Enrolled
+from tardigrad.service.serving import Place, Plan, Served, check_servable, clear
+from tardigrad.service.serving import serve as serve_plan
+from tardigrad.service.settings import Service
+from tardigrad.simulation.device import Device
+from tardigrad.simulation.draws import key
+from tardigrad.simulation.evaluation import Evaluator
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A config put together for a server."""
+
+    config: Config
+    plan: Plan
+    flat: FlatModule
+    inputs: Inputs
+    """Fingerprints of what the config only names."""
+    population: int
+    guarantee: Guarantee | None
+
+    def state_privacy(self, directory: RunDirectory, made: int | None = None) -> None:
+        """Write what is promised, and how much of it was used."""
+        directory.write("privacy.md", privacy_text(self.config, self.guarantee, self.population, made))
+
+    def clear(self, folder: Path) -> None:
+        """Nothing that clients uploaded, and nothing secret, stays behind a run that is over."""
+        clear(folder)
+        forget_secrets(folder)
+
+
+def serve(
+    config: Config,
+    *,
+    out: Path | str,
+    place: Place | None = None,
+    model: nn.Module | str | None = None,
+    say: Callable[[str], None] = print,
+) -> Result | None:
+    """Serve a run until it is over (its result) or somebody asks to stop (nothing): SIGTERM or Ctrl-C.
+
+    The same call goes on with the run that `out` holds; if that is over, clients that come late are told.
+    `model`: a torch module, or "FILE.py:NAME"; without it, the config names model and data.
+
+    >>> serve(load_config("run.toml"), out="live", place=Place(port=7433))  # doctest: +SKIP
+    """
+    place, folder, noise = place or Place(), Path(out), NoiseKeys()
+    place.check()
+    if model is not None and "data" not in config.model_fields_set:
+        config = config.model_copy(update={"data": None, "model": None})  # the clients have it all
+    with one_thread():
+        run = assemble(_with_population(config, place, folder), model, lambda: noise)
+        directory = RunDirectory(folder, live=True)
+        began = time.monotonic()
+
+        def listening(port: int) -> None:
+            say(f"listening on {place.host}:{port}")
+
+        try:
+            snapshot = None
+            if (folder / ".lock").exists() or (folder / "config.toml").exists():
+                snapshot = directory.reopen(run.config, run.inputs)
+                if snapshot is not None and "position" not in snapshot[1]:
+                    raise ConfigError(f"--out {folder}: holds a simulated run; give another folder")
+            else:
+                directory.create(run.config, run.inputs)
+            if directory.summary is not None:
+                run.clear(folder)
+                asyncio.run(tell_over(run.plan, place, str(directory.summary["stopped_by"]), listening))
+                return result_of(directory)
+            noise = NoiseKeys(folder / KEYS)
+            run.state_privacy(directory)
+            served = asyncio.run(
+                serve_plan(
+                    run.plan, place, folder, directory, snapshot,
+                    listening=listening,
+                    finish=lambda served: _finish(run, directory, served, time.monotonic() - began),
+                    after_snapshot=lambda: noise.forget(),
+                )
+            )  # fmt: skip
+            if not served.reason:
+                return None
+            run.clear(folder)
+            return result_of(directory)
+        finally:
+            directory.close()
+
+
+def _with_population(config: Config, place: Place, out: Path) -> Config:
+    """Without data of its own a server goes by who is enrolled when the run begins, and stays with that."""
+    settings = config.service or Service()
+    if config.data is None and settings.population is None:
+        population = len(Enrolled(place.keys / LIST))
+        stored = out / "config.toml"
+        if stored.exists():
+            population = tomllib.loads(stored.read_text()).get("service", {}).get("population", population)
+        settings = settings.model_copy(update={"population": population})
+    return config.model_copy(update={"service": settings})
+
+
+def assemble(config: Config, model: nn.Module | str | None, noise: Callable[[], NoiseKeys]) -> Assembled:
+    """What a server needs of a config: with the data that it names, or with a model alone. `noise`: the keys
+    of the noise, when it is needed."""
+    settings = config.service or Service()
+    _check(config)
+    federation = _federation(config)
+    module = _module(config, model, federation)
+    flat = FlatModule(module)
+    if flat.vector.dtype != torch.float32:
+        raise ConfigError(f"model: its parameters are {flat.vector.dtype}; they travel as float32")
+    clients: Clients = Elsewhere(settings.population or 1) if federation is None else federation.clients
+    population = settings.population or len(clients)
+    config = config.resolved(population)
+    assert config.pace is not None
+    check_servable(config.algorithm, config.pace)
+    if federation is None and config.local.steps is None and isinstance(config.algorithm, MasFL | AdaMasFL):
+        raise ConfigError("local.steps: the step sizes of masfl and adamasfl follow from it; give a number")
+    situation = replace(situation_of(config, clients), population=population)
+    guarantee = guarantee_of(config, situation)
+    evaluate = None
+    if federation is not None:
+        check_fit(flat, federation)
+        if federation.test is not None or config.evaluation.held_out > 0:
+            evaluate = Evaluator(flat, federation, config.evaluation, lambda client: 1.0, config.seed)
+        inputs = fingerprints(config, federation, flat)
+    else:
+        inputs = {"the model": hashlib.sha256(f"{module} {flat.vector.tolist()}".encode()).hexdigest()}
+    plan = Plan(
+        algorithm=config.algorithm,
+        local=config.local,
+        aggregator=make_aggregator(config, flat.vector.clone(), situation, guarantee, noise),
+        book=Bookkeeping(
+            config.pace,
+            config.buffer,
+            config.algorithm.law,
+            population if config.algorithm.opening else 0,
+            None if guarantee is None else guarantee.limits,
+        ),
+        stop=config.stop,
+        evaluation=config.evaluation,
+        evaluate=evaluate,
+        shapes=[tuple(shape) for shape in flat.shapes],
+        seed=config.seed,
+        settings=settings,
+        budget=None if guarantee is None else guarantee.allowed,
+        private=guarantee is not None,
+    )
+    return Assembled(config, plan, flat, inputs, population, guarantee)
+
+
+def _check(config: Config) -> None:
+    if isinstance(config.privacy, LocalPrivacy):
+        raise ConfigError(
+            "privacy.kind: 'local' noise must be added where the data is, which `join` does not do; "
+            "use 'participation', where the server adds it"
+        )
+    if config.device != Device():
+        raise ConfigError("device: a server adds up on the CPU; leave it out")
+
+
+def _federation(config: Config) -> Federation | None:
+    if config.data is None:
+        return None
+    federation = config.data.federation(key(config.seed, "data"))
+    if config.evaluation.held_out > 0:
+        held = HoldingOut(federation.clients, config.evaluation.held_out, key(config.seed, "held out"))
+        federation = replace(federation, clients=held)
+    return federation
+
+
+def _module(config: Config, model: nn.Module | str | None, federation: Federation | None) -> nn.Module:
+    if isinstance(model, str):
+        return load_module(model, key(config.seed, "model"))
+    if model is not None:
+        return model
+    if federation is None or config.model is None:
+        raise ConfigError("model: give --model FILE.py:NAME, or data and model in the config")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(config.seed, "model"))
+        return config.model.build_with(federation.vectors, federation.shape, federation.classes)
+
+
+def _finish(run: Assembled, directory: RunDirectory, served: Served, seconds: float) -> None:
+    """Write the model and the result, as a simulated run does."""
+    if not torch.isfinite(served.model).all():
+        raise RunError(f"the model is not finite at version {served.version}: training has diverged")
+    guarantee = run.guarantee
+    noisy = guarantee is not None and guarantee.noise_multiplier > 0
+    result = Result(
+        client_trips=served.trips,
+        steps=served.version,
+        virtual_time=served.time,
+        bytes=served.bytes,
+        accuracy=served.metrics.get("accuracy"),
+        loss=served.metrics.get("loss"),
+        model_sha256=hashlib.sha256(served.model.view(torch.uint8).numpy().data).hexdigest(),
+        wall_seconds=round(seconds, 3),
+        profile={},
+        trips_per_second=round(served.trips / max(served.time, 1e-9), 1),
+        refused=served.refused,
+        given_up=served.given_up,
+        stopped_by=served.reason or "",
+        epsilon=guarantee.epsilon(served.version) if guarantee is not None and noisy else None,
+        oracle=run.config.algorithm.oracle,
+        metrics=served.metrics,
+        model=run.flat.state_dict(served.model),
+    )
+    run.state_privacy(directory, served.version)
+    directory.finish(result.model, result.summary())

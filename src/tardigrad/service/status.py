@@ -1,0 +1,121 @@
+"""How a served run is getting on: written into the run's folder every second, read by `tardigrad status`.
+
+The file names clients: whoever can read the run's folder can see them anyway. What is told over the network
+(`Watch`), every client that is enrolled can hear, so it is numbers alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tardigrad.errors import ConfigError, RunError
+from tardigrad.service.refused import log
+
+if TYPE_CHECKING:
+    from tardigrad.service.coordinator import Coordinator
+    from tardigrad.service.server import Servicer
+
+FILE = "status.json"
+SECONDS = 1.0
+MOST_NAMES = 8
+
+
+@dataclass(frozen=True)
+class Status:
+    """One moment of a run."""
+
+    version: int
+    trips: int
+    time: float
+    """Seconds since the run began."""
+    in_flight: int
+    waiting: int
+    staleness: float
+    """Mean, of what was accepted in this process."""
+    given_up: int
+    uploads_refused: dict[str, int]
+    metrics: dict[str, float]
+    """Of the last evaluation."""
+    over: str
+    """Why the run has ended; empty while it goes on."""
+    written: float
+    """Seconds since 1970."""
+    requests_refused: dict[str, int] = field(default_factory=dict)
+    last_seen: dict[str, float] = field(default_factory=dict)
+    """By client, seconds before this was written."""
+
+    @property
+    def age(self) -> float:
+        """Seconds since this was true."""
+        return max(0.0, time.time() - self.written)
+
+
+def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
+    """As it is now; in the event loop."""
+    course, tally = coordinator.course, coordinator.tally
+    return Status(
+        version=course.book.version,
+        trips=course.trips,
+        time=round(coordinator.now if course.over is None else course.time, 3),
+        in_flight=len(course.book.in_flight),
+        waiting=coordinator.waiting,
+        staleness=round(tally.staleness.mean, 3),
+        given_up=course.given_up,
+        uploads_refused=dict(course.refused),
+        metrics=dict(coordinator.values.metrics or course.reports.metrics),
+        over=course.over or "",
+        written=time.time(),
+        requests_refused=dict(servicer.refusals.counts),
+        last_seen=tally.last_seen(MOST_NAMES),
+    )
+
+
+async def keep_status(folder: Path, coordinator: Coordinator, servicer: Servicer) -> None:
+    """Write it every second, until cancelled."""
+    well = True
+    while True:
+        try:
+            await asyncio.to_thread(write_status, folder, status_of(coordinator, servicer))
+            well = True
+        except OSError as error:
+            if well:
+                log.error("%s cannot be written: %s", FILE, error, extra={"event": "status"})
+            well = False
+        await asyncio.sleep(SECONDS)
+
+
+def write_status(folder: Path, status: Status) -> None:
+    """All or nothing; it need not survive a crash."""
+    partial = folder / f"{FILE}.partial"
+    partial.write_text(json.dumps(asdict(status)) + "\n")
+    partial.replace(folder / FILE)
+
+
+def read_status(folder: Path) -> Status:
+    """What a server wrote last."""
+    file = folder / FILE
+    if not file.exists():
+        raise ConfigError(
+            f"{folder}: no server has written its {FILE} there; for a simulated run: tardigrad show"
+        )
+    try:
+        told: dict[str, Any] = json.loads(file.read_text())
+        return Status(**told)
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"{file} is damaged ({error}); the server writes it anew every second") from None
+
+
+async def watch_folder(folder: Path) -> AsyncIterator[Status]:
+    """What the server writes there, every second until the run is over."""
+    while True:
+        status = read_status(folder)
+        yield status
+        if status.over:
+            return
+        await asyncio.sleep(SECONDS)

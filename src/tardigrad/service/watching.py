@@ -1,0 +1,39 @@
+"""Watching a served run from anywhere, with an enrolled key."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import grpc
+
+from tardigrad.errors import RunError
+from tardigrad.service.claims import Signer
+from tardigrad.service.connection import Connection
+from tardigrad.service.refused import OVER, Why
+from tardigrad.service.status import Status
+
+
+async def watch_server(address: str, signer: Signer, authority: bytes | None) -> AsyncIterator[Status]:
+    """What the server tells any client that is enrolled: numbers, but no names."""
+    set_clock = False
+    while True:
+        try:
+            async with Connection(address, signer, authority) as connection:
+                async for told in connection.watch():
+                    yield Status(
+                        version=told.version, trips=told.trips, time=told.time, in_flight=told.in_flight,
+                        waiting=told.waiting, staleness=told.staleness, given_up=told.given_up,
+                        uploads_refused=dict(told.refused), metrics=dict(told.metrics), over=told.over,
+                        written=time.time(),
+                    )  # fmt: skip
+                return
+        except grpc.aio.AioRpcError as error:
+            said = dict(error.trailing_metadata() or ())
+            if said.get("tardigrad-why") == Why.TIME and not set_clock:
+                set_clock = True
+                signer.set_clock(int(said["tardigrad-time-ms"]))
+                continue
+            if OVER in said:
+                raise RunError(f"the run is over ({said[OVER]}); its folder has the result") from None
+            raise RunError(f"{address}: {error.code().name}: {error.details()}") from None

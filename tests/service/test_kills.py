@@ -1,0 +1,358 @@
+"""Killed at any moment, full disks, torn pages: what was acknowledged counts, once, and the bits stay.
+
+`make soak` kills more often than the suite does.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+import torch
+from service_harness import Memory, app_of, comparable, enrolled_key, serving, trace_of
+
+import tardigrad as td
+from tardigrad.errors import RunError
+from tardigrad.service.claims import Signer
+from tardigrad.service.connection import Connection, Later
+from tardigrad.service.remembering import Remembering
+from tardigrad.service.trainee import Trainee
+
+SOAK = "TARDIGRAD_SOAK" in os.environ
+KILLS = 20 if SOAK else 5
+CONFIG = td.Config(
+    algorithm=td.FedAC(), data=td.Digits(partition=td.IID(clients=6)), model=td.MLP(hidden=(8,)),
+    pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=3, staleness_bound=2),
+    stop=td.Stop(trips=120 if SOAK else 40), evaluation=td.Evaluation(every_steps=2),
+    delay=td.HalfNormal(give_up=0.1), local=td.Local(batch_size=32, lr=0.1),
+    service={"requests_per_second": 10_000, "linger_seconds": 0.1, "snapshot_seconds": 0.05},
+)  # fmt: skip
+
+
+def nursery():
+    """In a process that has imported everything and started nothing: a server for each line that it reads,
+    by a fork, which saves the seconds of a start."""
+    from tardigrad.experiments.serve import serve
+    from tardigrad.service.serving import Place
+
+    folder = Path(sys.argv[1])
+    config = td.load_config(folder / "run.toml")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for _ in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            place = Place("127.0.0.1", 0, folder / "keys", insecure=True, durable=True)
+            result = serve(config, out=folder / "run", place=place, say=lambda line: print(line, flush=True))
+            print("over", result.stopped_by, flush=True)
+            os._exit(0)
+        print("pid", pid, flush=True)
+
+
+class Servers:
+    """A server that is killed and started again."""
+
+    def __init__(self, folder):
+        self.folder, self.address, self.pid = folder, None, None
+        self.lines, self.kills = asyncio.Queue(), 0
+
+    async def __aenter__(self):
+        self._nursery = await asyncio.create_subprocess_exec(
+            sys.executable, __file__, str(self.folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._reading = asyncio.ensure_future(self._read())
+        return self
+
+    async def __aexit__(self, *_):
+        self._nursery.stdin.close()
+        self.kill()
+        await self._nursery.wait()
+        self._reading.cancel()
+
+    async def _read(self):
+        while line := await self._nursery.stdout.readline():
+            await self.lines.put(line.decode().split())
+        await self.lines.put(None)
+
+    async def _hear(self, word):
+        """The rest of a line that begins so; what a server said before it was killed is passed over."""
+        while True:
+            line = await asyncio.wait_for(self.lines.get(), 60)
+            assert line is not None, "the nursery has ended"
+            if line[:1] == [word]:
+                return line
+
+    async def fork(self):
+        self._nursery.stdin.write(b"serve\n")
+        self.pid = int((await self._hear("pid"))[1])
+
+    async def start(self):
+        await self.fork()
+        self.address = (await self._hear("listening"))[-1]
+
+    async def over(self):
+        return (await self._hear("over"))[1]
+
+    def kill(self):
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self.pid, self.kills = None, self.kills + 1
+
+
+class NoTask(Exception):
+    """The client was told to come again."""
+
+
+class Survivor:
+    """A client that knows only what is on its disk when it has died, and starts again."""
+
+    def __init__(self, name, key, trainee, state):
+        self._signer, self._trainee, self._state = Signer(name, key), trainee, state
+        self.die()
+
+    def die(self):
+        self._remembering, self._held = Remembering(self._state), {}
+
+    async def do(self, address, what, trip):
+        async with Connection(address, self._signer, None) as connection:
+            if what == "give_up":
+                await connection.give_up(trip)
+            elif what == "fetch":
+                await self._fetch(connection, trip)
+            else:
+                await self._deliver(connection, trip)
+
+    async def _fetch(self, connection, trip):
+        found = await connection.fetch()
+        if isinstance(found, Later):
+            raise NoTask
+        assert found.task.trip == trip
+        self._held = {trip: found}
+
+    async def _deliver(self, connection, trip):
+        pending = {finished.trip: finished for finished in self._remembering.pending()}
+        if trip not in pending:
+            if trip not in self._held:
+                await self._fetch(connection, trip)
+            pending[trip] = self._trainee.train(self._held[trip], self._remembering.memory)
+            self._remembering.keep(pending[trip])
+        answer = await connection.deliver(pending[trip])
+        if answer.accepted:
+            self._remembering.commit(pending[trip])
+        self._remembering.drop(trip)
+
+
+PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.UNKNOWN)
+"""The server is gone, or still busy with what the client sent before it died."""
+
+
+async def ended(step):
+    """Whether the client has heard that it is done."""
+    try:
+        await step
+    except asyncio.CancelledError:
+        return False
+    except grpc.aio.AioRpcError as error:
+        if error.code() not in PASSING:
+            raise
+        await asyncio.sleep(0.1)
+        return False
+    return True
+
+
+def test_killed_at_random_moments_the_bits_are_the_same(tmp_path):
+    simulation, events, steps = trace_of(CONFIG)
+    chance = random.Random(7)
+    moments = set(chance.sample(range(len(steps) - 1), KILLS))
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "run.toml").write_text(CONFIG.to_toml())
+    survivors = {}
+    for client in sorted({client for _, client, _ in steps}):
+        key = enrolled_key(tmp_path / "keys", str(client))
+        trainee = Trainee(str(client), app_of(simulation, client))
+        survivors[client] = Survivor(str(client), key, trainee, tmp_path / f"{client}.state")
+
+    async def drive(servers):
+        await servers.start()
+        for number, (what, client, trip) in enumerate(steps):
+            survivor, done = survivors[client], False
+            if number in moments:
+                step = asyncio.ensure_future(survivor.do(servers.address, what, trip))
+                await asyncio.sleep(chance.uniform(0.0, 0.06))
+                servers.kill()
+                if chance.random() < 0.5:  # again, while it recovers
+                    await servers.fork()
+                    await asyncio.sleep(chance.uniform(0.0, 0.15))
+                    servers.kill()
+                done = await ended(step)
+                await servers.start()
+            if not done and chance.random() < 0.2:  # the client dies in the midst of it
+                step = asyncio.ensure_future(survivor.do(servers.address, what, trip))
+                await asyncio.sleep(chance.uniform(0.0, 0.03))
+                step.cancel()
+                done = await ended(step)
+                survivor.die()
+            while not done:
+                done = await ended(asyncio.ensure_future(survivor.do(servers.address, what, trip)))
+        return await servers.over()
+
+    async def scene():
+        async with Servers(tmp_path) as servers:
+            assert await asyncio.wait_for(drive(servers), 600) == "trips"
+            return servers.kills
+
+    assert asyncio.run(scene()) > KILLS
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["model_sha256"] == td.run(CONFIG).model_sha256
+    lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    ours, theirs = comparable(lines[1:]), comparable(events)
+    for event in [*ours, *theirs]:
+        event.pop("bytes", None)
+    assert ours == theirs
+
+
+def without_snapshots(config):
+    service = config.service.model_copy(update={"snapshot_seconds": 1e6})
+    return config.model_copy(update={"service": service})
+
+
+async def some_steps(running, simulation, steps, after):
+    """Do these steps; after each, tell that it is done."""
+    for number, (what, client, trip) in enumerate(steps):
+        name = str(client)
+        trainee = Trainee(name, app_of(simulation, client))
+        survivor = Survivor(name, running.signer(name)._key, trainee, running.keys.parent / f"{name}.state")
+        await survivor.do(running.address, what, trip)
+        after(number)
+
+
+def test_a_torn_end_of_the_journal_is_as_if_it_had_not_been_written(tmp_path):
+    simulation, _, steps = trace_of(CONFIG)
+    config, states, lengths = without_snapshots(CONFIG), [], []
+
+    async def straight():
+        async with serving(config, tmp_path / "run") as running:
+            wal = tmp_path / "run" / "journal.sqlite-wal"
+            states.append(running.coordinator.course.state())
+
+            def after(_):
+                states.append(running.coordinator.course.state())
+                lengths.append(wal.stat().st_size)
+
+            await some_steps(running, simulation, steps[:16], after)
+            shutil.copytree(tmp_path / "run", tmp_path / "copy")
+
+    async def recovered(folder):
+        async with serving(config, folder) as running:
+            return running.coordinator.course.state()
+
+    asyncio.run(straight())
+    for cut in (1, 100, 4000, 4200, lengths[-1] - lengths[-3] + 7):
+        folder = tmp_path / f"cut-{cut}"
+        shutil.copytree(tmp_path / "copy", folder)
+        wal = folder / "journal.sqlite-wal"
+        assert wal.stat().st_size == lengths[-1]
+        os.truncate(wal, lengths[-1] - cut)
+        state = asyncio.run(recovered(folder))
+        assert state in states[:-1]
+        if cut == 1:
+            assert state == states[-2]
+
+
+def test_an_upload_that_the_disk_has_changed_is_noticed(tmp_path):
+    simulation, _, steps = trace_of(CONFIG)
+    config = without_snapshots(CONFIG)
+
+    async def straight():
+        async with serving(config, tmp_path / "run") as running:
+            await some_steps(running, simulation, steps[:10], lambda _: None)
+            shutil.copytree(tmp_path / "run", tmp_path / "copy")
+
+    async def recovered():
+        async with serving(config, tmp_path / "copy"):
+            pass
+
+    asyncio.run(straight())
+    file = min((tmp_path / "copy" / "uploads").iterdir())
+    body = bytearray(file.read_bytes())
+    body[17] ^= 1
+    file.write_bytes(body)
+    with pytest.raises(RunError, match="is not what was acknowledged"):
+        asyncio.run(recovered())
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mounting, capture_output=True).returncode:
+        pytest.skip("a small file system can be mounted by root only")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def is_refused(steps):
+    """Whether the client was told to come again."""
+    try:
+        await steps
+    except NoTask:
+        return True
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+            raise
+        return True
+    return False
+
+
+def test_a_disk_that_is_really_full(small_disk, tmp_path):
+    simulation, _, steps = trace_of(CONFIG)
+    config = without_snapshots(CONFIG)
+    filler = small_disk / "filler"
+    done, refused = [], []
+
+    async def straight():
+        async with serving(config, small_disk, keys=tmp_path / "keys") as running:
+            state = running.coordinator.course.state
+            for number, step in enumerate(steps[:30]):
+                if number % 5 == 4:
+                    before = state()
+                    left = os.statvfs(small_disk)
+                    filler.write_bytes(bytes((left.f_bavail - number % 3) * left.f_bsize))
+                    if await is_refused(some_steps(running, simulation, [step], done.append)):
+                        assert state() == before
+                        refused.append(number)
+                    filler.unlink()
+                    if refused[-1:] != [number]:
+                        continue
+                await some_steps(running, simulation, [step], done.append)
+            shutil.copytree(small_disk, tmp_path / "copy")
+            await running.coordinator._in(
+                running.coordinator._values_thread, running.coordinator.values.settle
+            )
+            return state(), running.coordinator.values.aggregator.evaluated_model.clone()
+
+    async def recovered():
+        async with serving(config, tmp_path / "copy", Memory(), keys=tmp_path / "keys") as running:
+            return (
+                running.coordinator.course.state(),
+                running.coordinator.values.aggregator.evaluated_model.clone(),
+            )
+
+    (state, model), (again, same) = asyncio.run(straight()), asyncio.run(recovered())
+    assert len(done) == 30
+    assert len(refused) > 2
+    assert state == again
+    assert torch.equal(model, same)
+
+
+if __name__ == "__main__":
+    nursery()

@@ -1,0 +1,77 @@
+"""The log: one line for one record, whatever a client calls itself; and nothing secret in it."""
+
+import asyncio
+import base64
+import io
+import json
+import logging
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from service_harness import Puppet, app_of, serving
+from test_metrics import CONFIG
+
+from tardigrad.experiments.run import build
+from tardigrad.service.claims import Signer
+from tardigrad.service.connection import Connection
+from tardigrad.service.logs import LONGEST, JsonLines, TextLines
+from tardigrad.service.trainee import Trainee
+
+FORGED = 'eve\n2026-01-01 ERROR all is lost \x1b[2J","level":"error'
+
+
+@pytest.fixture(params=[JsonLines, TextLines])
+def written(request):
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(request.param())
+    log = logging.getLogger("tardigrad")
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    yield stream
+    log.removeHandler(handler)
+    log.setLevel(level)
+
+
+def test_a_run_is_logged_without_secrets_and_nobody_forges_a_line(written, tmp_path):
+    simulation = build(CONFIG)
+
+    async def scene():
+        async with serving(CONFIG, tmp_path) as running:
+            async with running.connect("ann") as connection:
+                puppet = Puppet(connection, Trainee("ann", app_of(simulation, 0)), tmp_path / "state")
+                await puppet.deliver(await puppet.fetch())
+                session = connection._signer.session
+            stranger = Signer(FORGED, Ed25519PrivateKey.generate())
+            with pytest.raises(grpc.aio.AioRpcError):
+                async with Connection(running.address, stranger, None):
+                    pass
+            return running.signers["ann"], session
+
+    key, session = asyncio.run(scene())
+    text = written.getvalue()
+    lines = text.splitlines()
+    assert len([line for line in lines if "all is lost" in line]) == 1
+    assert all(c.isprintable() for line in lines for c in line)
+    for secret in (key.private_bytes_raw(), session):
+        assert secret.hex() not in text
+        assert base64.b64encode(secret).decode() not in text
+    if lines[0].startswith("{"):
+        records = [json.loads(line) for line in lines]
+        assert all({"time", "level", "event", "message"} <= set(record) for record in records)
+        upload = next(record for record in records if record["event"] == "upload")
+        assert (upload["client"], upload["trip"], upload["staleness"]) == ("ann", 0, 0)
+        refused = next(record for record in records if record["event"] == "refused")
+        assert (refused["why"], refused["level"]) == ("not enrolled", "warning")
+
+
+@pytest.mark.parametrize("lines", [JsonLines(), TextLines()])
+def test_what_comes_from_outside_is_cut_and_escaped(lines):
+    name = "\r\n\u2028\x1b" + "x" * 10_000
+    record = logging.makeLogRecord({"msg": "of %s", "args": (name,), "client": name})
+    line = lines.format(record)
+    assert len(line) < 4 * LONGEST
+    assert line.isprintable()
+    assert r"\n" in line
