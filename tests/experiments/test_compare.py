@@ -12,12 +12,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from scipy import stats
 
 import tardigrad as td
-from tardigrad.experiments.compare import Comparison, load_comparison, tabulate
+from tardigrad.experiments.compare import Comparison, _file_name, compare, load_comparison, tabulate
 from tardigrad.experiments.outcome import Outcome, Point
+from tardigrad.experiments.pool import alone
 from tardigrad.experiments.statistics import paired
+from tardigrad.experiments.tables import _tex as latex_cell
 from tardigrad.experiments.tables import comma_separated, latex, markdown
 
 
@@ -138,3 +141,63 @@ def test_killed_in_the_middle_and_started_again_gives_the_same_table(tmp_path):
     assert tables[0] == tables[1]
     assert {file: file.stat().st_mtime_ns for file in finished} == finished
     assert os.path.getsize(tmp_path / "b/comparison.png") > 1000  # noqa: PTH202
+
+
+DIGITS = """
+seeds = [0]
+targets = [0.5]
+[base]
+data = { kind = "digits", partition = { kind = "iid", clients = 10 } }
+model = { kind = "mlp", hidden = [8] }
+stop = { trips = 20 }
+evaluation = { every_trips = 10 }
+pace = { kind = "asynchronous", concurrency = 2 }
+buffer = { size = 2 }
+[entries.A]
+[entries."cost $5 \\\\beta_{ to $6"]
+buffer = { size = 4 }
+"""
+
+
+def test_a_finished_run_whose_record_is_damaged_is_not_believed(tmp_path):
+    file, out = tmp_path / "c.toml", tmp_path / "out"
+    file.write_text(DIGITS)
+    table = compare(file, out, Console(quiet=True))
+    assert [row["failed"] for row in table["rows"]] == [[], []]
+    assert (out / "comparison.png").exists()  # though a label looks like a formula
+    assert "±" not in (out / "comparison.md").read_text()  # one seed has no spread
+    [events] = out.glob("A-seed0-*/events.jsonl")
+    whole = events.read_bytes()
+    events.write_bytes(whole[: len(whole) // 3])
+    for _ in range(2):
+        rows = compare(file, out, Console(quiet=True))["rows"]
+        assert "is damaged or gone" in rows[0]["failed"][0]
+        assert rows[1]["failed"] == []
+        events.unlink(missing_ok=True)
+
+
+def test_one_comparison_at_a_time_in_a_folder(tmp_path):
+    file = tmp_path / "c.toml"
+    file.write_text(DIGITS)
+    with alone(tmp_path):
+        code = f"""
+from pathlib import Path
+from rich.console import Console
+from tardigrad.experiments.compare import compare
+compare(Path({str(file)!r}), Path({str(tmp_path)!r}), Console())
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "is going on there right now" in done.stderr
+
+
+def test_odd_labels(tmp_path):
+    file = tmp_path / "c.toml"
+    for entries, said in (
+        ('[entries.""]', "needs a name"),
+        ("targets = [90]\n[entries.a]", "less than or equal"),
+    ):
+        file.write_text(entries)
+        with pytest.raises(td.ConfigError, match=said):
+            load_comparison(file)
+    assert len(_file_name("日" * 90).encode()) <= 80
+    assert latex_cell("a\\b_{$5}") == r"a\textbackslash{}b\_\{\$5\}"

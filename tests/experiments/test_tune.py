@@ -212,6 +212,13 @@ def comparison(tmp_path, text):
             "[entries.a]\n[tune.spaces.a]\n'local.rate' = {low = 1, high = 2}",
             "there is no setting 'rate'",
         ),
+        ("[entries.a]\n[tune.spaces.a]\n'stop.trips' = {low = 1, high = 2}", "stop.trips is not for tuning"),
+        ("[entries.a]\n[tune.spaces.a]\n'seed' = {low = 1, high = 2}", "seed is not for tuning"),
+        (
+            "[entries.a]\n[tune.spaces.a]\n'algorithm.kind' = {choices = ['fedbuff', 'fedasync']}",
+            "algorithm.kind is not for tuning",
+        ),
+        ("[entries.a]\n[tune.spaces.a]\n'local.batch_size' = {low = 1.0, high = 9.0}", "valid integer"),
         ("[entries.a]\n[tune.spaces.a]\n'server.lr' = {low = 1, high = 2}", "there is no table 'server'"),
         (
             "[entries.a]\n[tune.spaces.a]\n'local.lr' = {low = -1, high = 2}",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 from rich.console import Console
@@ -16,10 +16,12 @@ from tardigrad.core.snapshot import write_text
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config import Config, explain, parse_config, read_toml
 from tardigrad.experiments.outcome import COSTS, Outcome, Point, read_outcome
-from tardigrad.experiments.pool import Job, fingerprint, run_all
+from tardigrad.experiments.pool import Job, alone, fingerprint, run_all
 from tardigrad.experiments.search_space import Tune
 from tardigrad.experiments.statistics import Spread, paired
 from tardigrad.experiments.tables import comma_separated, latex, markdown, show
+
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Comparison(Setting):
@@ -28,7 +30,7 @@ class Comparison(Setting):
     title: str = "Comparison"
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     """Every entry is run once with each."""
-    targets: tuple[float, ...] = Field((0.9,), min_length=1)
+    targets: tuple[Share, ...] = Field((0.9,), min_length=1)
     """The accuracies to reach."""
     base: dict[str, Any] = Field(default_factory=dict)
     """The config that all entries share."""
@@ -62,7 +64,8 @@ def compare(file: Path, out: Path, console: Console) -> dict[str, Any]:
         raise ConfigError(f"--out {out}: cannot be made ({error})") from None
     if tuning is not None:
         write_text(out / "tuning.json", json.dumps(tuning, indent=2) + "\n")
-    errors = run_all(jobs, console)
+    with alone(out):
+        errors = run_all(jobs, console)
     outcomes = [read_outcome(*key, job.folder, errors.get(key)) for key, job in jobs.items()]
     table = tabulate(comparison, outcomes) | ({} if tuning is None else {"tuning": tuning})
     write_tables(table, out)
@@ -91,6 +94,8 @@ def load_comparison(file: Path) -> Comparison:
         raise ConfigError("\n".join(f"{file}: {line}" for line in explain(error, Comparison))) from None
     if len(set(comparison.seeds)) < len(comparison.seeds):
         raise ConfigError(f"{file}: seeds: the same seed twice is the same run twice")
+    if "" in comparison.entries:
+        raise ConfigError(f"{file}: entries: an entry needs a name")
     labels: dict[str, str] = {}
     for label in comparison.entries:
         other = labels.setdefault(_file_name(label), label)
@@ -120,7 +125,8 @@ def _job(comparison: Comparison, label: str, seed: int, source: str, out: Path) 
 
 
 def _file_name(label: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in label)[:80]
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in label)
+    return name.encode()[:80].decode(errors="ignore")  # file systems count bytes
 
 
 def tabulate(comparison: Comparison, outcomes: list[Outcome]) -> dict[str, Any]:

@@ -301,7 +301,9 @@ def _set(values: dict[str, Any], setting: str) -> None:
         value = text  # a word needs no quotes on the command line
     *tables, last = path.strip().split(".")
     for table in tables:
-        inner = values.setdefault(table, {})
+        if table not in values:
+            values[table] = _kind_with(table, last)
+        inner = values[table]
         if isinstance(inner, str):  # algorithm = "fedbuff" stands for algorithm = {kind = "fedbuff"}
             inner = values[table] = {"kind": inner}
         if not isinstance(inner, dict):
@@ -310,6 +312,16 @@ def _set(values: dict[str, Any], setting: str) -> None:
     if last == "kind" and values.get("kind", value) != value:
         values.clear()  # another kind has other keys
     values[last] = value
+
+
+def _kind_with(table: str, key: str) -> dict[str, Any]:
+    """A table that was left to its default: of that kind; of a pace, the first that has this key."""
+    field = Config.model_fields.get(table)
+    default = field.default if field is not None else None
+    if default is None and table == "pace":
+        default = next((pace() for pace in (Asynchronous, Synchronous) if key in pace.model_fields), None)
+    kind = getattr(default, "kind", None)
+    return {} if kind is None or key == "kind" else {"kind": kind}
 
 
 def explain(error: ValidationError, root: type[Setting]) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tardigrad.errors import RunError
 from tardigrad.experiments.directory import RunDirectory, read_events
 
 COSTS = ("trips", "steps", "time", "bytes")
@@ -66,7 +68,9 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
     staleness: Counter[int] = Counter()
     uploads: Counter[str] = Counter()
     errors: list[float] = []
-    for event in read_events(folder / "events.jsonl"):
+    whole = False
+    for event in _record(folder):
+        whole |= event["event"] == "end" and event["trips"] == summary["client_trips"]
         if event["event"] == "evaluation" and "accuracy" in event:
             row = (event["trips"], event["version"], event["time"], event["bytes"], event["accuracy"])
             curve.append(Point(*row))
@@ -75,4 +79,17 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
             uploads[str(event["client"])] += 1
         elif event["event"] == "step" and "least_squares_error" in event:
             errors.append(event["least_squares_error"])
+    if not whole:
+        damaged = (
+            f"{folder / 'events.jsonl'} is damaged or gone, though the run has finished; delete its folder"
+        )
+        return Outcome(label, seed, folder, error=damaged)
     return Outcome(label, seed, folder, summary, curve, staleness, error, uploads, errors)
+
+
+def _record(folder: Path) -> Iterator[dict[str, Any]]:
+    """What is left of the events."""
+    try:
+        yield from read_events(folder / "events.jsonl")
+    except (OSError, RunError):
+        return

@@ -19,13 +19,13 @@ from tardigrad.experiments.plot import COLOURS
 
 def show_forecasts(forecasts: list[Forecast], console: Console) -> None:
     """In the terminal: a row for each."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     names = list(forecasts[0].settings)
     for name in names or ["plan"]:
-        table.add_column(escape(name), overflow="fold")
+        table.add_column(escape(name.split(".")[-1]), no_wrap=True, min_width=4)
     speed = ("steps/time", "MB/time", "at work", "staleness", "95 %", "refused")
     for heading in (*speed, "k", "b", "epsilon", "fast/slow", "rich/poor"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", overflow="fold")
     for one in forecasts:
         refused = sum(one.refused.values()) / max(one.trips, 1)
         table.add_row(

@@ -46,8 +46,13 @@ def draw_comparison(curves: list[Curve], targets: Sequence[float], title: str, f
     axes[0].yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
     axes[0].legend(frameon=False, loc="lower right")
     seeds = len(curves[0].runs)
-    axes[1].set_title(f"mean and range over {seeds} seeds", loc="right", fontsize=9, color="0.35")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    axes[1].set_title(
+        f"mean and range over {seeds} seeds" if seeds > 1 else "one seed",
+        loc="right",
+        fontsize=9,
+        color="0.35",
+    )
+    figure.suptitle(plain(title), x=0.01, ha="left", fontsize=12)
     _save(figure, file)
 
 
@@ -67,8 +72,13 @@ def draw_run(curve: Curve, staleness: list[int], file: Path) -> None:
     axes[2].yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
     axes[2].xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
     _tidy(axes[2])
-    figure.suptitle(curve.label, x=0.01, ha="left")
+    figure.suptitle(plain(curve.label), x=0.01, ha="left")
     _save(figure, file)
+
+
+def plain(label: str) -> str:
+    """A label as it stands: a dollar sign begins no formula, and a very long one is cut."""
+    return (label if len(label) <= 60 else f"{label[:59]}…").replace("$", r"\$")
 
 
 def _band(axis: Axes, curve: Curve, column: int, number: int) -> None:
@@ -79,7 +89,9 @@ def _band(axis: Axes, curve: Curve, column: int, number: int) -> None:
     values = np.stack([np.interp(grid, run[:, column], run[:, 2]) for run in runs])
     colour = COLOURS[number % len(COLOURS)]
     style = STYLES[(number + number // len(COLOURS)) % len(STYLES)]  # no pair comes twice before 49
-    axis.plot(grid, values.mean(axis=0), color=colour, linestyle=style, linewidth=1.8, label=curve.label)
+    axis.plot(
+        grid, values.mean(axis=0), color=colour, linestyle=style, linewidth=1.8, label=plain(curve.label)
+    )
     if len(runs) > 1:
         axis.fill_between(grid, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import multiprocessing
 import os
@@ -9,9 +10,10 @@ import signal
 import threading
 import time
 import tomllib
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +21,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import track
 
-from tardigrad.errors import TardigradError
+from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.config import Config, parse_config
 from tardigrad.experiments.directory import Event, RunDirectory
 
@@ -67,6 +69,17 @@ def run_all(jobs: Mapping[K, Job], console: Console) -> dict[K, str]:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return errors
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Nobody else writes tables into this folder meanwhile."""
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"--out {folder}: the same is going on there right now; wait for it") from None
+        yield
 
 
 class Watch:

@@ -15,11 +15,11 @@ from tardigrad.core.setting import Setting
 from tardigrad.core.snapshot import write_text
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.claims import Claim, Judgement, Shown, judge
-from tardigrad.experiments.compare import Comparison, merged, picture, tabulate, write_tables
+from tardigrad.experiments.compare import Comparison, Share, merged, picture, tabulate, write_tables
 from tardigrad.experiments.config import Config, explain, read_toml
 from tardigrad.experiments.measures import MEASURES, measure
 from tardigrad.experiments.outcome import Outcome, read_outcome
-from tardigrad.experiments.pool import Job, fingerprint, run_all
+from tardigrad.experiments.pool import Job, alone, fingerprint, run_all
 from tardigrad.experiments.reproduce_show import show_reproduction, side_by_side
 from tardigrad.experiments.statistics import Spread
 
@@ -30,7 +30,7 @@ SIZES: tuple[Size, ...] = ("smoke", "small", "paper")
 class Task(Setting):
     """One of the problems that all entries are tried on: a data set, a delay law, a number of clients."""
 
-    targets: tuple[float, ...] = ()
+    targets: tuple[Share, ...] = ()
     """Default: the scale's."""
     base: dict[str, Any] = Field(default_factory=dict)
     """What it changes in the base config."""
@@ -42,7 +42,7 @@ class Scale(Setting):
     """How large the experiment is made."""
 
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
-    targets: tuple[float, ...] = Field((0.8,), min_length=1)
+    targets: tuple[Share, ...] = Field((0.8,), min_length=1)
     """The accuracies to reach; claims are about the first."""
     base: dict[str, Any] = Field(default_factory=dict)
     """What it changes in the base config."""
@@ -177,7 +177,8 @@ def reproduce(
         (out / "runs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be made ({error})") from None
-    errors = run_all(jobs, console)
+    with alone(out):
+        errors = run_all(jobs, console)
     results = {}
     for name, (_, reproduction) in reproductions.items():
         results[name] = _conclude(name, reproduction, parts[name], size, out, errors)

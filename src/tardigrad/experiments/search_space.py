@@ -55,7 +55,9 @@ class Dimension(Setting):
             return self.choices
         assert self.low is not None
         assert self.high is not None
-        return self.low, self.high
+        inside = self.low + (self.high - self.low) * 0.37  # where ends are whole numbers, this need not be
+        whole = isinstance(self.low, int) and isinstance(self.high, int)
+        return self.low, int(inside) if whole else inside, self.high
 
 
 Space = dict[str, Dimension]

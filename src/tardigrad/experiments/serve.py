@@ -163,7 +163,7 @@ def assemble(config: Config, model: nn.Module | str | None, noise: Callable[[], 
             evaluate = Evaluator(flat, federation, config.evaluation, lambda client: 1.0, config.seed)
         inputs = fingerprints(config, federation, flat)
     else:
-        inputs = {"the model": hashlib.sha256(f"{module} {flat.vector.tolist()}".encode()).hexdigest()}
+        inputs = {"the model": _fingerprint(module, flat.vector)}
     plan = Plan(
         algorithm=config.algorithm,
         local=config.local,
@@ -246,3 +246,10 @@ def _finish(run: Assembled, directory: RunDirectory, served: Served, seconds: fl
     )
     run.state_privacy(directory, served.version)
     directory.finish(result.model, result.summary())
+
+
+def _fingerprint(module: nn.Module, vector: torch.Tensor) -> str:
+    """Differs where the module or its first values do."""
+    digest = hashlib.sha256(str(module).encode())
+    digest.update(vector.detach().cpu().numpy().data)
+    return digest.hexdigest()

@@ -11,6 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "±": r"$\pm$", ">": r"$>$", "<": r"$<$",
+}  # fmt: skip
 UNITS = {"trips": "client trips", "steps": "steps", "time": "virtual time", "bytes": "MB"}
 
 
@@ -52,11 +56,13 @@ def _cells(row: dict[str, Any], target: float, best: dict[str, float | None], se
         else:
             of = best[name]
             ratio = f"{spread['mean'] / of:.2f}" if of else ""
-            shown += [f"{spread['mean']:,.{digits}f} ± {spread['sd']:,.{digits}f}", ratio]
+            sd = f" ± {spread['sd']:,.{digits}f}" if seeds > 1 else ""
+            shown += [f"{spread['mean']:,.{digits}f}{sd}", ratio]
     shown.append("-" if at["steps"] is None else f"{at['steps']['mean']:,.0f}")
     shown.append("-" if at["bytes"] is None else f"{at['bytes']['mean'] / 1e6:,.1f}")
     accuracy = row["accuracy"]
-    shown.append(f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['sd']:.1f}" if accuracy else "-")
+    sd = f" ± {100 * accuracy['sd']:.1f}" if accuracy and seeds > 1 else ""
+    shown.append(f"{100 * accuracy['mean']:.1f}{sd}" if accuracy else "-")
     shown.append(f"{row['staleness']['mean']:.1f}" if row["staleness"] else "-")
     return shown
 
@@ -80,7 +86,7 @@ def show(table: dict[str, Any], console: Console) -> None:
     for line in _tuning(table):
         console.print(line, highlight=False, markup=False)
     for row in table["rows"]:
-        for error in row["failed"]:
+        for error in dict.fromkeys(row["failed"]):
             console.print(f"{row['entry']} failed: {error}", style="red", highlight=False, markup=False)
 
 
@@ -146,6 +152,4 @@ def latex(table: dict[str, Any]) -> str:
 
 
 def _tex(cell: str) -> str:
-    for special in "\\&%$#_{}":
-        cell = cell.replace(special, r"\textbackslash{}" if special == "\\" else "\\" + special)
-    return cell.replace("±", r"$\pm$").replace(">", r"$>$").replace("~", r"\textasciitilde{}")
+    return "".join(TEX.get(character, character) for character in cell)

@@ -33,6 +33,7 @@ from tardigrad.experiments.study import Findings, Subject, continue_study, findi
 
 STUDIES = "study.db"
 TUNING = "tuning.json"
+FIXED = ("seed", "stop", "evaluation", "data")
 PATIENCE = 100
 """Tenths of a second to wait for others to leave."""
 
@@ -64,7 +65,10 @@ def tune(file: Path, out: Path, console: Console) -> dict[str, Any]:
     write_text(out / "tuned.toml", tomli_w.dumps(tuned(comparison, chosen, found)))
     _show(chosen, found, console)
     console.print(
-        f"tardigrad compare {out / 'tuned.toml'} compares them", highlight=False, markup=False, soft_wrap=True
+        f"next: tardigrad compare {out / 'tuned.toml'} --out {out / 'compared'}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
     return told
 
@@ -84,6 +88,13 @@ def subjects(comparison: Comparison, source: str) -> list[Subject]:
             f"{source}: tune.spaces: there is no entry {unknown[0]!r}; "
             f"entries: {', '.join(comparison.entries)}"
         )
+    for label, space in settings.spaces.items():
+        for name in space:
+            if name.split(".")[0] in FIXED or name.split(".")[-1] == "kind":
+                raise ConfigError(
+                    f"{source}: tune.spaces: {label}: {name} is not for tuning; every trial has the "
+                    "same budget, data and kind of algorithm"
+                )
     target = comparison.targets[0] if settings.objective == "trips" else None
     found = []
     for label, entry in comparison.entries.items():

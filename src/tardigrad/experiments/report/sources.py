@@ -110,7 +110,9 @@ def _read_comparison(folder: Path, sources: Sources) -> None:
         own = own if own.is_dir() else Path(place)
         if not (own / "events.jsonl").exists():
             sources.missing.append(f"{name}: there is no run in {own}")
-        elif RunDirectory(own).summary is not None:  # the table says what became of the others
+        elif RunDirectory(own).summary is None:
+            sources.missing.append(f"{name}: not finished")
+        else:
             runs.setdefault(label, []).append(_read_run(own))
     sources.entries += [Entry(_free(label, folder, sources), own) for label, own in runs.items()]
     sources.comparisons.append(table)
