@@ -48,7 +48,7 @@ def test_as_it_is_typed(tmp_path):
     first, second = re.findall(r"```\n(.*?)```", (here / "README.md").read_text(), re.DOTALL)
     assert "7433" in second
     # in seconds: fewer trips, no lingering, a port that is free
-    short = f"serve run.toml --port {port} --set stop.trips=15 --set service.linger_seconds=1"
+    short = f"serve run.toml --port {port} --set stop.trips=15 --set service.linger_seconds=6"
     server = terminal(first.replace("serve run.toml", short), here)
     clients = None
     try:

@@ -83,7 +83,10 @@ def test_a_bad_upload_is_refused_counted_and_changes_nothing(what, tmp_path):
             finished = await trained(ann)
             before = running.coordinator.course.state()
             code = await code_of(ann.deliver(spoil(finished)))
-            assert code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+            codes = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}
+            if what == "huge":  # the server hangs up while we write: gRPC may lose its word on the way
+                codes.add(grpc.StatusCode.INTERNAL)
+            assert code in codes
             assert running.refusals == {why: 1}
             assert running.coordinator.course.state() == before
             assert list((tmp_path / "uploads").iterdir()) == []
