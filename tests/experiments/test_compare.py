@@ -108,8 +108,8 @@ FILE = """
 seeds = [0, 1]
 targets = [0.5]
 [base]
-stop = { trips = 600 }
-evaluation = { every_trips = 100 }
+stop = { trips = 300 }
+evaluation = { every_trips = 50 }
 [entries.FedBuff]
 [entries.FedAsync]
 algorithm = "fedasync"

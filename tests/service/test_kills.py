@@ -27,7 +27,7 @@ from tardigrad.service.remembering import Remembering
 from tardigrad.service.trainee import Trainee
 
 SOAK = "TARDIGRAD_SOAK" in os.environ
-KILLS = 20 if SOAK else 5
+KILLS = 20 if SOAK else 3
 CONFIG = td.Config(
     algorithm=td.FedAC(), data=td.Digits(partition=td.IID(clients=6)), model=td.MLP(hidden=(8,)),
     pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=3, staleness_bound=2),
