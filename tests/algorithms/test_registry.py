@@ -70,7 +70,7 @@ def test_ones_own_as_an_object(file):
     ("place", "says"),
     [
         ("missing.py:Half", "there is no file missing.py"),
-        ("{file}:Whole", "has no class Whole"),
+        ("{file}:Whole", "has nothing called Whole"),
         ("{file}:Nothing", "has no class Nothing that is a SumOnly or Individual"),
         ("{file}:td", "has no class td"),
     ],

@@ -63,12 +63,12 @@ def _own_or_built_in(value: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
     return built_in(value)
 
 
-def load_algorithm(place: str) -> type[SumOnly] | type[Individual]:
-    """The class named by "path/to/file.py:Class"."""
-    file, _, name = place.rpartition(":")
+def load_name(place: str, option: str) -> Any:
+    """What "path/to/file.py:name" means; `option` is named in errors."""
+    file, colon, name = place.rpartition(":")
     path = Path(file)
-    if not path.is_file():
-        raise ConfigError(f"algorithm.kind: there is no file {file}; give 'path/to/file.py:Class'")
+    if not colon or not path.is_file():
+        raise ConfigError(f"{option}: there is no file {file or place}; give path/to/file.py:name")
     own = f"tardigrad_own.{path.stem}"
     spec = importlib.util.spec_from_file_location(own, path)
     assert spec is not None
@@ -77,10 +77,16 @@ def load_algorithm(place: str) -> type[SumOnly] | type[Individual]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever is wrong with somebody's own file
-        raise ConfigError(
-            f"algorithm.kind: {file} cannot be imported ({type(error).__name__}: {error})"
-        ) from None
-    found = getattr(module, name, None)
+        raise ConfigError(f"{option}: {file} cannot be imported ({type(error).__name__}: {error})") from None
+    if not hasattr(module, name):
+        raise ConfigError(f"{option}: {file} has nothing called {name}")
+    return getattr(module, name)
+
+
+def load_algorithm(place: str) -> type[SumOnly] | type[Individual]:
+    """The class named by "path/to/file.py:Class"."""
+    file, _, name = place.rpartition(":")
+    found = load_name(place, "algorithm.kind")
     if not (inspect.isclass(found) and issubclass(found, SumOnly | Individual)):
         raise ConfigError(
             f"algorithm.kind: {file} has no class {name} that is a SumOnly or Individual algorithm"

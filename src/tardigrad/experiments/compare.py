@@ -62,15 +62,17 @@ def compare(file: Path, out: Path, console: Console) -> dict[str, Any]:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be made ({error})") from None
-    if tuning is not None:
-        write_text(out / "tuning.json", json.dumps(tuning, indent=2) + "\n")
     with alone(out):
         errors = run_all(jobs, console)
-    outcomes = [read_outcome(*key, job.folder, errors.get(key)) for key, job in jobs.items()]
-    table = tabulate(comparison, outcomes) | ({} if tuning is None else {"tuning": tuning})
-    write_tables(table, out)
+        outcomes = [read_outcome(*key, job.folder, errors.get(key)) for key, job in jobs.items()]
+        table = tabulate(comparison, outcomes)
+        if tuning is not None:
+            table |= {"tuning": tuning}
+            write_text(out / "tuning.json", json.dumps(tuning, indent=2) + "\n")
+        write_tables(table, out)
+        drawn = picture(comparison, outcomes, out / "comparison.png")
     show(table, console)
-    if picture(comparison, outcomes, out / "comparison.png"):
+    if drawn:
         console.print(f"picture: {out / 'comparison.png'}", highlight=False, soft_wrap=True)
     return table
 

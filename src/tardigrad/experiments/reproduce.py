@@ -18,7 +18,7 @@ from tardigrad.experiments.claims import Claim, Judgement, Shown, judge
 from tardigrad.experiments.compare import Comparison, Share, merged, picture, tabulate, write_tables
 from tardigrad.experiments.config import Config, explain, read_toml
 from tardigrad.experiments.measures import MEASURES, measure
-from tardigrad.experiments.outcome import Outcome, read_outcome
+from tardigrad.experiments.outcome import COSTS, Outcome, read_outcome
 from tardigrad.experiments.pool import Job, alone, fingerprint, run_all
 from tardigrad.experiments.reproduce_show import show_reproduction, side_by_side
 from tardigrad.experiments.statistics import Spread
@@ -179,10 +179,12 @@ def reproduce(
         raise ConfigError(f"--out {out}: cannot be made ({error})") from None
     with alone(out):
         errors = run_all(jobs, console)
-    results = {}
-    for name, (_, reproduction) in reproductions.items():
-        results[name] = _conclude(name, reproduction, parts[name], size, out, errors)
-        show_reproduction(results[name], console)
+        results = {
+            name: _conclude(name, reproduction, parts[name], size, out, errors)
+            for name, (_, reproduction) in reproductions.items()
+        }
+    for name, result in results.items():
+        show_reproduction(result, console)
         console.print(f"written: {out / name}/", highlight=False, soft_wrap=True)
     return results
 
@@ -267,12 +269,11 @@ def _ours(name: str, part: _Part, outcomes: list[Outcome], label: str) -> dict[s
 
 
 def _budget(name: str, outcomes: list[Outcome], label: str) -> float | None:
+    """The least that a cost can be for an entry that did not reach the target."""
+    if name not in COSTS:
+        return None
     ends = [outcome.curve[-1] for outcome in outcomes if outcome.label == label and outcome.curve]
-    return (
-        min((end.cost(name) for end in ends), default=None)
-        if hasattr(ends[0] if ends else None, name)
-        else None
-    )
+    return min((end.cost(name) for end in ends), default=None)
 
 
 def _judged(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from tardigrad.algorithms.algorithm import Algorithm
+from tardigrad.algorithms.registry import load_name
 from tardigrad.errors import ConfigError
 from tardigrad.learning.head import Head
 from tardigrad.learning.transform import Transform
@@ -67,23 +65,3 @@ def load_module(place: str, seed: int) -> nn.Module:
             f"not a {type(found).__name__}"
         )
     return found
-
-
-def load_name(place: str, option: str) -> Any:
-    """What "path/to/file.py:name" means."""
-    file, colon, name = place.rpartition(":")
-    path = Path(file)
-    if not colon or not path.is_file():
-        raise ConfigError(f"{option} {place}: must be path/to/file.py:name, and the file must exist")
-    own = f"tardigrad_own.{path.stem}"
-    spec = importlib.util.spec_from_file_location(own, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[own] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever is wrong with somebody's own file
-        raise ConfigError(f"{option}: {file} cannot be imported ({type(error).__name__}: {error})") from None
-    if not hasattr(module, name):
-        raise ConfigError(f"{option}: {file} has nothing called {name}")
-    return getattr(module, name)
