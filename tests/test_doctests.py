@@ -29,5 +29,5 @@ def test_examples(name):
 
 def test_there_are_examples():
     finder = doctest.DocTestFinder(exclude_empty=True)
-    modules = ["tardigrad.core.bookkeeping", "tardigrad.core.staleness", "tardigrad.simulation.draws"]
+    modules = ["tardigrad.core.bookkeeping", "tardigrad.core.staleness", "tardigrad.core.draws"]
     assert all(any(test.examples for test in finder.find(importlib.import_module(name))) for name in modules)

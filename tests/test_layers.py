@@ -10,6 +10,8 @@ import tardigrad
 ROOT = Path(tardigrad.__file__).parent
 LAYERS = ["core", "algorithms", "learning", "data", "privacy", "simulation", "service", "experiments", "cli"]
 """From the top down. `errors` is free for all."""
+STRANGERS = {"simulation": "service", "service": "simulation"}
+"""Two drivers of the same core: neither knows the other."""
 
 
 def imported(source: str, package: str) -> set[str]:
@@ -33,7 +35,7 @@ def imported(source: str, package: str) -> set[str]:
 
 
 def violations(source: str, package: str) -> set[str]:
-    allowed = {*LAYERS[: LAYERS.index(package) + 1], "errors"}
+    allowed = {*LAYERS[: LAYERS.index(package) + 1], "errors"} - {STRANGERS.get(package)}
     return {name for name in imported(source, package) if name in {*LAYERS, "errors"} and name not in allowed}
 
 
@@ -59,8 +61,7 @@ def test_errors_import_nothing_of_the_package():
         ("from tardigrad.algorithms.fedavg import FedAvg", "core", {"algorithms"}),
         ("import tardigrad.simulation.engine", "learning", {"simulation"}),
         ("from tardigrad import data", "learning", {"data"}),
-        ("from tardigrad.simulation.draws import key", "service", set()),
-        ("from tardigrad.experiments.config import Config", "service", {"experiments"}),
+        ("from tardigrad.simulation import engine", "service", {"simulation"}),
         ("from tardigrad.service import server", "simulation", {"service"}),
         ("def f():\n    from tardigrad.cli import main", "experiments", {"cli"}),
         ("from ..algorithms import fedavg", "core", {"algorithms"}),

@@ -174,7 +174,7 @@ def test_what_did_not_count_is_not_remembered(tmp_path):
 APP = """
 import tardigrad as td
 from tardigrad.service.app import Client
-from tardigrad.simulation.draws import key
+from tardigrad.core.draws import key
 
 def client():
     federation = td.Digits(partition=td.Central()).federation(key(0, "data"))

@@ -360,10 +360,10 @@ def data_show(
     data_dir: DataDir = None,
 ) -> None:
     """Show who holds what under a config: clients, examples, labels."""
+    from tardigrad.core.draws import key
     from tardigrad.data.show import draw_partition, holdings
     from tardigrad.errors import ConfigError
     from tardigrad.experiments.config import load_config
-    from tardigrad.simulation.draws import key
 
     look_in(data_dir)
     config = load_config(file, settings or ())

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.algorithm import SumOnly
+from tardigrad.core.draws import key
 from tardigrad.core.situation import Situation
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.errors import ConfigError, TardigradError
@@ -24,7 +25,6 @@ from tardigrad.privacy.local import LocallyPrivateAggregator
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.privacy.statement import NOTHING_PROMISED, statement
-from tardigrad.simulation.draws import key
 
 KEYS = "noise.keys"
 """In a run's folder: what the noise since the last snapshot is made of."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from tardigrad.core.draws import key
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config import Config
 from tardigrad.experiments.run import build, one_thread
 from tardigrad.privacy.canaries import AuditedAggregator, Canaries
 from tardigrad.privacy.settings import LocalPrivacy
-from tardigrad.simulation.draws import key
 from tardigrad.simulation.engine import Event
 
 

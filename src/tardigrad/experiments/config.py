@@ -32,6 +32,8 @@ from tardigrad.core.pace import (
     Synchronous,
 )
 from tardigrad.core.setting import Setting, by_name
+from tardigrad.core.stop import Stop
+from tardigrad.data.evaluation import Evaluation
 from tardigrad.data.sources import Digits, Source
 from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
@@ -40,8 +42,6 @@ from tardigrad.privacy.settings import LocalPrivacy, Privacy
 from tardigrad.service.settings import Service
 from tardigrad.simulation.delay import Delay, HalfNormal, read_trace
 from tardigrad.simulation.device import Device
-from tardigrad.simulation.evaluation import Evaluation
-from tardigrad.simulation.stop import Stop
 
 
 class Config(Setting):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from tardigrad.core.draws import key
 from tardigrad.experiments.config import Config
 from tardigrad.experiments.outcome import COSTS, Outcome
-from tardigrad.simulation.draws import key
 
 
 def measure(name: str, outcome: Outcome, target: float, config: Config) -> float | None:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Ticket
+from tardigrad.core.draws import key
 from tardigrad.data.clients import Clients
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.config import Config, parse_config, read_toml
@@ -25,7 +26,6 @@ from tardigrad.privacy.accounting import ByParticipation
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.settings import Participation
 from tardigrad.simulation.delay import Durations
-from tardigrad.simulation.draws import key
 from tardigrad.simulation.planner import GiveUp, Planner
 
 EPSILON_NOISE = 10.0

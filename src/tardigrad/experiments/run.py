@@ -17,8 +17,10 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from tardigrad.core.bookkeeping import Bookkeeping
+from tardigrad.core.draws import key
 from tardigrad.core.pace import Asynchronous
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
+from tardigrad.data.evaluation import Evaluator
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.assembly import (
     KEYS,
@@ -42,9 +44,7 @@ from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.simulation.delay import Durations
 from tardigrad.simulation.device import Device
-from tardigrad.simulation.draws import key
 from tardigrad.simulation.engine import Engine
-from tardigrad.simulation.evaluation import Evaluator
 from tardigrad.simulation.executor import Executor, Inline
 from tardigrad.simulation.planner import Planner
 from tardigrad.simulation.processes import Processes

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from tardigrad.core.setting import Setting
+from tardigrad.core.stop import Stop
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config import Config
-from tardigrad.simulation.stop import Stop
 
 Value = bool | int | float | str
 

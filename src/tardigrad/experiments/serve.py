@@ -15,7 +15,9 @@ from torch import nn
 
 from tardigrad.algorithms.masfl import AdaMasFL, MasFL
 from tardigrad.core.bookkeeping import Bookkeeping
+from tardigrad.core.draws import key
 from tardigrad.data.clients import Clients, Federation, HoldingOut
+from tardigrad.data.evaluation import Evaluator
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.assembly import (
     KEYS,
@@ -42,8 +44,6 @@ from tardigrad.service.serving import Place, Plan, Served, check_servable, clear
 from tardigrad.service.serving import serve as serve_plan
 from tardigrad.service.settings import Service
 from tardigrad.simulation.device import Device
-from tardigrad.simulation.draws import key
-from tardigrad.simulation.evaluation import Evaluator
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tardigrad.core.draws import key
 from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config import Config, parse_config
 from tardigrad.experiments.directory import Event
 from tardigrad.experiments.run import Observer, run
 from tardigrad.experiments.search_space import Dimension, Space, Value, setting_at, with_settings
-from tardigrad.simulation.draws import key
 
 RANDOM_TRIALS = 5
 """Before there is enough to learn from."""

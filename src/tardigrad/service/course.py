@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Ticket
+from tardigrad.core.stop import Stop
+from tardigrad.data.evaluation import Evaluation
 from tardigrad.privacy.aggregator import BUDGET
 from tardigrad.service.journal import Entry
 from tardigrad.service.reports import Reports
-from tardigrad.simulation.evaluation import Evaluation
-from tardigrad.simulation.stop import Stop
 
 Event = dict[str, Any]
 

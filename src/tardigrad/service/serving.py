@@ -19,8 +19,11 @@ from torch import Tensor
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.algorithm import Algorithm
 from tardigrad.core.bookkeeping import Bookkeeping
+from tardigrad.core.draws import key
 from tardigrad.core.pace import Asynchronous, Pace, Queued, Synchronous
+from tardigrad.core.stop import Stop
 from tardigrad.core.upload import Task
+from tardigrad.data.evaluation import Evaluation
 from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
 from tardigrad.service.certificates import SERVER, SERVER_KEY
@@ -37,9 +40,6 @@ from tardigrad.service.settled import to_json
 from tardigrad.service.status import keep_status, status_of, write_status
 from tardigrad.service.uploads import UploadFiles
 from tardigrad.service.values import Evaluate, Values
-from tardigrad.simulation.draws import key
-from tardigrad.simulation.evaluation import Evaluation
-from tardigrad.simulation.stop import Stop
 
 GRACE = 30.0
 """Seconds for calls that are under way when the server is asked to stop."""

@@ -10,11 +10,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
+from tardigrad.core.draws import Draws, uniform
 from tardigrad.core.pace import check_trip
 from tardigrad.core.setting import Setting, by_name
 from tardigrad.data.clients import Clients
 from tardigrad.errors import ConfigError
-from tardigrad.simulation.draws import Draws, uniform
 
 
 class _Delay(Setting):

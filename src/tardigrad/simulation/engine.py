@@ -11,15 +11,15 @@ from torch import Tensor
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.core.bookkeeping import Delivery, Refusal, Ticket
+from tardigrad.core.draws import key
+from tardigrad.core.stop import Stop
 from tardigrad.core.upload import Task, Vectors
 from tardigrad.data.clients import Clients
+from tardigrad.data.evaluation import Evaluation, Evaluator
 from tardigrad.errors import RunError, TardigradError
 from tardigrad.learning.profile import Profile
-from tardigrad.simulation.draws import key
-from tardigrad.simulation.evaluation import Evaluation, Evaluator
 from tardigrad.simulation.executor import Executor, Job
 from tardigrad.simulation.planner import GiveUp, Joined, Planned, Planner
-from tardigrad.simulation.stop import Stop
 
 Event = dict[str, Any]
 

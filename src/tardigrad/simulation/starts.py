@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tardigrad.core.bookkeeping import Bookkeeping
+from tardigrad.core.draws import Draws, key, uniform
 from tardigrad.core.pace import Arrivals, Poisson, SampledStaleness
 from tardigrad.errors import ConfigError
-from tardigrad.simulation.draws import Draws, key, uniform
 
 ATTEMPTS = 16
 CROWDED = 0.9

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tardigrad.core.draws import key
 from tardigrad.core.snapshot import write_text
 from tardigrad.data.clients import Examples, Federation, HoldingOut
 from tardigrad.data.show import Holdings, holdings
@@ -27,7 +28,6 @@ from tardigrad.experiments.run import one_thread
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
 from tardigrad.simulation.delay import Durations
-from tardigrad.simulation.draws import key
 
 CACHE = "report-clients.json"
 MOST_CLIENTS = 5000

@@ -11,12 +11,12 @@ import torch
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
+from tardigrad.core.draws import key
 from tardigrad.core.setting import Setting
 from tardigrad.data.clients import Examples, Federation
 from tardigrad.errors import RunError
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
-from tardigrad.simulation.draws import key
 
 
 class Evaluation(Setting):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tardigrad.simulation.draws import BLOCK, Draws, key, uniform
+from tardigrad.core.draws import BLOCK, Draws, key, uniform
 
 
 def test_a_draw_can_be_repeated_in_any_order():
