@@ -46,7 +46,7 @@ def cut(data, chance):
 def cut_part(part, chance):
     """A part of an upload, cut so that its chunk is another one.
 
-    What follows a part can be a field that protobuf does not know and leaves out: that upload is as good as before.
+    What follows can be a field that protobuf does not know and leaves out: that upload is as good as before.
     """
     chunk = v1.UploadPart.FromString(part).chunk
     while True:
