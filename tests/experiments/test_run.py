@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import tardigrad as td
+from observers import InterruptAfter
 from tardigrad.experiments.directory import read_events
 
 ASYNC = """
@@ -107,22 +108,10 @@ def test_an_interrupted_run_goes_on_and_a_finished_one_is_not_repeated(tmp_path)
     settings = config(tmp_path, KINDS["fedbuff"])
     straight = td.run(settings)
 
-    class Interrupt:
-        def begin(self, config, history):
-            self.left = 300
-
-        def see(self, events):
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-
-        def end(self):
-            pass
-
     with pytest.raises(KeyboardInterrupt):
-        td.run(settings, out=tmp_path / "run", observers=(Interrupt(),))
+        td.run(settings, out=tmp_path / "run", observers=(InterruptAfter(300),))
     with pytest.raises(KeyboardInterrupt):
-        td.run(settings, out=tmp_path / "run", resume=True, observers=(Interrupt(),))
+        td.run(settings, out=tmp_path / "run", resume=True, observers=(InterruptAfter(300),))
     resumed = td.run(settings, out=tmp_path / "run", resume=True)
     assert resumed.model_sha256 == straight.model_sha256
     assert resumed.history == straight.history

@@ -12,6 +12,7 @@ import tomli_w
 from rich.console import Console
 
 import tardigrad as td
+from observers import InterruptAfter
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.experiments.compare import compare, load_comparison
 from tardigrad.experiments.search_space import Dimension
@@ -55,24 +56,6 @@ def made(study):
     return [(t.user_attrs["settings"], t.value, t.state.name, t.user_attrs["trips"]) for t in trials]
 
 
-class After:
-    """Stops a run after so many commits of all trials together."""
-
-    def __init__(self, commits):
-        self.left = commits
-
-    def begin(self, config, events):
-        pass
-
-    def see(self, events):
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
-
-    def end(self):
-        pass
-
-
 def test_the_first_trial_is_the_entry_itself_and_the_best_is_the_largest(tmp_path):
     study, words = finish(subject(), tmp_path / "s.db")
     found, trials = findings(study, subject()), made(study)
@@ -93,7 +76,7 @@ def test_stopped_in_every_trial_and_gone_on_with_gives_the_same_trials(tmp_path)
     straight, _ = finish(few, tmp_path / "a.db")
     for commits in (30, 200, 350, 100, 10_000):
         try:
-            stopped, _ = finish(few, tmp_path / "b.db", (After(commits),))
+            stopped, _ = finish(few, tmp_path / "b.db", (InterruptAfter(commits),))
         except KeyboardInterrupt:
             continue
     assert made(stopped) == made(straight)

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import tardigrad as td
+from observers import InterruptAfter
 from tardigrad.core.upload import Task
 from tardigrad.experiments.run import build
 from tardigrad.learning.evaluate import evaluate
@@ -311,22 +312,8 @@ def test_a_run_on_the_device_is_resumed_there(device, case, tmp_path):
     setting = config(case, device="cuda")
     whole = td.run(setting)
 
-    class Interrupt:
-        left = 30
-
-        def begin(self, config, history):
-            pass
-
-        def see(self, events):
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-
-        def end(self):
-            pass
-
     with pytest.raises(KeyboardInterrupt):
-        td.run(setting, out=tmp_path / "run", observers=(Interrupt(),))
+        td.run(setting, out=tmp_path / "run", observers=(InterruptAfter(30),))
     resumed = td.run(setting, out=tmp_path / "run", resume=True)
     assert resumed.model_sha256 == whole.model_sha256
     assert resumed.history == whole.history

@@ -6,6 +6,7 @@ import json
 
 import torch
 
+import tardigrad as td
 from tardigrad.core.bookkeeping import Delivery, Ticket
 from tardigrad.experiments.run import build
 from tardigrad.experiments.serve import assemble
@@ -185,3 +186,15 @@ def comparable(events):
             row["client"] = str(row["client"])
         rows.append(row)
     return json.loads(json.dumps(rows))
+
+
+def assert_simulated(out, config, events):
+    """A finished run of a server has the model and the events of the simulated one, `events`. (A server that
+    was killed has sent some bytes more than once.)"""
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["model_sha256"] == td.run(config).model_sha256
+    lines = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    ours, theirs = comparable(lines[1:]), comparable(events)
+    for event in [*ours, *theirs]:
+        event.pop("bytes", None)
+    assert ours == theirs

@@ -5,7 +5,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 import torch
-from service_harness import Memory, app_of, comparable, enrolled_key, serving, trace_of
+from service_harness import Memory, app_of, assert_simulated, enrolled_key, serving, trace_of
 
 import tardigrad as td
 from tardigrad.errors import RunError
@@ -210,13 +209,7 @@ def test_killed_at_random_moments_the_bits_are_the_same(tmp_path):
             return servers.kills
 
     assert asyncio.run(scene()) > KILLS
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["model_sha256"] == td.run(CONFIG).model_sha256
-    lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    ours, theirs = comparable(lines[1:]), comparable(events)
-    for event in [*ours, *theirs]:
-        event.pop("bytes", None)
-    assert ours == theirs
+    assert_simulated(tmp_path / "run", CONFIG, events)
 
 
 def without_snapshots(config):

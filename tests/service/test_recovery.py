@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -12,7 +11,16 @@ import sys
 import grpc
 import pytest
 import torch
-from service_harness import Memory, Puppet, app_of, comparable, enrolled_key, serving, trace_of
+from service_harness import (
+    Memory,
+    Puppet,
+    app_of,
+    assert_simulated,
+    comparable,
+    enrolled_key,
+    serving,
+    trace_of,
+)
 
 import tardigrad as td
 from tardigrad.errors import RunError
@@ -168,11 +176,5 @@ def test_kill_nine_changes_nothing(tmp_path):
     finally:
         if server.process.poll() is None:
             server.kill()
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["model_sha256"] == td.run(CONFIG).model_sha256
-    lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    ours, theirs = comparable(lines[1:]), comparable(events)
-    for event in [*ours, *theirs]:
-        event.pop("bytes", None)
-    assert ours == theirs
+    assert_simulated(tmp_path / "run", CONFIG, events)
     assert not (tmp_path / "run" / "uploads").exists()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tardigrad as td
+from observers import InterruptAfter
 from tardigrad.experiments.run import build
 from tardigrad.simulation import processes
 
@@ -98,23 +99,15 @@ def test_an_error_on_a_worker_is_told_as_if_it_had_happened_here():
 
 
 def test_snapshots_do_not_depend_on_the_number_of_workers(tmp_path, inline):
-    class Interrupt:
-        def begin(self, config, history):
-            self.left = 200
-
-        def see(self, events):
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-
-        def end(self):
-            pass
-
     for workers in (2, 0, 2):
         resume = (tmp_path / "run").exists()
         try:
             result = td.run(
-                out=tmp_path / "run", resume=resume, workers=workers, observers=(Interrupt(),), **SETTINGS
+                out=tmp_path / "run",
+                resume=resume,
+                workers=workers,
+                observers=(InterruptAfter(200),),
+                **SETTINGS,
             )
         except KeyboardInterrupt:
             result = td.run(out=tmp_path / "run", resume=True, workers=workers, **SETTINGS)

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import tardigrad as td
+from observers import InterruptAfter
 from tardigrad.algorithms.algorithm import Rule
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.upload import Task
@@ -182,21 +183,6 @@ def test_every_algorithm_has_the_bits_of_one_process(warm_ray, algorithm):
     assert td.run(workers="ray:2", **settings).model_sha256 == td.run(**settings).model_sha256
 
 
-class Stopping:
-    """Asks to stop after some events."""
-
-    def begin(self, config, history):
-        self.left = 150
-
-    def see(self, events):
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
-
-    def end(self):
-        pass
-
-
 @needs_ray
 def test_own_clients_dropout_and_versions_in_the_object_store(warm_ray, tmp_path, monkeypatch):
     torch.manual_seed(0)
@@ -212,7 +198,7 @@ def test_own_clients_dropout_and_versions_in_the_object_store(warm_ray, tmp_path
     )
     expected = td.run(**given)
     with pytest.raises(KeyboardInterrupt):  # stopped in one process, resumed on Ray
-        td.run(out=tmp_path / "run", observers=(Stopping(),), **given)
+        td.run(out=tmp_path / "run", observers=(InterruptAfter(150),), **given)
     resumed = td.run(workers="ray:2", out=tmp_path / "run", resume=True, **given)
     assert resumed.model_sha256 == expected.model_sha256
     assert resumed.history == expected.history
@@ -223,7 +209,7 @@ def test_own_clients_dropout_and_versions_in_the_object_store(warm_ray, tmp_path
 @needs_ray
 def test_stopped_on_ray_and_resumed_in_one_process(warm_ray, tmp_path, inline):
     with pytest.raises(KeyboardInterrupt):
-        td.run(workers="ray:2", out=tmp_path / "run", observers=(Stopping(),), **SETTINGS)
+        td.run(workers="ray:2", out=tmp_path / "run", observers=(InterruptAfter(150),), **SETTINGS)
     assert td.run(out=tmp_path / "run", resume=True, **SETTINGS).model_sha256 == inline.model_sha256
 
 
