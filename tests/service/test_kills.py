@@ -328,9 +328,7 @@ def test_a_disk_that_is_really_full(small_disk, tmp_path):
                         continue
                 await some_steps(running, simulation, [step], done.append)
             shutil.copytree(small_disk, tmp_path / "copy")
-            await running.coordinator._in(
-                running.coordinator._values_thread, running.coordinator.values.settle
-            )
+            await running.coordinator._threads.in_values(running.coordinator.values.settle)
             return state(), running.coordinator.values.aggregator.evaluated_model.clone()
 
     async def recovered():

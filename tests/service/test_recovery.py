@@ -79,9 +79,7 @@ def test_a_copy_of_the_disk_at_any_moment_goes_on_exactly(tmp_path):
         async with serving(CONFIG, folder, record, record.last) as running:
             assert running.coordinator.course.state() == state
             assert all(ready.done() for ready in running.coordinator._ready.values())
-            await running.coordinator._in(
-                running.coordinator._values_thread, running.coordinator.values.settle
-            )
+            await running.coordinator._threads.in_values(running.coordinator.values.settle)
             return comparable(record.events)
 
     model, told = asyncio.run(straight())
@@ -96,7 +94,7 @@ def test_a_copy_of_the_disk_at_any_moment_goes_on_exactly(tmp_path):
 def test_a_snapshot_without_its_journal_is_refused(tmp_path):
     async def scene(folder, record, snapshot):
         async with serving(CONFIG, folder, record, snapshot) as running:
-            await running.coordinator._snapshot()
+            await running.coordinator.safe.snapshot()
             return running.record
 
     record = asyncio.run(scene(tmp_path / "one", Memory(), None))

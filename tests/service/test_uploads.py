@@ -140,7 +140,7 @@ def test_delivered_again_it_is_the_same_answer_and_counts_once(tmp_path):
             finished = await trained(ann)
             answers = [await ann.deliver(finished) for _ in range(3)]
             assert answers[0] == answers[1] == answers[2]
-            await running.coordinator._snapshot()  # the answer is kept elsewhere from now on
+            await running.coordinator.safe.snapshot()  # the answer is kept elsewhere from now on
             assert await ann.deliver(finished) == answers[0]
             other = with_delta(finished, 1.0)
             assert await code_of(ann.deliver(other)) is grpc.StatusCode.ALREADY_EXISTS

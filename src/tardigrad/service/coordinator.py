@@ -8,26 +8,24 @@ written never happened.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from tardigrad.core.bookkeeping import Ticket
 from tardigrad.core.upload import Upload
-from tardigrad.errors import RunError
-from tardigrad.service.course import Course, Event, Happened
+from tardigrad.service.course import Course, Happened
 from tardigrad.service.journal import Entry, Journal, Recorded
-from tardigrad.service.layout import Layout, size_of, unpacked
+from tardigrad.service.layout import Layout
 from tardigrad.service.line import Line
 from tardigrad.service.refused import Refused, Why, log
+from tardigrad.service.safekeeping import Record, Safekeeping, Snapshot, Threads, upload_of
 from tardigrad.service.settings import Service
 from tardigrad.service.tally import Tally
 from tardigrad.service.uploads import UploadFiles
@@ -36,22 +34,6 @@ from tardigrad.service.values import Broadcast, Values
 MOST_AT_ONCE = 256
 """Entries of one transaction."""
 SWEEP_SECONDS = 0.5
-PATIENCE = 10
-"""A snapshot that is due waits for evaluations to end, but not longer than so many times its interval."""
-MOST_FILES = 2**30
-"""Bytes of uploads after which a snapshot is due before its time: they and a recovery must not grow."""
-
-Snapshot = tuple[dict[str, Tensor], dict[str, Any]]
-
-
-class Record(Protocol):
-    """The run's folder."""
-
-    def record(self, events: list[Event]) -> None:
-        """Append events."""
-
-    def snapshot(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
-        """Put a snapshot in the place of the last one, with the events up to here."""
 
 
 @dataclass(slots=True)
@@ -80,10 +62,13 @@ class Coordinator:
         after_snapshot: Callable[[], None] = lambda: None,
     ) -> None:
         self.course, self.values, self.settings, self.upload_layout = course, values, settings, upload_layout
-        self._journal, self._files, self._record = journal, files, record
-        self._after_snapshot = after_snapshot
+        self._journal, self._files = journal, files
         self.tally = Tally()
         self.run = journal.fact("run", f"{random.SystemRandom().getrandbits(64):016x}")
+        self._threads = Threads()
+        self.safe = Safekeeping(
+            self.run, course, values, journal, files, record, self._threads, upload_layout, after_snapshot
+        )
         self._began = float(journal.fact("began", repr(time.time())))
         self._process_began = self.now
         self._line = Line()
@@ -94,13 +79,7 @@ class Coordinator:
         self._ending: set[int] = set()  # trips of which the end is in the queue
         self._arriving: set[int] = set()  # trips whose upload is being received
         self._granting: set[str] = set()  # clients whose check-in is in the queue
-        self._position = 0  # of the last entry that counts
-        self._answers: dict[int, Recorded] = {}  # since the last snapshot
-        self._used: list[str] = []  # files of entries since the last snapshot
         self._ready: dict[int, asyncio.Future[Broadcast]] = {}
-        self._values_thread = ThreadPoolExecutor(1, "values")
-        self._disk_thread = ThreadPoolExecutor(1, "journal")
-        self._written = time.monotonic()
         self._stopping = False
         self.moved = asyncio.Condition()
         """Notified when the version changes or the run ends."""
@@ -118,7 +97,7 @@ class Coordinator:
 
     async def start(self, snapshot: Snapshot | None) -> None:
         """Recover what there is, and begin to take entries."""
-        await self._in(self._values_thread, self._recover, snapshot)
+        await self._threads.in_values(self.safe.recover, snapshot)
         self._publish(self.course.book.version)
         for version, broadcast in self.values.broadcasts.items():
             self._ready[version] = _known(broadcast)
@@ -127,33 +106,6 @@ class Coordinator:
             asyncio.create_task(self._sweep_forever()),
         ]
         self._wake.set()  # what was recovered may have been the end
-
-    def _recover(self, snapshot: Snapshot | None) -> None:
-        if snapshot is not None:
-            tensors, document = snapshot
-            if document["run"] != self.run:  # its positions would mean nothing
-                raise RunError("the journal is not the one that the snapshot belongs to; start a new run")
-            self.values.restore(tensors, document["values"])
-            self.course.restore(document["course"])
-            self._position = document["position"]
-        else:
-            self.values.evaluate(self.course.where())
-        entries = self._journal.entries(self._position)
-        self._files.keep_only({entry.file for _, entry in entries if entry.file})
-        for position, entry in entries:
-            happened = self.course.apply(entry)
-            upload = None
-            if happened.delivery is not None and happened.delivery.accepted:
-                room = self._files.read(entry.file, size_of(self.upload_layout), entry.digest)
-                upload = self._upload(entry, unpacked(room, self.upload_layout))
-            self.values.do(happened, upload)
-            self._note(position, entry, happened)
-        if entries:
-            log.info("recovered %d entries from the journal", len(entries), extra={"event": "recovered"})
-
-    @staticmethod
-    def _upload(entry: Entry, vectors: dict[str, Tensor]) -> Upload:
-        return Upload(vectors, entry.examples, entry.steps, entry.loss)
 
     def dismiss(self) -> None:
         """Take nothing more: who waits is sent away."""
@@ -172,22 +124,16 @@ class Coordinator:
             await asyncio.wait({self._snapshotting})
         try:
             if not self.ended.done():
-                await self._snapshot()
+                await self.safe.snapshot()
         finally:
-            await self._in(self._values_thread, self.values.close)
-            self._values_thread.shutdown()
-            self._disk_thread.shutdown()
+            await self._threads.in_values(self.values.close)
+            self._threads.close()
             self._journal.close()
 
     @property
     def waiting(self) -> int:
         """Clients in the line."""
         return len(self._line)
-
-    @property
-    def snapshot_age(self) -> float:
-        """Seconds since the last snapshot, or since the process began."""
-        return time.monotonic() - self._written
 
     @property
     def stopping(self) -> bool:
@@ -222,7 +168,7 @@ class Coordinator:
 
     async def expect(self, client: str, trip: int, version: int, sha: bytes) -> Recorded | None:
         """An upload is announced: nothing if it may come, or what became of it if it came before."""
-        recorded = await self._recorded(trip)
+        recorded = await self.safe.answer(trip)
         if recorded is not None:
             if recorded.client != client:
                 raise Refused(Why.NOT_YOURS, f"trip {trip} is not yours")
@@ -242,13 +188,6 @@ class Coordinator:
             raise Refused(Why.VERSION, f"trip {trip} started from version {ticket.version}, not {version}")
         return None
 
-    async def _recorded(self, trip: int) -> Recorded | None:
-        if trip in self._answers:
-            return self._answers[trip]
-        if not 0 <= trip < self.course.book.next_trip or trip in self.course.book.in_flight:
-            return None
-        return await self._in(self._disk_thread, self._journal.answer, trip)
-
     def arriving(self, trip: int) -> None:
         """The upload of this trip is being received; it does not expire meanwhile."""
         self._arriving.add(trip)
@@ -263,10 +202,10 @@ class Coordinator:
         """An upload that is on disk: what became of it, when it counts; nothing if the run was over first."""
         self._ending.add(entry.trip)
         try:
-            await self._enqueue(entry, self._upload(entry, vectors), done)
+            await self._enqueue(entry, upload_of(entry, vectors), done)
         finally:
             self._ending.discard(entry.trip)
-        return await self._recorded(entry.trip)
+        return await self.safe.answer(entry.trip)
 
     async def give_up(self, client: str, trip: int) -> bool:
         """The client will not do this trip. Whether it was under way."""
@@ -329,7 +268,7 @@ class Coordinator:
                 if self.course.over is not None:
                     await self._finish()
                 elif self._snapshot_due():
-                    self._snapshotting = asyncio.create_task(self._snapshot())
+                    self._snapshotting = asyncio.create_task(self.safe.snapshot())
                     self._snapshotting.add_done_callback(self._heed)
                 if not self._queue:
                     self._idle.set()
@@ -363,7 +302,7 @@ class Coordinator:
         try:
             entries = [one.entry for one in batch]
             if self._files.kept:
-                last = await self._in(self._disk_thread, self._append, entries)
+                last = await self._threads.on_disk(self._append, entries)
             else:  # all in memory: no disk to wait for
                 last = self._append(entries)
         except (OSError, sqlite3.Error) as error:
@@ -376,7 +315,7 @@ class Coordinator:
             happened = self.course.apply(one.entry)
             if self.course.book.version != before:
                 self._publish(self.course.book.version)
-            self._note(first + number, one.entry, happened)
+            self.safe.note(first + number, one.entry, happened)
             if happened.delivery is not None:
                 self.tally.delivered(happened.delivery)
             self._do(happened, one)
@@ -410,22 +349,6 @@ class Coordinator:
                 Refused(Why.DISK, f"the server cannot write ({error}); come again later", retry_after=5.0)
             )
 
-    def _note(self, position: int, entry: Entry, happened: Happened) -> None:
-        """Remember what must be remembered until the next snapshot."""
-        self._position = position
-        if entry.file:
-            self._used.append(entry.file)
-        delivery = happened.delivery
-        if delivery is not None and delivery.client is not None:
-            answer = {
-                "accepted": delivery.accepted,
-                "reason": delivery.reason or "",
-                "version": delivery.version,
-                "staleness": delivery.staleness,
-                "weight": delivery.weight,
-            }
-            self._answers[entry.trip] = Recorded(entry.trip, str(delivery.client), entry.digest, answer)
-
     def _publish(self, version: int) -> None:
         """A version will exist as soon as the values thread has made it."""
         if version not in self._ready:
@@ -446,7 +369,7 @@ class Coordinator:
                 self.tally.step_seconds.add(time.perf_counter() - began)
             loop.call_soon_threadsafe(self._done, happened, made, one.done)
 
-        self._values_thread.submit(work)
+        self._threads.values.submit(work)
 
     def _done(self, happened: Happened, made: Broadcast | None, done: Callable[[], None] | None) -> None:
         if done is not None:
@@ -510,48 +433,8 @@ class Coordinator:
     # -- snapshots and the end ---------------------------------------------------------------------
 
     def _snapshot_due(self) -> bool:
-        if self._snapshotting is not None and not self._snapshotting.done():
-            return False
-        if not self._used and not self._answers:
-            return False
-        waited, interval = time.monotonic() - self._written, self.settings.snapshot_seconds
-        due = waited > interval or len(self._used) * size_of(self.upload_layout) > MOST_FILES
-        return due and (self.values.settled() or waited > PATIENCE * interval)
-
-    async def _snapshot(self) -> None:
-        """All that counts until now. What comes meanwhile is journaled and answered, and waits only with its
-        values: the thread that makes them writes the snapshot when it has come so far."""
-        document = {
-            "run": self.run,
-            "position": self._position,
-            "course": json.loads(json.dumps(self.course.state())),  # it goes on meanwhile
-        }
-        answers, used = list(self._answers.values()), list(self._used)
-        written = asyncio.get_running_loop().run_in_executor(
-            self._values_thread, self._write_snapshot, document
-        )
-        try:
-            # before the entries are forgotten; should the snapshot fail, they are known twice
-            await self._in(self._disk_thread, self._journal.remember, answers)
-            await written
-            await self._in(self._disk_thread, self._journal.forget, document["position"])
-        except (OSError, sqlite3.Error) as error:
-            log.error("no snapshot could be written (%s); the journal has all of it", error,
-                      extra={"event": "disk"})  # fmt: skip
-            await asyncio.wait({written})
-            return
-        finally:
-            self._written = time.monotonic()
-        for one in answers:
-            del self._answers[one.trip]
-        del self._used[: len(used)]
-        self._files.recycle(used)
-        self._after_snapshot()
-
-    def _write_snapshot(self, document: dict[str, Any]) -> None:
-        self.values.settle()
-        tensors, values = self.values.snapshot()
-        self._record.snapshot(tensors, document | {"values": values})
+        under_way = self._snapshotting is not None and not self._snapshotting.done()
+        return not under_way and self.safe.due(self.settings.snapshot_seconds)
 
     async def _finish(self) -> None:
         """The run is over: evaluate, write the last events, make it safe, tell everybody."""
@@ -559,7 +442,7 @@ class Coordinator:
             return
         reason = self.course.over
         assert reason is not None
-        await self._in(self._values_thread, self._last_events, reason)
+        await self._threads.in_values(self._last_events, reason)
         if not self.ended.done():
             self.ended.set_result(reason)
         self._line.dismiss()
@@ -571,9 +454,6 @@ class Coordinator:
             self.values.evaluate(self.course.where())
         self.values.settle()
         self.values.tell([{"event": "end", "reason": reason} | self.course.where()])
-
-    async def _in(self, thread: ThreadPoolExecutor, function: Callable[..., Any], *values: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(thread, function, *values)
 
 
 def _known(broadcast: Broadcast) -> asyncio.Future[Broadcast]:

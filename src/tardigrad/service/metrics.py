@@ -74,7 +74,7 @@ class Numbers(Collector):
         yield _gauge("clients_active", "Clients heard of in the last five minutes.", tally.active)
         yield _gauge("reception_bytes", "Uploads held in memory.", servicer.reception.used)
         yield _gauge("reception_limit_bytes", "What it may be.", coordinator.settings.reception_bytes)
-        yield _gauge("snapshot_age_seconds", "Since a snapshot, or the start.", coordinator.snapshot_age)
+        yield _gauge("snapshot_age_seconds", "Since a snapshot, or the start.", coordinator.safe.age)
         if self._folder is not None:
             yield _gauge("disk_free_bytes", "Where the folder is.", shutil.disk_usage(self._folder).free)
         found = coordinator.values.metrics or course.reports.metrics

@@ -28,12 +28,13 @@ from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
 from tardigrad.service.certificates import SERVER, SERVER_KEY
 from tardigrad.service.claims import Gate
-from tardigrad.service.coordinator import Coordinator, Record, Snapshot
+from tardigrad.service.coordinator import Coordinator
 from tardigrad.service.course import Course, Ends
 from tardigrad.service.journal import Journal
 from tardigrad.service.keys import LIST, Enrolled
 from tardigrad.service.layout import Layout, layout_of, size_of
 from tardigrad.service.refused import log
+from tardigrad.service.safekeeping import Record, Snapshot
 from tardigrad.service.server import Facts, Server, Servicer
 from tardigrad.service.settings import Service
 from tardigrad.service.settled import to_json
