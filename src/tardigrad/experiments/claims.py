@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import scipy
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
-from scipy import stats
 
 from tardigrad.core.setting import Setting
 from tardigrad.experiments.measures import MEASURES, MORE_IS_BETTER, TO_A_TARGET, UNITS
@@ -161,7 +161,7 @@ def chance(lead: Sequence[float]) -> float:
     """
     if len(lead) < 2 or statistics.stdev(lead) == 0:
         return 0.0 if statistics.fmean(lead) > 0 else 1.0
-    return float(stats.ttest_1samp(lead, 0.0, alternative="greater").pvalue)
+    return float(scipy.stats.ttest_1samp(lead, 0.0, alternative="greater").pvalue)
 
 
 def _plain(measure: str, value: float) -> str:

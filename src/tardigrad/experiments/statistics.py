@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from scipy import stats
+import scipy
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,6 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Difference | None
         return Difference(
             math.exp(mean), math.exp(mean), math.exp(mean), 1.0 if mean == 0 else 0.0, len(logs)
         )
-    half = float(stats.t.ppf(0.975, len(logs) - 1)) * sd / math.sqrt(len(logs))
-    p = float(stats.ttest_1samp(logs, 0.0).pvalue)
+    half = float(scipy.stats.t.ppf(0.975, len(logs) - 1)) * sd / math.sqrt(len(logs))
+    p = float(scipy.stats.ttest_1samp(logs, 0.0).pvalue)
     return Difference(math.exp(mean), math.exp(mean - half), math.exp(mean + half), p, len(logs))

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import binom
+import scipy
 
 from tardigrad.errors import ConfigError
 
@@ -27,10 +27,12 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     f(v) + 2 canaries delta max over i of (f(v - i) - f(v)) / i.
     """
     right = 1 / (1 + math.exp(-epsilon))
-    tail = float(binom.sf(correct - 1, guesses, right))
+    tail = float(scipy.stats.binom.sf(correct - 1, guesses, right))
     slope = 0.0
     if correct > 0:
-        below = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), guesses, right))  # f(v - i) - f(v)
+        below = np.cumsum(
+            scipy.stats.binom.pmf(np.arange(correct - 1, -1, -1), guesses, right)
+        )  # f(v - i) - f(v)
         slope = float(np.max(below / np.arange(1, correct + 1)))
     return min(1.0, tail + 2 * canaries * delta * slope)
 

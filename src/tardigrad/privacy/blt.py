@@ -15,9 +15,9 @@ from importlib import resources
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import scipy  # its parts are imported when they are used: some take a second
 import torch
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 from torch import Tensor
 
 from tardigrad.core.setting import Setting
@@ -59,7 +59,7 @@ class Toeplitz(NamedTuple):
             P[1:] += scale * others
         impulse = np.zeros(n)
         impulse[0] = 1
-        column: Vector = lfilter(Q, P, impulse)
+        column: Vector = scipy.signal.lfilter(Q, P, impulse)
         return column
 
     def sensitivity(self, steps: int, participations: int, separation: int) -> float:

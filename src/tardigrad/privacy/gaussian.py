@@ -7,9 +7,9 @@ correlated noise is one Gaussian mechanism, however many steps it has.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
+import scipy
 
 from tardigrad.errors import ConfigError
 
@@ -31,8 +31,8 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
         return 0.0
     if math.isinf(mu):
         return 1.0
-    first = float(log_ndtr(mu / 2 - epsilon / mu))
-    second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    first = float(scipy.special.log_ndtr(mu / 2 - epsilon / mu))
+    second = epsilon + float(scipy.special.log_ndtr(-mu / 2 - epsilon / mu))
     return math.exp(first) * -math.expm1(min(second - first, 0.0))
 
 
@@ -52,7 +52,9 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     high = 1.0
     while gaussian_delta(mu, high) > delta:
         high *= 2
-    return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - delta, 0.0, high, rtol=RELATIVE))
+    return float(
+        scipy.optimize.brentq(lambda epsilon: gaussian_delta(mu, epsilon) - delta, 0.0, high, rtol=RELATIVE)
+    )
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -74,9 +76,15 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         low /= 2
     if low == high:
         return low
-    return float(brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, low, high, rtol=RELATIVE))
+    return float(
+        scipy.optimize.brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, low, high, rtol=RELATIVE)
+    )
 
 
 def check_delta(delta: float) -> None:
     if not 0 < delta < 1:
         raise ConfigError(f"delta = {delta:g}: it must lie between 0 and 1, and well below 1 / clients")
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    return float(scipy.optimize.brentq(function, low, high, rtol=RELATIVE))

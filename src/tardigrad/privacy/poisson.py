@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.gaussian import LARGEST, check_delta, gaussian_epsilon
@@ -83,7 +83,7 @@ def least_noise(epsilon_of: Callable[[float], float], target: float) -> float:
             raise ConfigError(f"epsilon = {target:g}: no noise is needed for it; lower epsilon")
     # In logarithms epsilon is nearly straight there, so few of these costly values are needed.
     sigma = math.exp(
-        brentq(
+        scipy.optimize.brentq(
             lambda x: math.log(max(epsilon_of(math.exp(x)), 1e-300) / target),
             math.log(low),
             math.log(high),
