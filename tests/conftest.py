@@ -1,6 +1,27 @@
-"""One thread a process: two are many times slower on small batches."""
+"""One thread a process, for two are many times slower on small batches; and the command, for tests."""
 
 import os
+import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import pytest
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    """Run the command in an empty folder; exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    from tardigrad.cli import main
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["tardigrad", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return ended.value.code or 0, said.out, said.err
+
+    return call

@@ -6,25 +6,6 @@ import sys
 
 import pytest
 
-from tardigrad.cli import main
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys, tmp_path):
-    """Run the command in an empty folder; exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["tardigrad", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return ended.value.code or 0, said.out, said.err
-
-    return call
-
-
 SHORT = ("--set", "stop.trips=120")
 
 

@@ -1,9 +1,6 @@
 """What-if without training: the same numbers as a run would have."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -59,23 +56,22 @@ def test_privacy_limits_are_kept_and_priced():
     assert planned.epsilon > 0
 
 
-def test_a_grid_on_the_command_line(tmp_path):
+def test_a_grid_on_the_command_line(cli, tmp_path):
     file = tmp_path / "run.toml"
     file.write_text(td.Config(**BASE).to_toml())
-    command = [sys.executable, "-m", "tardigrad", "plan", str(file), "--trips", "2000", "--json", "--plot",
-               str(tmp_path / "p.png"), "--grid", "buffer.size=1,10",
-               "--grid", "pace.concurrency=5,20"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "150"})
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    question = ("plan", file, "--trips", "2000", "--json", "--plot", tmp_path / "p.png",
+                "--grid", "buffer.size=1,10", "--grid", "pace.concurrency=5,20")  # fmt: skip
+    code, out, err = cli(*question)
+    assert code == 0, err
+    found = json.loads(out)
     assert [one["settings"] for one in found] == [
         {"buffer.size": k, "pace.concurrency": c} for k in ("1", "10") for c in ("5", "20")
     ]
     assert found[0]["staleness_mean"] < found[1]["staleness_mean"]
     assert (tmp_path / "p.png").stat().st_size > 5000
-    wrong = subprocess.run([*command, "--grid", "buffer.size"], capture_output=True, text=True)
-    assert wrong.returncode == 2
-    assert "must be KEY=VALUE" in wrong.stderr
+    code, _, err = cli(*question, "--grid", "buffer.size")
+    assert code == 2
+    assert "must be KEY=VALUE" in err
 
 
 def test_without_data_there_is_nothing_to_plan(tmp_path):

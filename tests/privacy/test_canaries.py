@@ -1,9 +1,6 @@
 """The audit: below the accountant's epsilon for what works, above it for what is broken."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -86,26 +83,21 @@ def test_what_cannot_be_audited_is_refused():
         Canaries.drawn(10, 10, 0).directions(10**10)
 
 
-def tardigrad(*arguments):
-    command = [sys.executable, "-m", "tardigrad", "privacy", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "100"})
-    return done.returncode, done.stdout, done.stderr
+def test_plan_on_the_command_line(cli):
+    def planned(question):
+        code, out, err = cli("privacy", "plan", *question.split(), "--json")
+        assert code == 0, err
+        return json.loads(out)
 
-
-def test_plan_on_the_command_line():
-    code, out, err = tardigrad("plan", "--epsilon", "2", "--steps", "2048", "--noise", "tree", "--json",
-                               "--participations", "4", "--separation", "512")  # fmt: skip
-    assert code == 0, err
-    assert json.loads(out)["noise_multiplier"] == pytest.approx(19.59249, rel=1e-5)
-    code, out, _ = tardigrad("plan", "--noise-multiplier", "1", "--steps", "2000", "--sampling-rate", "5e-4",
-                             "--json")  # fmt: skip
-    assert json.loads(out)["epsilon"] == pytest.approx(0.913268, abs=1e-4)
-    code, out, _ = tardigrad("plan", "--noise-multiplier", "20", "--epsilon", "2", "--participations", "4",
-                             "--separation", "512", "--noise", "tree", "--json")  # fmt: skip
-    assert json.loads(out)["steps"] >= 2048
-    question = "--noise-multiplier 19.59249 --epsilon 2 --steps 2048 --participations 4 --separation 512"
-    code, out, _ = tardigrad("plan", *question.split(), "--noise", "tree", "--json")
-    assert json.loads(out)["delta"] == pytest.approx(1e-7, rel=1e-4)
+    tree = "--participations 4 --separation 512 --noise tree"
+    assert planned(f"--epsilon 2 --steps 2048 {tree}")["noise_multiplier"] == pytest.approx(
+        19.59249, rel=1e-5
+    )
+    sampled = planned("--noise-multiplier 1 --steps 2000 --sampling-rate 5e-4")
+    assert sampled["epsilon"] == pytest.approx(0.913268, abs=1e-4)
+    assert planned(f"--noise-multiplier 20 --epsilon 2 {tree}")["steps"] >= 2048
+    found = planned(f"--noise-multiplier 19.59249 --epsilon 2 --steps 2048 {tree}")
+    assert found["delta"] == pytest.approx(1e-7, rel=1e-4)
     for wrong in (
         ["--epsilon", "2"],
         ["--epsilon", "2", "--steps", "5", "--noise-multiplier", "1", "--delta", "1e-6"],
@@ -113,15 +105,15 @@ def test_plan_on_the_command_line():
         ["--epsilon", "-2", "--steps", "5"],
         ["--noise-multiplier", "3", "--epsilon", "2", "--participations", "2"],
     ):
-        code, _, err = tardigrad("plan", *wrong)
+        code, _, err = cli("privacy", "plan", *wrong)
         assert code == 2, wrong
         assert err.count("\n") == 1, err
 
 
-def test_audit_on_the_command_line(tmp_path):
+def test_audit_on_the_command_line(cli, tmp_path):
     file = tmp_path / "private.toml"
     file.write_text(config(epsilon=2.0).to_toml())
-    code, out, err = tardigrad("audit", str(file), "--canaries", "100", "--json")
+    code, out, err = cli("privacy", "audit", str(file), "--canaries", "100", "--json")
     assert code == 0, err
     found = json.loads(out)
     assert found["canaries"] == 100

@@ -5,10 +5,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import multiprocessing
+import multiprocessing.context
 import os
 import signal
 import threading
-import time
 import tomllib
 from collections.abc import Hashable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -49,11 +49,11 @@ def run_all(jobs: Mapping[K, Job], console: Console) -> dict[K, str]:
     if not left:
         return {}
     errors: dict[K, str] = {}
-    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before a worker imports numpy
     workers = min(len(left), len(os.sched_getaffinity(0)))
-    spawn = multiprocessing.get_context("spawn")
-    stop = spawn.Event()
-    with ProcessPoolExecutor(workers, spawn, initializer=begin_worker, initargs=(stop,)) as pool:
+    nursery = start_nursery()
+    stop = nursery.Event()
+    initial = (stop, dict(os.environ))
+    with ProcessPoolExecutor(workers, nursery, initializer=begin_worker, initargs=initial) as pool:
         futures = {pool.submit(_run_one, jobs[key].config.to_toml(), jobs[key].folder): key for key in left}
         done = track(as_completed(futures), "running", len(futures), console=console, transient=True)
         try:
@@ -99,16 +99,28 @@ class Watch:
 _stop: Any = None
 
 
-def begin_worker(stop: Any) -> None:
-    """In a new worker: interrupts are the parent's business, and without the parent there is none."""
+def start_nursery() -> multiprocessing.context.ForkServerContext:
+    """Where workers come from: they are forked from a process that has imported all they need, once, with one
+    thread each, and has done nothing else."""
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before numpy is imported there
+    nursery = multiprocessing.get_context("forkserver")
+    nursery.set_forkserver_preload(["tardigrad.experiments.run"])
+    return nursery
+
+
+def begin_worker(stop: Any, environment: dict[str, str]) -> None:
+    """In a new worker: the environment is that of who asks, not of whoever asked first; interrupts are the
+    parent's business, and without the parent there is none."""
     global _stop
     _stop = stop
+    os.environ.clear()
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = os.getppid()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
 
     def follow() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
+        parent.join()
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()

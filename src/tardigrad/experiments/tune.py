@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import multiprocessing
 import os
 import queue
 import time
@@ -26,7 +25,7 @@ from rich.table import Table
 from tardigrad.core.snapshot import write_text
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.compare import Comparison, load_comparison, merged
-from tardigrad.experiments.pool import Watch, begin_worker
+from tardigrad.experiments.pool import Watch, begin_worker, start_nursery
 from tardigrad.experiments.search_space import Tune, with_settings
 from tardigrad.experiments.shipped_spaces import shipped_space
 from tardigrad.experiments.study import Findings, Subject, continue_study, findings, open_study, said
@@ -129,11 +128,11 @@ def tuned(comparison: Comparison, chosen: list[Subject], found: dict[str, Findin
 _told: Any = None
 
 
-def _begin_tuning(stop: Any, told: Any) -> None:
+def _begin_tuning(stop: Any, environment: dict[str, str], told: Any) -> None:
     """In a new worker."""
     global _told
     _told = told
-    begin_worker(stop)
+    begin_worker(stop, environment)
 
 
 def _tune_one(subject: Subject, file: Path, workers: int) -> TardigradError | None:
@@ -170,12 +169,12 @@ def _alone(file: Path, label: str) -> Iterator[None]:
 def _run_all(chosen: list[Subject], file: Path, console: Console) -> None:
     """The entries side by side: their trials do not depend on each other, so neither on the cores. Where
     there are more cores than entries, trips of one trial are trained side by side."""
-    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before a worker imports numpy
     cores = len(os.sched_getaffinity(0))
-    spawn = multiprocessing.get_context("spawn")
-    stop, told = spawn.Event(), spawn.Queue()
+    nursery = start_nursery()
+    stop, told = nursery.Event(), nursery.Queue()
     workers = cores // len(chosen) if len(chosen) < cores else 0
-    pool = ProcessPoolExecutor(min(len(chosen), cores), spawn, _begin_tuning, (stop, told))
+    initial = (stop, dict(os.environ), told)
+    pool = ProcessPoolExecutor(min(len(chosen), cores), nursery, _begin_tuning, initial)
     with pool, _display(chosen, console) as display:
         futures = [pool.submit(_tune_one, subject, file, workers) for subject in chosen]
         left = set(futures)
