@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from types import BuiltinFunctionType, MethodDescriptorType
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +64,7 @@ class Gradient:
                     self._graphs[shape] = self._traced(features, labels)
         return self._eager(features, labels)
 
+    @torch.enable_grad()
     def _eager(self, features: Tensor, labels: Tensor) -> Loss:
         self._flat.gradient.zero_()
         loss = self._head.loss(self._flat.module(features), labels)
@@ -91,9 +93,10 @@ class Gradient:
                 return None  # it draws random numbers: leave it alone
             if not all(torch.equal(buffer, was) for buffer, was in buffers):
                 return None  # it keeps something from one minibatch to the next
-            graph: Graph = make_fx(loss_and_slopes)(features, labels, *flat.values).forward
+            given = (features, labels, *flat.values)
+            graph = _direct(make_fx(loss_and_slopes)(*given))
             with torch.inference_mode():
-                loss, *slopes = graph(features, labels, *flat.values)
+                loss, *slopes = graph(*given)
         except Exception:  # whatever a user's module does that tracing cannot follow
             return None
         finally:
@@ -104,3 +107,24 @@ class Gradient:
                     buffer.copy_(was)
         same = self._read(loss) == expected_loss and all(torch.equal(a, b) for a, b in zip(slopes, expected))
         return graph if same else None
+
+
+def _direct(module: torch.fx.GraphModule) -> Graph:
+    """The same operations in the same order, called by torch's own functions: the traced names of operations
+    look up and check more at each call. And nothing is transposed twice."""
+    graph = module.graph
+    for node in graph.nodes:
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+            name = node.target._schema.name.removeprefix("aten::")
+            function, method = getattr(torch, name, None), getattr(Tensor, name, None)
+            if isinstance(function, BuiltinFunctionType):
+                node.target = function
+            elif isinstance(method, MethodDescriptorType):
+                node.op, node.target = "call_method", name
+    for node in graph.nodes:
+        (inner, *_) = node.args or (None,)
+        if node.target is torch.t and isinstance(inner, torch.fx.Node) and inner.target is torch.t:
+            node.replace_all_uses_with(inner.args[0])
+    graph.eliminate_dead_code()
+    module.recompile()
+    return module.forward

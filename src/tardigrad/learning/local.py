@@ -70,8 +70,8 @@ class Local(Setting):
         left = self.steps_for(examples)
         while left > 0:
             order = torch.randperm(examples, generator=generator).to(device)
-            for batch in order.split(self.batch_size)[:left]:
-                yield batch
+            for first in range(0, min(examples, left * self.batch_size), self.batch_size):
+                yield order[first : first + self.batch_size]
                 left -= 1
 
 
@@ -112,29 +112,27 @@ class Trainer:
             for generator, state in zip(generators, before):
                 generator.set_state(state)
 
+    @torch.no_grad()
     def _train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
         local, x, gradient = self.local, self.flat.vector, self.flat.gradient
         rule = self.rule(task, memory)
         if not self.flat.module.training:
             self.flat.module.train()
-        with torch.no_grad():
-            x.copy_(rule.start)
-            self.flat.reset_buffers()
+        x.copy_(rule.start)
+        self.flat.reset_buffers()
         path = 0.0
         losses: list[Loss] = []
         for features, labels in self.minibatches(examples, seed):
             losses.append(self._gradient(features, labels))
-            with torch.no_grad():
-                if local.weight_decay:
-                    gradient.add_(x, alpha=local.weight_decay)
-                lr = rule.lr
-                if local.lr_normalisation:
-                    lr *= len(labels) / local.batch_size
-                x.sub_(rule.direction(gradient, x), alpha=lr)
+            if local.weight_decay:
+                gradient.add_(x, alpha=local.weight_decay)
+            lr = rule.lr
+            if local.lr_normalisation:
+                lr *= len(labels) / local.batch_size
+            x.sub_(rule.direction(gradient, x), alpha=lr)
             path += lr
         mean = self.mean_loss(task, numbers(losses))
-        with torch.no_grad():
-            vectors = rule.finish(x, len(losses), path)
+        vectors = rule.finish(x, len(losses), path)
         return Upload(vectors, number(examples), len(losses), mean), rule.memory
 
     def rule(self, task: Task, memory: Vectors) -> Rule:
@@ -155,7 +153,8 @@ class Trainer:
         for batch in self.local.minibatches(number(examples), generator, self.flat.device):
             with data:
                 chosen = batch if index is None else index[batch]
-                minibatch = prepared(prepare(features.index_select(0, chosen), generator)), labels[chosen]
+                x, y = features.index_select(0, chosen), labels.index_select(0, chosen)
+                minibatch = prepared(prepare(x, generator)), y
             yield minibatch
 
     def _moved(self, examples: Examples) -> Examples:
