@@ -585,3 +585,15 @@ def test_the_running_average_by_hand():
     finish(averaged)
     assert torch.equal(averaged.aggregator.state["model"].double(), models[-1])
     assert averaged.model.double() == pytest.approx(average, rel=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_after_a_step_only_versions_that_somebody_needs_are_kept(case):
+    engine = make(case).engine
+    for events in engine.run():
+        if any(event["event"] == "step" for event in events):
+            book = engine._planner.book
+            needed = {ticket.version for ticket in book.in_flight.values()}
+            needed |= {item.start_version for item in engine._plan if getattr(item, "accepted", False)}
+            needed |= {version for version in engine._broadcasts if version >= book.version}
+            assert set(engine._broadcasts) == {version for version in needed if version <= engine.version}

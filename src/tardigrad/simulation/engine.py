@@ -53,9 +53,9 @@ class Engine:
         self._plan: deque[Planned] = deque()  # planned, not committed
         self._ahead = 0  # accepted uploads among them
         self._broadcasts: dict[int, Vectors] = {}  # by version, while somebody may start from it
-        self._starting: Counter[int] = Counter()  # trips by version that were not submitted yet
         self._tasks: dict[int, Task] = {}  # submitted, not committed
-        self._using: Counter[int] = Counter()  # by version, trips of which the values are still needed
+        self._wanted: Counter[int] = Counter()  # by version, trips from it that are not in a step yet
+        self._unwanted: set[int] = set()  # versions that no trip needs
         self._in_buffer: list[int] = []  # versions that uploads in the buffer started from
         self._for_version: dict[int, list[Delivery]] = {}  # planned, waiting for their version
         self._for_client: dict[int, deque[Delivery]] = {}  # waiting for what their client remembers
@@ -138,9 +138,9 @@ class Engine:
 
     def _note(self, item: Planned) -> None:
         if isinstance(item, Ticket):
-            self._starting[item.version] += 1
+            self._want(item.version, 1)
         elif isinstance(item, GiveUp):
-            self._starting[item.ticket.version] -= 1
+            self._want(item.ticket.version, -1)
         elif isinstance(item, Delivery):
             if item.accepted:
                 self._ahead += 1
@@ -149,7 +149,7 @@ class Engine:
                 else:
                     self._for_version.setdefault(_start(item), []).append(item)
             else:
-                self._starting[_start(item)] -= 1
+                self._want(_start(item), -1)
 
     def _version_exists(self, item: Delivery) -> None:
         """Submit a trip whose version exists, unless its client must first hear of an earlier one."""
@@ -161,8 +161,6 @@ class Engine:
 
     def _submit(self, item: Delivery) -> None:
         client, version = _client(item), _start(item)
-        self._starting[version] -= 1
-        self._using[version] += 1
         self._training.add(client)
         task = Task(item.trip, client, version, self._broadcasts[version], float(item.staleness or 0))
         self._tasks[item.trip] = task
@@ -182,17 +180,26 @@ class Engine:
     def _publish(self) -> None:
         """Make the newest version available, and submit the trips that waited for it."""
         self._broadcasts[self.version] = self._executor.publish(self.version, self._aggregator.broadcast())
+        self._want(self.version, 0)
         for item in self._for_version.pop(self.version, []):
             self._version_exists(item)
         self._forget_versions()
 
+    def _want(self, version: int, trips: int) -> None:
+        """So many more trips need this version, or so many fewer."""
+        self._wanted[version] += trips
+        if self._wanted[version]:
+            self._unwanted.discard(version)
+        else:
+            self._unwanted.add(version)
+
     def _forget_versions(self) -> None:
         """Let go of versions that nobody will start from any more."""
         open_version = self._planner.book.version
-        for version in [v for v in self._broadcasts if v < open_version]:
-            if self._starting[version] <= 0 and self._using[version] <= 0:
-                self._executor.withdraw(version)
-                del self._broadcasts[version], self._starting[version], self._using[version]
+        for version in [v for v in self._unwanted if v < open_version and v in self._broadcasts]:
+            self._executor.withdraw(version)
+            del self._broadcasts[version], self._wanted[version]
+            self._unwanted.discard(version)
 
     # -- committing ------------------------------------------------------------------------------
 
@@ -251,7 +258,7 @@ class Engine:
         with self._profile.part("step"):
             metrics = self._aggregator.step()
         for version in self._in_buffer:
-            self._using[version] -= 1
+            self._want(version, -1)
         self._in_buffer = []
         self._publish()
         losses, self._losses = self._losses, []
@@ -308,20 +315,24 @@ class Engine:
             for version, vectors in _grouped("broadcast/", tensors, device).items()
         }
         self._in_buffer = document["in_buffer"]
-        self._using = Counter(self._in_buffer)
         self._memories = _grouped("memory/", tensors, device)
         self._losses = document["losses"]
         self.time, self.trips, self.given_up = document["time"], document["trips"], document["given_up"]
         self.bytes, self._upload_bytes = document["bytes"], document["upload_bytes"]
         self.refused = Counter(document["refused"])
         self.metrics, self._evaluated = document["metrics"], document["evaluated"]
-        self._starting = Counter(ticket.version for ticket in self._planner.book.in_flight.values())
         plan = [_planned(row) for row in document["plan"]]
+        self._wanted, self._unwanted = Counter(), set()
+        under_way = [ticket.version for ticket in self._planner.book.in_flight.values()]
         for item in plan:  # uploads in the plan are not under way for the planner any more
             if isinstance(item, Delivery):
-                self._starting[_start(item)] += 1
+                under_way.append(_start(item))
             elif isinstance(item, GiveUp):
-                self._starting[item.ticket.version] += 1
+                under_way.append(item.ticket.version)
+        for version in [*under_way, *self._in_buffer]:
+            self._want(version, 1)
+        for version in self._broadcasts:
+            self._want(version, 0)
         for item in plan:
             if not isinstance(item, Ticket):
                 self._note(item)

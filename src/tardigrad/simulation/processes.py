@@ -43,8 +43,10 @@ MOST_QUEUED = 128
 
 Order = tuple[int, int, int, int, float | None, int, Layout, int, Layout]
 """trip, client, version, version slot, staleness, seed, version layout, upload slot, memory layout."""
-Reply = tuple[int, Layout, Layout, int, int, float, dict[str, float]] | tuple[int, str]
-"""trip, upload layout, memory layout, examples, steps, loss, profile; or trip and what went wrong."""
+Reply = tuple[int, Layout, Layout, int, int, float] | tuple[int, str]
+"""trip, upload layout, memory layout, examples, steps, loss; or trip and what went wrong."""
+Message = tuple[list[Reply], float, dict[str, float]]
+"""Of a worker: its replies, how many seconds they took, and, if it is asked for, with what."""
 
 
 @dataclass
@@ -139,6 +141,7 @@ class Processes:
         length = self._queue_length()
         chunk = max(1, min(length // 2, int(CHUNK_SECONDS / self._seconds))) if self._seconds else 1
         window = 3 * length * self._count  # trained and not committed, at most
+        under_way = len(self._results) + sum(len(worker.jobs) for worker in self._workers)
         for worker in sorted(self._workers, key=lambda w: len(w.jobs)):
             room = length - len(worker.jobs)
             if room < chunk and needed not in self._jobs:
@@ -146,10 +149,11 @@ class Processes:
             batch: list[Job] = []
             while self._ready and len(batch) < room:
                 trip = self._ready[0][1]
-                if len(self._results) + sum(len(w.jobs) for w in self._workers) >= window and trip != needed:
+                if under_way >= window and trip != needed:
                     break
                 heapq.heappop(self._ready)
                 batch.append(self._jobs.pop(trip))
+                under_way += 1
             self._send(worker, batch)
 
     def _send(self, worker: _Worker, batch: list[Job]) -> None:
@@ -189,8 +193,7 @@ class Processes:
         for pipe in wait(list(pipes), timeout=1.0):
             worker = pipes[pipe]  # type: ignore[index]
             try:
-                for reply in worker.pipe.recv():
-                    self._take(worker, reply)
+                self._hear(worker, worker.pipe.recv())
             except (EOFError, OSError):
                 self._replace(worker, "died")
         now = time.monotonic()
@@ -202,21 +205,26 @@ class Processes:
                 else:
                     worker.heard, worker.used = now, used
 
-    def _take(self, worker: _Worker, reply: Reply) -> None:
+    def _hear(self, worker: _Worker, message: Message) -> None:
+        replies, seconds, profile = message
         worker.heard = time.monotonic()
+        self.profile.add(profile)
+        mean = seconds / len(replies)
+        self._seconds = mean if not self._seconds else 0.8 * self._seconds + 0.2 * mean
+        for reply in replies:
+            self._take(worker, reply)
+
+    def _take(self, worker: _Worker, reply: Reply) -> None:
         trip = reply[0]
         worker.jobs.pop(trip)
         if len(reply) == 2:
             self._results[trip] = reply[1]
             return
-        _, upload_layout, memory_layout, examples, steps, loss, profile = reply
-        seconds = sum(profile.values())
-        self.profile.add(profile)
+        _, upload_layout, memory_layout, examples, steps, loss = reply
         slot = self._upload_slots[trip]
         upload = Upload(self._uploads.unpack(slot, upload_layout), examples, steps, loss)
         memory = self._uploads.unpack(slot, memory_layout)
         self._results[trip] = (upload, {name: vector.clone() for name, vector in memory.items()})
-        self._seconds = seconds if not self._seconds else 0.95 * self._seconds + 0.05 * seconds
 
     def _replace(self, worker: _Worker, what: str) -> None:
         """Start another worker; the jobs of the lost one are ready again."""
@@ -242,19 +250,19 @@ class Processes:
             other.pipe.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's business
         torch.set_num_threads(1)
-        self._trainer.profile.restart()
-        self._trainer.profile.on = True  # how long trips take decides how many go in one message
+        profile = self._trainer.profile
+        profile.restart()
         with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
             while True:
+                orders = pipe.recv()
                 replies: list[Reply] = []
-                said = time.perf_counter()
-                for order in pipe.recv():
+                began = time.perf_counter()
+                for order in orders:
                     replies.append(self._train(order))
-                    if time.perf_counter() - said > CHUNK_SECONDS:
-                        pipe.send(replies)
-                        replies, said = [], time.perf_counter()
-                if replies:
-                    pipe.send(replies)
+                    seconds = time.perf_counter() - began
+                    if seconds > CHUNK_SECONDS or order is orders[-1]:
+                        pipe.send((replies, seconds, profile.take()))
+                        replies, began = [], time.perf_counter()
 
     def _train(self, order: Order) -> Reply:
         trip, client, version, version_slot, staleness, seed, layout, slot, memory_layout = order
@@ -276,7 +284,7 @@ class Processes:
             sent = self._uploads.pack(slot, upload.vectors, start=2 * self._memory_size)
         if remembered is None or sent is None:
             return trip, f"trip {trip}: more than four vectors to upload or remember; run with --workers 0"
-        return trip, sent, remembered, upload.examples, upload.steps, upload.loss, profile.take()
+        return trip, sent, remembered, upload.examples, upload.steps, upload.loss
 
     def close(self) -> None:
         for worker in self._workers:

@@ -27,6 +27,7 @@ class Slots:
         flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | NO_RESERVE
         self._memory = torch.frombuffer(mmap.mmap(-1, self.size * count, flags=flags), dtype=torch.uint8)
         self._free = list(range(count - 1, -1, -1))
+        self._views: dict[tuple[int, Layout], Vectors] = {}  # made so far
 
     def take(self) -> int | None:
         """A free slot, the most recently used first; nothing if all are taken."""
@@ -46,13 +47,18 @@ class Slots:
             place += -(-length // ALIGNMENT) * ALIGNMENT
         if place > self.size:
             return None
-        for (_, dtype, shape, at), vector in zip(layout, vectors.values()):
-            self._view(slot, dtype, shape, at).copy_(vector)
-        return tuple(layout)
+        packed = tuple(layout)
+        for name, view in self.unpack(slot, packed).items():
+            view.copy_(vectors[name])
+        return packed
 
     def unpack(self, slot: int, layout: Layout) -> Vectors:
         """The vectors in a slot, without a copy."""
-        return {name: self._view(slot, dtype, shape, at) for name, dtype, shape, at in layout}
+        views = self._views.get((slot, layout))
+        if views is None:
+            views = {name: self._view(slot, dtype, shape, at) for name, dtype, shape, at in layout}
+            self._views[slot, layout] = views
+        return dict(views)
 
     def _view(self, slot: int, dtype: torch.dtype, shape: tuple[int, ...], at: int) -> Tensor:
         begin = slot * self.size + at
