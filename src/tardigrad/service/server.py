@@ -26,6 +26,7 @@ from tardigrad.service.limits import Rates, Reception
 from tardigrad.service.refused import Refusals, Refused, Why
 from tardigrad.service.v1 import service_pb2 as v1
 from tardigrad.service.v1 import service_pb2_grpc as v1_grpc
+from tardigrad.service.values import Broadcast
 
 NAME = "tardigrad.v1.Federation"
 SLOWEST = 16 * 1024
@@ -65,6 +66,7 @@ class Servicer(v1_grpc.FederationServicer):
         self.refusals = Refusals()
         self._rates = Rates(coordinator.settings.requests_per_second)
         self.reception = Reception(coordinator.settings.reception_bytes)
+        self._packed: tuple[int, list[bytes]] = (-1, [])
 
     @asynccontextmanager
     async def _answering(self, method: str, context: grpc.aio.ServicerContext) -> AsyncIterator[list[str]]:
@@ -116,9 +118,16 @@ class Servicer(v1_grpc.FederationServicer):
                 evaluate=coordinator.course.wants_reports(ticket.version),
             )
             await self._within(context.write(v1.TaskPart(header=header)))
-            for chunk in chunks(broadcast.room):
-                await self._within(context.write(v1.TaskPart(chunk=chunk)))
+            for part in self._parts(ticket.version, broadcast):
+                await self._within(context.write(part))
             coordinator.tally.bytes_out += len(broadcast.room)
+
+    def _parts(self, version: int, broadcast: Broadcast) -> list[bytes]:
+        """A version's chunks as they travel. Many clients are given the same one, one after the other."""
+        if self._packed[0] != version:
+            parts = [v1.TaskPart(chunk=chunk).SerializeToString() for chunk in chunks(broadcast.room)]
+            self._packed = version, parts
+        return self._packed[1]
 
     def _no_task(self) -> v1.TaskPart:
         over = self._coordinator.course.over
@@ -289,6 +298,10 @@ def _signed(data: bytes) -> v1.Signed:
         return v1.Signed()
 
 
+def _sent(part: v1.TaskPart | bytes) -> bytes:
+    return part if isinstance(part, bytes) else part.SerializeToString()
+
+
 def _handlers(servicer: Servicer) -> grpc.GenericRpcHandler:
     """The calls by their names. gRPC's own way of reading requests would log a traceback for each that is
     malformed, and copy chunks."""
@@ -296,7 +309,7 @@ def _handlers(servicer: Servicer) -> grpc.GenericRpcHandler:
         "Join": grpc.unary_unary_rpc_method_handler(
             servicer.Join, _signed, v1.Joined.SerializeToString),
         "FetchTask": grpc.unary_stream_rpc_method_handler(
-            servicer.FetchTask, _signed, v1.TaskPart.SerializeToString),
+            servicer.FetchTask, _signed, _sent),
         "Deliver": grpc.stream_unary_rpc_method_handler(
             servicer.Deliver, received, v1.Answer.SerializeToString),
         "GiveUp": grpc.unary_unary_rpc_method_handler(
