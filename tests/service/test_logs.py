@@ -15,7 +15,7 @@ from test_metrics import CONFIG
 from tardigrad.experiments.run import build
 from tardigrad.service.claims import Signer
 from tardigrad.service.connection import Connection
-from tardigrad.service.logs import LONGEST, JsonLines, TextLines
+from tardigrad.service.logs import LONGEST, JsonLines, TextLines, log_to_stderr
 from tardigrad.service.trainee import Trainee
 
 FORGED = 'eve\n2026-01-01 ERROR all is lost \x1b[2J","level":"error'
@@ -75,3 +75,16 @@ def test_what_comes_from_outside_is_cut_and_escaped(lines):
     assert len(line) < 4 * LONGEST
     assert line.isprintable()
     assert r"\n" in line
+
+
+def test_a_client_that_hangs_up_is_no_error(monkeypatch, capsys):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger(), "level", logging.WARNING)
+    log_to_stderr()
+    core = logging.getLogger("grpc._cython.cygrpc")
+    core.error(
+        "ExecuteBatchError raised in core by servicer method [%s]", "/tardigrad.v1.Federation/FetchTask"
+    )
+    core.error("Unexpected [ValueError] raised by servicer method [%s]", "/tardigrad.v1.Federation/FetchTask")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ValueError" in line

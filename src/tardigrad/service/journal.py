@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -72,7 +73,6 @@ class Journal:
                 ":memory:" if file is None else file, check_same_thread=False, isolation_level=None
             )
             self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=FULL")
             self._database.executescript(SCHEMA)
             if self.fact("format", FORMAT) != FORMAT:
                 raise sqlite3.DatabaseError(f"not a {FORMAT} file")
@@ -81,22 +81,22 @@ class Journal:
 
     def fact(self, name: str, default: str) -> str:
         """What is written down under this name; the default is, if nothing was."""
-        with self._database:
+        with self._transaction():
             self._database.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, default))
         row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return str(row[0])
 
     def append(self, entries: Iterable[Entry]) -> int:
-        """All of them or none; they are on disk when this returns. The number of the last."""
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
+        """All of them or none; they are on disk when this returns. The number of the last.
+
+        Check-ins alone are only given to the system, which a killed server survives: the next upload takes
+        them to disk. If the power fails before, their tickets never were, and nobody was promised anything.
+        """
+        last = None
+        entries = list(entries)
+        with self._transaction(on_disk=any(entry.kind != "check_in" for entry in entries)):
             for entry in entries:
                 last = self._database.execute(INSERT, astuple(entry)).lastrowid
-            self._database.execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
         assert last is not None, "there is at least one"
         return last
 
@@ -110,14 +110,8 @@ class Journal:
     def remember(self, answers: Iterable[Recorded]) -> None:
         """Keep answers whose entries are about to be forgotten."""
         rows = [(one.trip, one.client, one.digest, json.dumps(one.answer)) for one in answers]
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             self._database.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", rows)
-            self._database.execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
 
     def answer(self, trip: int) -> Recorded | None:
         """What became of the upload of this trip."""
@@ -126,8 +120,21 @@ class Journal:
 
     def forget(self, last: int) -> None:
         """Up to here all is in a snapshot."""
-        with self._database:
+        with self._transaction():
             self._database.execute("DELETE FROM entries WHERE id <= ?", (last,))
+
+    @contextmanager
+    def _transaction(self, on_disk: bool = True) -> Iterator[None]:
+        """All of it or nothing; on disk at the end, or only with the system."""
+        self._database.execute(f"PRAGMA synchronous={'FULL' if on_disk else 'NORMAL'}")
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
 
     def close(self) -> None:
         """Let go of the file."""

@@ -82,6 +82,10 @@ class Servicer(v1_grpc.FederationServicer):
                     ("tardigrad-retry-after", f"{refused.retry_after * random.uniform(1, 2):.3f}")
                 )
             await context.abort(refused.status, refused.sentence, tuple(trailing))
+        except Exception:
+            if not context.done():
+                raise
+            # who asked has hung up: nobody is left to hear of it
 
     def _admit(self, signed: v1.Signed, method: str, client: list[str]) -> bytes:
         name, content = self._gate.admit(signed, method)
