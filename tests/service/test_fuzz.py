@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import random
 from pathlib import Path
@@ -207,7 +208,10 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def test_nothing_that_arrives_changes_anything(tmp_path):
+def test_nothing_that_arrives_changes_anything(tmp_path, caplog):
+    caplog.set_level(
+        logging.CRITICAL, "tardigrad"
+    )  # pytest would keep every line, in the memory that we look at
     simulation = build(CONFIG)
     chance = random.Random(11)
 
