@@ -108,7 +108,11 @@ def test_a_bad_config_is_one_clear_sentence_and_writes_nothing(cli, tmp_path, ca
 def test_bad_files(cli, tmp_path):
     code, _, err = cli("run", "none.toml")
     assert code == 2
-    assert "none.toml: there is no such file" in err
+    assert "none.toml: there is no such file; `tardigrad init none.toml` writes one" in err
+    err = cli("compare", "none.toml", "--out", "o")[2]
+    assert "there is no such file; experiments/demo.toml is an example" in err
+    (tmp_path / "several.toml").write_text("[entries.a]\n")
+    assert "`tardigrad compare several.toml` makes them" in cli("run", "several.toml")[2]
     (tmp_path / "bad.toml").write_text("seed = = 3")
     code, _, err = cli("run", "bad.toml")
     assert code == 2

@@ -138,6 +138,8 @@ def test_a_run_that_fails_is_shown_and_its_claim_is_not_judged(tiny, tmp_path):
     ("old", "new", "said"),
     [
         ('than = ["B"]', 'than = ["C"]', "is about 'C', which is no entry"),
+        ('than = ["B"]', 'than = ["B"], tasks = ["Mars"]', "is about 'Mars', which is no task"),
+        ('than = ["B"]', 'then = ["B"]', r"unknown key 'claims\.0\.then'; did you mean 'than'\?"),
         ('measure = "trips"\npaper', 'measure = "joy"\npaper', "measure: must be"),
         ("[scales.small]", "[scales.huge]", "scales"),
     ],

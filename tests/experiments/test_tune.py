@@ -322,6 +322,12 @@ def test_compare_takes_what_was_tuned_and_says_the_cost(tmp_path):
     assert line in said.getvalue()
 
 
+def test_a_damaged_study_is_named(tmp_path):
+    (tmp_path / "s.db").write_bytes(b"SQLite format 3\0 no more")
+    with pytest.raises(td.RunError, match=r"s\.db is damaged or cannot be written \(.*\); remove it"):
+        open_study(tmp_path / "s.db", subject())
+
+
 def test_a_tuning_file_that_is_none_is_named(tmp_path):
     (tmp_path / "c.toml").write_text('tuning = "t.json"\n[entries.a]\n')
     (tmp_path / "t.json").write_text("[]")

@@ -91,7 +91,7 @@ def write_tables(table: dict[str, Any], out: Path) -> None:
 def load_comparison(file: Path) -> Comparison:
     """Read and check a comparison file."""
     try:
-        comparison = Comparison.model_validate(read_toml(file))
+        comparison = Comparison.model_validate(read_toml(file, "experiments/demo.toml is an example"))
     except ValidationError as error:
         raise ConfigError("\n".join(f"{file}: {line}" for line in explain(error, Comparison))) from None
     if len(set(comparison.seeds)) < len(comparison.seeds):

@@ -264,15 +264,15 @@ class Config(Setting):
 
 def load_config(file: Path, settings: Iterable[str] = ()) -> Config:
     """Read a TOML file, change the `settings` ("local.lr=0.1") and check all of it."""
-    return parse_config(read_toml(file), str(file), settings)
+    return parse_config(read_toml(file, f"`tardigrad init {file}` writes one"), str(file), settings)
 
 
-def read_toml(file: Path) -> dict[str, Any]:
-    """A TOML file as a dict, or a ConfigError."""
+def read_toml(file: Path, advice: str = "") -> dict[str, Any]:
+    """A TOML file as a dict, or a ConfigError, with some advice if there is none."""
     try:
         text = file.read_text(encoding="utf-8-sig")  # with or without a byte order mark
     except FileNotFoundError:
-        raise ConfigError(f"{file}: there is no such file; `tardigrad init {file}` writes one") from None
+        raise ConfigError("; ".join(filter(None, [f"{file}: there is no such file", advice]))) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: cannot be read ({error})") from None
     try:
@@ -283,6 +283,10 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 def parse_config(values: dict[str, Any], source: str, settings: Iterable[str] = ()) -> Config:
     """A Config from a dict; `source` is named in errors."""
+    if "entries" in values:
+        raise ConfigError(
+            f"{source}: is a comparison of several runs; `tardigrad compare {source}` makes them"
+        )
     for setting in settings:
         _set(values, setting)
     try:
@@ -357,6 +361,10 @@ def _walk(root: type[Setting], location: tuple[int | str, ...]) -> tuple[list[st
     owner: type[Setting] | None = root
     inside: Any = root
     for part in location:
+        if get_origin(inside) in (tuple, list, dict):  # by number or by name
+            path.append(str(part))
+            inside = [one for one in get_args(inside) if one is not Ellipsis][-1]
+            continue
         options = kinds_of(inside)
         tagged = [s for s in options if _kind(s) == part]
         if tagged and len(options) > 1:

@@ -79,7 +79,7 @@ def forecasts(
     for values in itertools.product(*(options for _, options in axes)):
         chosen = dict(zip((name for name, _ in axes), values))
         changes = [*settings, *(f"{name}={value}" for name, value in chosen.items())]
-        config = parse_config(read_toml(file), str(file), changes)
+        config = parse_config(read_toml(file, f"`tardigrad init {file}` writes one"), str(file), changes)
         yield forecast(config, trips, chosen)
 
 

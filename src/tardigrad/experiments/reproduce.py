@@ -132,10 +132,14 @@ def load(file: Path) -> Reproduction:
         raise ConfigError("\n".join(f"{file}: {line}" for line in explain(error, Reproduction))) from None
     scales = reproduction.scales.values()
     known = set(reproduction.entries) | {label for scale in scales for label in scale.entries}
+    tasks = set(reproduction.tasks) | {task for scale in scales for task in scale.tasks}
     for claim in reproduction.claims:
         for entry in claim.entries:
             if entry not in known:
                 raise ConfigError(f"{file}: the claim {claim.says!r} is about {entry!r}, which is no entry")
+        for task in claim.tasks:
+            if task not in tasks:
+                raise ConfigError(f"{file}: the claim {claim.says!r} is about {task!r}, which is no task")
     return reproduction
 
 

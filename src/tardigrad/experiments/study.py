@@ -123,16 +123,22 @@ class _Judge:
 def open_study(file: Path, subject: Subject) -> Any:
     """The entry's study in this file, begun now or gone on with."""
     import optuna
+    import sqlalchemy.exc
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     patient = {"connect_args": {"timeout": 60}}  # other entries' studies write to the same file
-    study = optuna.create_study(
-        storage=optuna.storages.RDBStorage(f"sqlite:///{file}", engine_kwargs=patient),
-        study_name=subject.label,
-        direction="maximize",
-        load_if_exists=True,
-        pruner=optuna.pruners.MedianPruner(RANDOM_TRIALS, EVALUATIONS_BEFORE_PRUNING),
-    )
+    try:
+        study = optuna.create_study(
+            storage=optuna.storages.RDBStorage(f"sqlite:///{file}", engine_kwargs=patient),
+            study_name=subject.label,
+            direction="maximize",
+            load_if_exists=True,
+            pruner=optuna.pruners.MedianPruner(RANDOM_TRIALS, EVALUATIONS_BEFORE_PRUNING),
+        )
+    except sqlalchemy.exc.DatabaseError as error:
+        raise RunError(
+            f"{file} is damaged or cannot be written ({error.orig}); remove it to begin the trials anew"
+        ) from None
     before = study.user_attrs.get("fingerprint")
     if before not in (None, subject.fingerprint):
         raise ConfigError(
