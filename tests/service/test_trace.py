@@ -27,6 +27,7 @@ OPTIONS = {
     "fedac": {"algorithm": td.FedAC(control_scale="population")},
 }
 DATA = td.Digits(partition=td.IID(clients=12))
+KINDS = [one.model_fields["kind"].default for one in BUILT_IN]
 
 
 def config_for(kind):
@@ -44,7 +45,7 @@ def config_for(kind):
     return td.Config(**(settings | OPTIONS.get(kind, {})))
 
 
-@pytest.mark.parametrize("kind", [one.model_fields["kind"].default for one in BUILT_IN])
+@pytest.mark.parametrize("kind", KINDS)
 def test_server_gives_the_simulators_bits(kind, tmp_path):
     simulation, events, steps = trace_of(config_for(kind))
 
@@ -101,28 +102,39 @@ def processes(tmp_path_factory):
     started.close()
 
 
-@pytest.mark.parametrize("kind", ["fedbuff", "fedasync", "fedac", "scaffold"])
+def config_for_few(kind):
+    config = config_for(kind)
+    if kind == "sgd":
+        return config
+    paces = {
+        td.Synchronous: td.Synchronous(cohort=2, selected=3),
+        td.Asynchronous: td.Asynchronous(concurrency=CLIENTS),
+        td.Queued: td.Queued(concurrency=CLIENTS),
+    }
+    few = {"data": td.Digits(partition=td.IID(clients=CLIENTS)), "pace": paces[type(config.pace)]}
+    return td.Config(**(dict(config) | few))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_real_client_processes_give_the_simulators_bits(kind, processes, tmp_path):
     started, keys = processes
-    pace = {"pace": td.Synchronous(cohort=2, selected=3)} if kind == "scaffold" else {}
-    small = {"data": td.Digits(partition=td.IID(clients=CLIENTS))} | pace
-    if not pace:
-        small["pace"] = td.Asynchronous(concurrency=CLIENTS)
-    config = td.Config(**(dict(config_for(kind)) | small))
+    config = config_for_few(kind)
     simulation, events, steps = trace_of(config)
     (tmp_path / "run.toml").write_text(config.to_toml())
+
+    everybody = range(1 if kind == "sgd" else CLIENTS)
 
     async def served():
         async with serving(config, tmp_path, keys=keys) as running:
             tell = lambda *words: asyncio.to_thread(started.tell, *words)  # noqa: E731
-            for client in range(CLIENTS):
+            for client in everybody:
                 state = tmp_path / f"{client}.state"
                 assert await tell(client, "join", running.address, tmp_path / "run.toml", state) == "joined"
             for what, client, trip in steps:
                 heard = await tell(client, what, trip)
                 assert heard == (str(trip) if what == "fetch" else "done")
             assert await asyncio.wait_for(asyncio.shield(running.coordinator.ended), 20) == "trips"
-            for client in range(CLIENTS):
+            for client in everybody:
                 await tell(client, "leave")
             return running
 
