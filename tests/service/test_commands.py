@@ -94,6 +94,12 @@ def test_enroll_serve_stop_serve_again_show(tmp_path):
     out, err = ended.communicate(timeout=60)
     assert ended.returncode == 0, err
     assert "the run is over (trips)" in out
+    (live / "summary.json").rename(live / "summary.elsewhere")
+    lost, told = serve(tmp_path), (live / "events.jsonl").read_bytes()
+    assert "put them back from a backup" in lost.communicate(timeout=60)[1]
+    assert lost.returncode == 3
+    assert (live / "events.jsonl").read_bytes() == told
+    (live / "summary.elsewhere").rename(live / "summary.json")
     changed = serve(tmp_path, "--set", "local.lr=0.2")
     _, err = changed.communicate(timeout=60)
     assert changed.returncode == 2

@@ -88,8 +88,8 @@ def _bytes(tensor: Tensor) -> memoryview:
     return tensor.view(-1).view(torch.uint8).numpy().data
 
 
-def read_snapshot(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the document, or a RunError that says what is wrong with the file."""
+def read_snapshot(path: Path, advice: str = BEGIN_AGAIN) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the document, or a RunError that says what is wrong with the file, and what to do."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -97,15 +97,15 @@ def read_snapshot(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except FileNotFoundError:
         raise RunError(f"{path}: no such snapshot") from None
     except (SafetensorError, OSError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error}); {BEGIN_AGAIN}") from None
+        raise RunError(f"{path} is damaged ({error}); {advice}") from None
     if metadata.get("format") != FORMAT:
-        raise RunError(f"{path} is not a {FORMAT} file (format {metadata.get('format')!r}); {BEGIN_AGAIN}")
+        raise RunError(f"{path} is not a {FORMAT} file (format {metadata.get('format')!r}); {advice}")
     text = metadata.get("text", "")
     if (
         metadata.get("sha256") != digest(tensors)
         or metadata.get("text_sha256") != hashlib.sha256(text.encode()).hexdigest()
     ):
-        raise RunError(f"{path} is damaged (its checksum does not match); {BEGIN_AGAIN}")
+        raise RunError(f"{path} is damaged (its checksum does not match); {advice}")
     content = json.loads(text)
     tensors |= {name: tensors[of] for name, of in content["aliases"].items()}
     return tensors, content["document"]

@@ -22,6 +22,7 @@ from tardigrad.experiments.config import Config
 
 Event = dict[str, Any]
 SCHEMA = 1
+BACKUP = "put it back from a backup, or start a new run"
 _IN_USE: set[Path] = set()  # by this process: file locks are between processes
 
 
@@ -119,7 +120,8 @@ class RunDirectory:
         if self._live:
             write_text(stored_file, config.to_toml())  # with the limits as they are now
         file = self.path / "snapshot.safetensors"
-        snapshot = read_snapshot(file) if file.exists() else None
+        advice = {"advice": BACKUP} if self._live else {}
+        snapshot = read_snapshot(file, **advice) if file.exists() else None
         length = 0 if snapshot is None else snapshot[1]["events_bytes"]
         if snapshot is None:
             self.events.touch()  # killed before it wrote any: begin afresh

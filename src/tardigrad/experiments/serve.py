@@ -40,7 +40,7 @@ from tardigrad.service.app import load_module
 from tardigrad.service.elsewhere import Elsewhere
 from tardigrad.service.finished import tell_over
 from tardigrad.service.keys import LIST, Enrolled
-from tardigrad.service.serving import Place, Plan, Served, check_servable, clear
+from tardigrad.service.serving import Place, Plan, Served, check_servable, check_whole, clear
 from tardigrad.service.serving import serve as serve_plan
 from tardigrad.service.settings import Service
 from tardigrad.simulation.device import Device
@@ -85,6 +85,8 @@ def serve(
     """
     place, folder, noise = place or Place(), Path(out), NoiseKeys()
     place.check()
+    if model is None and not {"data", "model"} & config.model_fields_set:
+        raise ConfigError("model: give --model FILE.py:NAME, or data and model in the config")
     if model is not None and "data" not in config.model_fields_set:
         config = config.model_copy(update={"data": None, "model": None})  # the clients have it all
     with one_thread():
@@ -98,6 +100,8 @@ def serve(
         try:
             snapshot = None
             if (folder / ".lock").exists() or (folder / "config.toml").exists():
+                if directory.summary is None:
+                    check_whole(folder)
                 snapshot = directory.reopen(run.config, run.inputs)
                 if snapshot is not None and "position" not in snapshot[1]:
                     raise ConfigError(f"--out {folder}: holds a simulated run; give another folder")

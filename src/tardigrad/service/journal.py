@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -139,3 +139,16 @@ class Journal:
     def close(self) -> None:
         """Let go of the file."""
         self._database.close()
+
+
+def is_whole(file: Path) -> bool:
+    """Whether a journal has all entries that there ever were, none in a snapshot alone. Changes nothing."""
+    try:
+        with closing(sqlite3.connect(file)) as database:
+            if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchone():
+                return True  # killed in its first moment
+            first = database.execute("SELECT min(id) FROM entries").fetchone()[0]
+            last = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'entries'").fetchone()
+    except sqlite3.Error as error:
+        raise RunError(f"{file} is damaged or cannot be read ({error}); start a new run") from None
+    return first == 1 if first is not None else last is None

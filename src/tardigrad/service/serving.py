@@ -24,13 +24,13 @@ from tardigrad.core.pace import Asynchronous, Pace, Queued, Synchronous
 from tardigrad.core.stop import Stop
 from tardigrad.core.upload import Task
 from tardigrad.data.evaluation import Evaluation
-from tardigrad.errors import ConfigError
+from tardigrad.errors import ConfigError, RunError
 from tardigrad.learning.local import Local
 from tardigrad.service.certificates import SERVER, SERVER_KEY
 from tardigrad.service.claims import Gate
 from tardigrad.service.coordinator import Coordinator
 from tardigrad.service.course import Course, Ends
-from tardigrad.service.journal import Journal
+from tardigrad.service.journal import Journal, is_whole
 from tardigrad.service.keys import LIST, Enrolled
 from tardigrad.service.layout import Layout, layout_of, size_of
 from tardigrad.service.refused import log
@@ -42,6 +42,7 @@ from tardigrad.service.status import keep_status, status_of, write_status
 from tardigrad.service.uploads import UploadFiles
 from tardigrad.service.values import Evaluate, Values
 
+JOURNAL = "journal.sqlite"
 GRACE = 30.0
 """Seconds for calls that are under way when the server is asked to stop."""
 
@@ -213,10 +214,26 @@ def _publish(place: Place, coordinator: Coordinator, servicer: Servicer, folder:
     return end
 
 
+def check_whole(folder: Path) -> None:
+    """Refuse a run that has lost its snapshot: it would begin again, over what there is of it."""
+    journal, events = folder / JOURNAL, folder / "events.jsonl"
+    if (folder / "snapshot.safetensors").exists():
+        return
+    if journal.exists():
+        whole = is_whole(journal)
+    else:
+        whole = not events.exists() or b'"event": "upload"' not in events.read_bytes()
+    if not whole:
+        raise RunError(
+            f"{folder}: holds a run whose snapshot.safetensors is gone, or its {JOURNAL} or summary.json; "
+            "put them back from a backup, or give another folder"
+        )
+
+
 def clear(folder: Path) -> None:
     """After the end of a run: what clients uploaded is nobody's business any more."""
     shutil.rmtree(folder / "uploads", ignore_errors=True)
-    for file in folder.glob("journal.sqlite*"):
+    for file in folder.glob(f"{JOURNAL}*"):
         file.unlink(missing_ok=True)
 
 
@@ -245,7 +262,7 @@ def coordinate(
         size_of(uploads),
         centrally=plan.evaluate is not None or plan.private,
     )
-    journal = Journal(None if folder is None else folder / "journal.sqlite")
+    journal = Journal(None if folder is None else folder / JOURNAL)
     files = UploadFiles(None if folder is None else folder / "uploads")
     return Coordinator(course, values, journal, files, record, plan.settings, uploads, after_snapshot)
 
