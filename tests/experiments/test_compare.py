@@ -190,6 +190,41 @@ compare(Path({str(file)!r}), Path({str(tmp_path)!r}), Console())
     assert "is going on there right now" in done.stderr
 
 
+def test_a_run_whose_process_dies_does_not_sink_the_others(tmp_path):
+    (tmp_path / "deadly.py").write_text(
+        "import os, signal, tardigrad as td\n"
+        "class Deadly(td.SumOnly):\n"
+        "    def step(self, state, buffer):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    file = tmp_path / "c.toml"
+    file.write_text(DIGITS + f'[entries.deadly]\nalgorithm = "{tmp_path}/deadly.py:Deadly"\n')
+    failed = {
+        row["entry"]: row["failed"] for row in compare(file, tmp_path / "o", Console(quiet=True))["rows"]
+    }
+    assert failed.pop("deadly") == ["its process died (out of memory?); run it again to go on"]
+    assert len(failed) == 2
+    assert not any(failed.values())
+
+
+def test_a_program_that_compares_is_not_run_again_by_the_workers(tmp_path):
+    (tmp_path / "c.toml").write_text(DIGITS)
+    program = """
+from pathlib import Path
+from rich.console import Console
+from tardigrad.experiments.compare import compare
+print("once")
+table = compare(Path("c.toml"), Path("out"), Console(stderr=True))
+print([row["failed"] for row in table["rows"]])
+"""
+    (tmp_path / "unguarded.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "unguarded.py"], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert done.stdout.splitlines() == ["once", "[[], []]"], done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_odd_labels(tmp_path):
     file = tmp_path / "c.toml"
     for entries, said in (

@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.context
 import os
 import signal
+import sys
 import threading
 import tomllib
 from collections.abc import Hashable, Iterator, Mapping
@@ -15,7 +16,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -45,30 +48,44 @@ def fingerprint(config: Config) -> str:
 def run_all(jobs: Mapping[K, Job], console: Console) -> dict[K, str]:
     """Run what is not finished, on all cores; what went wrong, by run. One that fails does not sink the
     others. An interrupt has the runs under way write a snapshot first."""
-    left = [key for key, job in jobs.items() if RunDirectory(job.folder).summary is None]
+    left = {key: job for key, job in jobs.items() if RunDirectory(job.folder).summary is None}
     if not left:
         return {}
+    errors, lost = _run_side_by_side(left, console)
+    for key in lost:  # a process died, and took others with it: each for itself, it is seen which
+        more, again = _run_side_by_side({key: left[key]}, console)
+        errors |= more | dict.fromkeys(again, "its process died (out of memory?); run it again to go on")
+    return errors
+
+
+def _run_side_by_side(jobs: Mapping[K, Job], console: Console) -> tuple[dict[K, str], list[K]]:
+    """What went wrong, by run; and the runs that were lost because a process died."""
     errors: dict[K, str] = {}
-    workers = min(len(left), len(os.sched_getaffinity(0)))
+    lost: list[K] = []
+    workers = min(len(jobs), len(os.sched_getaffinity(0)))
     nursery = start_nursery()
     stop = nursery.Event()
     initial = (stop, dict(os.environ))
     with ProcessPoolExecutor(workers, nursery, initializer=begin_worker, initargs=initial) as pool:
-        futures = {pool.submit(_run_one, jobs[key].config.to_toml(), jobs[key].folder): key for key in left}
+        with no_program():
+            futures = {
+                pool.submit(_run_one, job.config.to_toml(), job.folder): key for key, job in jobs.items()
+            }
         done = track(as_completed(futures), "running", len(futures), console=console, transient=True)
         try:
             for future in done:
                 try:
                     error = future.result()
                 except BrokenProcessPool:
-                    error = "a process died (out of memory?); run it again to go on"
+                    lost.append(futures[future])
+                    continue
                 if error is not None:
                     errors[futures[future]] = error
         except KeyboardInterrupt:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return errors
+    return errors, lost
 
 
 @contextmanager
@@ -105,7 +122,24 @@ def start_nursery() -> multiprocessing.context.ForkServerContext:
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before numpy is imported there
     nursery = multiprocessing.get_context("forkserver")
     nursery.set_forkserver_preload(["tardigrad.experiments.run"])
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it is not asked to stop: we are
+    try:
+        with no_program():
+            ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return nursery
+
+
+@contextmanager
+def no_program() -> Iterator[None]:
+    """Workers that are started here do not run the user's program again, guarded or not: they need none."""
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
 
 
 def begin_worker(stop: Any, environment: dict[str, str]) -> None:

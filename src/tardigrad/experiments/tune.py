@@ -25,7 +25,7 @@ from rich.table import Table
 from tardigrad.core.snapshot import write_text
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.compare import Comparison, load_comparison, merged
-from tardigrad.experiments.pool import Watch, begin_worker, start_nursery
+from tardigrad.experiments.pool import Watch, begin_worker, no_program, start_nursery
 from tardigrad.experiments.search_space import Tune, with_settings
 from tardigrad.experiments.shipped_spaces import shipped_space
 from tardigrad.experiments.study import Findings, Subject, continue_study, findings, open_study, said
@@ -176,7 +176,8 @@ def _run_all(chosen: list[Subject], file: Path, console: Console) -> None:
     initial = (stop, dict(os.environ), told)
     pool = ProcessPoolExecutor(min(len(chosen), cores), nursery, _begin_tuning, initial)
     with pool, _display(chosen, console) as display:
-        futures = [pool.submit(_tune_one, subject, file, workers) for subject in chosen]
+        with no_program():
+            futures = [pool.submit(_tune_one, subject, file, workers) for subject in chosen]
         left = set(futures)
         try:
             while left:
