@@ -198,10 +198,9 @@ def test_a_run_whose_process_dies_does_not_sink_the_others(tmp_path):
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     file = tmp_path / "c.toml"
-    file.write_text(DIGITS + f'[entries.deadly]\nalgorithm = "{tmp_path}/deadly.py:Deadly"\n')
-    failed = {
-        row["entry"]: row["failed"] for row in compare(file, tmp_path / "o", Console(quiet=True))["rows"]
-    }
+    file.write_text(DIGITS + f'[entries.deadly]\nalgorithm = {{ kind = "{tmp_path}/deadly.py:Deadly" }}\n')
+    rows = compare(file, tmp_path / "out", Console(quiet=True))["rows"]
+    failed = {row["entry"]: row["failed"] for row in rows}
     assert failed.pop("deadly") == ["its process died (out of memory?); run it again to go on"]
     assert len(failed) == 2
     assert not any(failed.values())

@@ -152,11 +152,15 @@ def test_clients_at_work_by_hand(tmp_path):
             upload(2, 2, 1.5, 4.0, step=3),
         )
     ).trips
-    found = at_work(trips, end=4.0, bins=4)
+    found = at_work(trips, begin=0.0, end=4.0, bins=4)
     assert found.begin.tolist() == [0, 1, 2, 3]
     assert found.fewest.tolist() == [2, 1, 1, 1]
     assert found.most.tolist() == [2, 2, 1, 1]
     assert found.mean.tolist() == [2, 1.5, 1, 1]
+    later = at_work(trips, begin=1.0, end=4.0, bins=3)
+    assert later.begin.tolist() == [1, 2, 3]
+    assert later.most.tolist() == [2, 1, 1]
+    assert later.mean.tolist() == [1.5, 1, 1]
 
 
 @pytest.mark.parametrize(

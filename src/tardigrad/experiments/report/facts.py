@@ -61,14 +61,18 @@ def runs(entries: list[Entry]) -> str:
             record, summary = run.record, run.summary or {}
             last = record.evaluations[-1] if record.evaluations else {}
             stale = record.trips.staleness[record.trips.accepted]
+            counts: dict[str, Any] = {
+                "client_trips": last.get("trips", 0), "steps": last.get("version", 0),
+                "virtual_time": record.time, "bytes": last.get("bytes", 0),
+            } | summary  # fmt: skip
             rows.append(
                 [
                     entry.label,
                     str(run.settings.get("seed", "-")),
-                    f"{last.get('trips', 0):,}",
-                    f"{last.get('version', 0):,}",
-                    f"{record.time:,.1f}",
-                    f"{last.get('bytes', 0) / 1e6:,.1f}",
+                    f"{counts['client_trips']:,}",
+                    f"{counts['steps']:,}",
+                    f"{counts['virtual_time']:,.1f}",
+                    f"{counts['bytes'] / 1e6:,.1f}",
                     f"{100 * last['accuracy']:.1f}" if "accuracy" in last else "-",
                     f"{last['loss']:.3g}" if "loss" in last else "-",
                     f"{stale.mean():.1f}" if len(stale) else "-",

@@ -44,35 +44,37 @@ def at_work_charts(entries: list[Entry]) -> list[Chart]:
     found = {}
     for number, entry in enumerate(entries):
         trips = entry.first.record.trips
-        if len(trips) > 1 and (end := _shown_until(entry.first.record)) > 0:
-            found[number] = (at_work(trips, end), end)
-    top = max((float(one.most.max()) for one, _ in found.values()), default=0.0)
+        if len(trips) > 1 and (end := _shown_until(entry.first.record)) > (begin := float(trips.start.min())):
+            found[number] = (at_work(trips, begin, end), begin, end)
+    top = max((float(one.most.max()) for one, _, _ in found.values()), default=0.0)
     charts = []
-    for number, (one, end) in found.items():
+    for number, (one, begin, end) in found.items():
         colour = SERIES[number % len(SERIES)]
         with panel(height=210) as (figure, axis):
             axis.fill_between(
                 one.begin, one.fewest, one.most, step="post", color=colour, alpha=0.3, linewidth=0
             )
             axis.step(one.begin, one.mean, where="post", color=colour, linewidth=1.4)
-            axis.set_xlim(0, end)
+            axis.set_xlim(begin, end)
             axis.set_ylim(0, 1.08 * top)
             axis.set_xlabel("virtual time")
             axis.set_ylabel("clients at work")
             numbered(axis)
             numbered(axis, "y", whole=True)
         least, most = f"{one.fewest.min():,.0f}", f"{one.most.max():,.0f}"
-        says = f"Until time {thousands(end)}, {one.mean.mean():,.3g} clients are at work on average"
-        says += ", always." if least == most else f", between {least} and {most}."
+        since = f"From time {thousands(begin)} to" if begin > 0 else "Until time"
+        says = f"{since} {thousands(end)}, {one.mean.mean():,.3g} clients are at work"
+        says += " all the time." if least == most else f" on average, between {least} and {most}."
         label = entries[number].label
         charts.append(Chart(f"at-work-{number}-{slug(label)}", label, says, figure))
     return charts
 
 
 def _shown_until(record: Record) -> float:
-    """Some twenty trips' time: rounds can be told apart."""
+    """Some twenty trips' time: rounds can be told apart. On a server, the first trip may begin late."""
     durations = record.trips.end - record.trips.start
-    return min(_known_until(record), 20 * float(np.quantile(durations, 0.9)) or record.time)
+    some = 20 * float(np.quantile(durations, 0.9)) or record.time
+    return min(_known_until(record), float(record.trips.start.min()) + some)
 
 
 def _known_until(record: Record) -> float:
@@ -83,15 +85,15 @@ def _known_until(record: Record) -> float:
     return max(record.time / 2, record.time - float((trips.end - trips.start).max()))
 
 
-def at_work(trips: Trips, end: float, bins: int = BINS) -> AtWork:
-    """From time 0 to `end`."""
-    edges = np.linspace(0.0, end, bins + 1)
+def at_work(trips: Trips, begin: float, end: float, bins: int = BINS) -> AtWork:
+    """From the first trip's start, `begin`, to `end`."""
+    edges = np.linspace(begin, end, bins + 1)
     starts, ends = np.sort(trips.start), np.sort(trips.end)
     times = np.unique(np.concatenate([edges[:-1], starts[starts < end], ends[ends < end]]))
     count = np.searchsorted(starts, times, "right") - np.searchsorted(ends, times, "right")
     lasts = np.diff(times, append=end)
     first = np.searchsorted(times, edges[:-1])
-    mean = np.add.reduceat(count * lasts, first) / (end / bins)
+    mean = np.add.reduceat(count * lasts, first) / ((end - begin) / bins)
     return AtWork(edges[:-1], np.minimum.reduceat(count, first), np.maximum.reduceat(count, first), mean)
 
 
