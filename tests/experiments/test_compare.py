@@ -1,6 +1,7 @@
 """Comparisons: what the table says, by hand; broken entries; killed and started again."""
 
 import csv
+import io
 import json
 import math
 import os
@@ -21,7 +22,7 @@ from tardigrad.experiments.outcome import Outcome, Point
 from tardigrad.experiments.pool import alone
 from tardigrad.experiments.statistics import paired
 from tardigrad.experiments.tables import _tex as latex_cell
-from tardigrad.experiments.tables import comma_separated, latex, markdown
+from tardigrad.experiments.tables import comma_separated, latex, markdown, show
 
 
 def outcome(label, seed, accuracies, every=100, error=None):
@@ -74,6 +75,20 @@ def test_all_forms_have_every_entry():
     assert rows[-1]["error"] == "boom"
     assert r"150 $\pm$ 71" in latex(table)
     assert latex(table).count(r"\begin{tabular}") == 2
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"), [(120, []), (62, ["stale", "MB"]), (56, ["stale", "MB", "steps"])]
+)
+def test_in_a_narrow_terminal_columns_are_left_out_but_no_number_is_cut(width, left_out):
+    table, said = tabulate(COMPARISON, OUTCOMES), io.StringIO()
+    show(table, Console(file=said, width=width))
+    lines = said.getvalue().splitlines()
+    assert "150 ± 71" in said.getvalue()
+    assert "…" not in said.getvalue()
+    head = next(line for line in lines if "entry" in line)
+    assert [name for name in ("stale", "MB", "steps") if name not in head] == left_out
+    assert max(map(len, lines)) <= width
 
 
 def test_the_paired_test_is_scipys_on_logarithms():

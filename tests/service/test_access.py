@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 
 import grpc
 import pytest
@@ -102,6 +103,21 @@ def test_who_is_struck_off_the_list_is_out_and_who_is_entered_is_in(tmp_path):
     (tmp_path / LIST).write_text("")
     now[0] += 2
     assert refused(gate, bob.sign("Join"), "Join") is Why.NOT_ENROLLED
+
+
+@pytest.mark.parametrize("damage", [b"ann\n", b"\xff\xfe\n", None])
+def test_a_damaged_list_changes_nothing_for_a_server_that_runs(damage, tmp_path):
+    now = [1000.0]
+    gate, signer = gate_and_signer(tmp_path, lambda: now[0])
+    (tmp_path / LIST).unlink()
+    if damage is None:
+        (tmp_path / LIST).mkdir()
+    else:
+        (tmp_path / LIST).write_bytes(damage)
+    now[0] += 2
+    assert gate.admit(signer.sign("FetchTask"), "FetchTask") == ("ann", b"")
+    with pytest.raises(ConfigError, match=LIST):
+        Enrolled(tmp_path / LIST)
 
 
 def test_keys_are_for_their_owner_and_never_overwritten(tmp_path):
@@ -205,5 +221,61 @@ def test_tls_with_our_own_authority_and_with_no_other(tmp_path):
             plain = Connection(f"localhost:{port}", signer, None)
             assert await failed(plain.__aenter__()) is grpc.StatusCode.UNAVAILABLE
             await server.stop(0)
+
+    asyncio.run(scene())
+
+
+def test_where_nobody_can_listen_is_named(tmp_path):
+    from tardigrad.service.server import Server
+
+    async def scene():
+        async with serving(CONFIG, tmp_path) as running:
+            port = running.port
+            for address, said in (
+                (f"127.0.0.1:{port}", f"--host 127.0.0.1 --port {port}: cannot listen there .*in use"),
+                ("nowhere.invalid:7433", r"--host nowhere\.invalid --port 7433: cannot listen there"),
+                ("192.0.2.1:0", r"--host 192\.0\.2\.1 --port 0: cannot listen there"),
+                (":7433", "--host '' --port 7433: cannot listen there"),
+                ("a" * 70 + ".example:7433", "cannot listen there"),
+            ):
+                with pytest.raises(ConfigError, match=said):
+                    await Server(running.server.servicer).start(address, None)
+
+    asyncio.run(scene())
+
+
+def test_on_ipv6(tmp_path):
+    from tardigrad.service.server import Server
+
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+
+    async def scene():
+        async with serving(CONFIG, tmp_path) as running:
+            for address in ("::1:0", "[::1]:0"):
+                server = Server(running.server.servicer)
+                port = await server.start(address, None)
+                async with Connection(f"[::1]:{port}", running.signer("ann"), None) as ann:
+                    assert ann.run == running.coordinator.run
+                await server.stop(0)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("name", "of"), [("server.pem", None), ("server.key", None), ("server.key", "ca.key")]
+)
+def test_a_certificate_that_is_at_fault_is_blamed(name, of, tmp_path):
+    from tardigrad.service.server import Server
+
+    make_certificates(tmp_path, ["localhost"])
+    (tmp_path / name).write_bytes(b"junk" if of is None else (tmp_path / of).read_bytes())
+
+    async def scene():
+        async with serving(CONFIG, tmp_path / "run") as running:
+            with pytest.raises(ConfigError, match=r"server\.pem and server\.key cannot be used"):
+                await Server(running.server.servicer).start("127.0.0.1:0", Place(keys=tmp_path).credentials())
 
     asyncio.run(scene())

@@ -11,9 +11,12 @@ import torch
 from service_harness import app_of, serving
 
 import tardigrad as td
+from tardigrad.core.snapshot import write_snapshot
+from tardigrad.core.upload import Upload
+from tardigrad.errors import RunError
 from tardigrad.experiments.run import build
 from tardigrad.service.client import Participant
-from tardigrad.service.remembering import Remembering
+from tardigrad.service.remembering import Finished, Remembering
 from tardigrad.service.trainee import Trainee
 
 ALONE = td.Config(
@@ -216,3 +219,16 @@ def test_a_client_process_is_killed_and_the_bits_are_the_same(tmp_path):
             return running.coordinator.values.aggregator.evaluated_model
 
     assert torch.equal(asyncio.run(scene()), simulation.model)
+
+
+def test_files_of_others_in_a_clients_folder_are_left_alone(tmp_path):
+    remembering = Remembering(tmp_path)
+    for trip in (10, 9):
+        remembering.keep(Finished(trip, 0, Upload({"delta": torch.ones(2)}, 1, 1, 0.5), {}, {}, 0))
+    for name in ("abc", "", "-1", "007", "9 (copy)"):
+        (tmp_path / f"pending-{name}.safetensors").write_text("not ours")
+    assert [finished.trip for finished in remembering.pending()] == [9, 10]
+    assert (tmp_path / "pending-abc.safetensors").exists()
+    write_snapshot(tmp_path / "pending-11.safetensors", {}, {"trip": 11})
+    with pytest.raises(RunError, match=r"pending-11\.safetensors: is not a trip"):
+        remembering.pending()

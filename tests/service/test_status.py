@@ -8,7 +8,7 @@ from service_harness import serving, two_puppets
 from test_metrics import CONFIG
 from typer.testing import CliRunner
 
-from tardigrad.cli import app
+from tardigrad.cli import app, main
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.run import build
 from tardigrad.service.status import FILE, keep_status, read_status, status_of, watch_folder, write_status
@@ -76,9 +76,57 @@ def test_the_command(tmp_path):
 def test_wrong_places_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"status\.json"):
         read_status(tmp_path)
-    (tmp_path / FILE).write_text("{}")
-    with pytest.raises(RunError, match="damaged"):
-        read_status(tmp_path)
     for words, said in ((["nowhere"], "neither"), (["localhost:1"], "--key")):
         with pytest.raises(ConfigError, match=said):
             CliRunner().invoke(app, ["status", *words], catch_exceptions=False)
+
+
+GOOD = {
+    "version": 1, "trips": 2, "time": 3, "in_flight": 0, "waiting": 0, "staleness": 0.5, "given_up": 0,
+    "uploads_refused": {}, "metrics": {"loss": float("nan")}, "over": "", "written": 5.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{}", "version: Field required"),
+        ("[]", ""),
+        ("{", "Invalid JSON"),
+        (json.dumps(GOOD | {"time": "3"}), "time: "),
+        (json.dumps(GOOD | {"trips": 1.5}), "trips: "),
+        (json.dumps(GOOD | {"metrics": {":100:": "high"}}), "metrics: Input should be a valid number"),
+        (json.dumps(GOOD | {"last_seen": None}), "last_seen: "),
+    ],
+)
+def test_a_damaged_file_is_named_in_one_sentence(text, fault, tmp_path):
+    (tmp_path / FILE).write_text(json.dumps(GOOD))
+    assert read_status(tmp_path).trips == 2
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(RunError, match=rf"status\.json is damaged \({fault}") as caught:
+        CliRunner().invoke(app, ["status", str(tmp_path), "--once"], catch_exceptions=False)
+    assert "__init__" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("localhost:abc", "'abc' is not a port"),
+        ("localhost:99999", "'99999' is not a port"),
+        ("localhost:0", "'0' is not a port"),
+        ("localhost:", "'' is not a port"),
+        ("localhost:" + "9" * 200, "is not a port"),
+        (":7433", "'' is not a host"),
+        ("::1:7433", "must be in brackets"),
+        ("localhost:100:x", "'x' is not a port"),
+    ],
+)
+def test_a_wrong_address_is_named_in_plain_letters(address, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["tardigrad", "status", address, "--key", str(tmp_path / "ann.key")])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    told = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert said in told
+    assert told.isascii()

@@ -143,21 +143,36 @@ def enroll(
     ] = None,
 ) -> None:
     """Make keys for clients and enter them in the server's list; the first time, certificates too."""
-    from tardigrad.service.certificates import AUTHORITY, make_certificates
-    from tardigrad.service.keys import LIST, check_name, enter, make_key, public_text
+    from tardigrad.service.certificates import (
+        AUTHORITY,
+        FILES,
+        check_hosts,
+        make_certificates,
+        wants_certificates,
+    )
+    from tardigrad.service.keys import LIST, all_or_nothing, check_new, enter_all, make_key, public_text
 
     if public is not None and len(names) != 1:
         raise ConfigError("--public: is the key of one client; give one name")
-    for name in names:
-        check_name(name)
-    for name in names:
-        text = public
-        if text is None:
-            text = public_text(make_key(keys / f"{name}.key"))
-        enter(keys / LIST, name, text)
+    hosts = host or ["localhost", "127.0.0.1"]
+    check_hosts(hosts)
+    check_new(keys, names, public)
+    first = wants_certificates(keys)
+    clients: dict[str, str] = {}
+    with all_or_nothing() as made:
+        for name in names:
+            if public is None:
+                clients[name] = public_text(make_key(keys / f"{name}.key"))
+                made.append(keys / f"{name}.key")
+            else:
+                clients[name] = public
+        if first:
+            make_certificates(keys, hosts)
+            made += [keys / file for file in FILES]
+        enter_all(keys / LIST, clients)
+    for name, text in clients.items():
         _say(f"{name} {text}")
-    if not (keys / AUTHORITY).exists():
-        make_certificates(keys, host or ["localhost", "127.0.0.1"])
+    if first:
         _say(f"wrote {keys / AUTHORITY} for the clients, and the server's certificate")
 
 
@@ -178,6 +193,8 @@ def status(
         source = watch_folder(Path(where))
     elif ":" not in where:
         raise ConfigError(f"{where}: is neither the folder of a served run nor HOST:PORT")
+    elif fault := _fault(where):
+        raise ConfigError(f"neither the folder of a served run nor HOST:PORT was given, for {fault}")
     elif key is None:
         raise ConfigError("--key: a server answers only who is enrolled; give a key, or the run's folder")
     else:
@@ -189,6 +206,17 @@ def status(
         source = watch_server(where, signer, None if insecure else _authority(ca, key))
     with suppress(KeyboardInterrupt):
         asyncio.run(_watch(source, once, as_json))
+
+
+def _fault(address: str) -> str:
+    """What is wrong with HOST:PORT, if anything; never the whole of it, which a terminal could take for the
+    name of a picture (localhost:100: and such)."""
+    host, _, port = address.rpartition(":")
+    if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
+        return f"{port[:20]!r} is not a port from 1 to 65535"
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        return "an IPv6 address must be in brackets, such as [::1]:7433"
+    return "" if host and not any(c.isspace() for c in host) else f"{host!r} is not a host"
 
 
 async def _watch(source: AsyncIterator[Status], once: bool, as_json: bool) -> None:

@@ -16,6 +16,9 @@ TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "±": r"$\pm$", ">": r"$>$", "<": r"$<$",
 }  # fmt: skip
 UNITS = {"trips": "client trips", "steps": "steps", "time": "virtual time", "bytes": "MB"}
+HEADINGS = ("trips", "x", "time", "x", "steps", "MB", "accuracy %", "stale")
+SPARED = ("stale", "MB", "steps")
+"""Columns that a narrow terminal does without, the first first."""
 
 
 def headings(target: float) -> list[str]:
@@ -67,19 +70,45 @@ def _cells(row: dict[str, Any], target: float, best: dict[str, float | None], se
     return shown
 
 
+def _table(rows: list[list[str]], left_out: list[str]) -> Table:
+    caption = "x: over the best entry"
+    caption += "" if "stale" in left_out else "; stale: mean staleness"
+    caption += f"; comparison.md has {', '.join(left_out)} too" if left_out else ""
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption=caption)
+    shown.add_column("entry", overflow="fold", min_width=_least(rows))
+    kept = [n for n, heading in enumerate(HEADINGS, 1) if heading not in left_out]
+    for n in kept:
+        shown.add_column(HEADINGS[n - 1], justify="right", no_wrap=True)
+    for row in rows:
+        parts = [row[n] for n in (0, *kept)]
+        shown.add_row(*("[red]failed[/]" if part == "failed" else escape(part) for part in parts))
+    return shown
+
+
+def _least(rows: list[list[str]]) -> int:
+    """Characters of the entries' column: labels go on in the next line, words only if they are long."""
+    return max(5, min(16, max((len(word) for row in rows for word in row[0].split()), default=0)))
+
+
+def _needs(shown: Table, rows: list[list[str]]) -> int:
+    """How wide a terminal must be for it."""
+    labels = max((len(row[0]) for row in rows), default=0)
+    return Console(width=1000).measure(shown).maximum - max(0, labels - _least(rows))
+
+
 def show(table: dict[str, Any], console: Console) -> None:
     """In the terminal."""
     seeds = len(table["seeds"])
     said = f"mean ± sd over {seeds} seeds" if seeds > 1 else f"seed {table['seeds'][0]}"
     for target in table["targets"]:
         console.print(f"{table['title']}: to {target:.3g} accuracy, {said}", highlight=False, markup=False)
-        caption = "x: over the best entry; stale: mean staleness"
-        shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption=caption)
-        shown.add_column("entry", overflow="fold", min_width=9)
-        for heading in ("trips", "x", "time", "x", "steps", "MB", "accuracy %", "stale"):
-            shown.add_column(heading, justify="right", no_wrap=True)
-        for row in cells(table, target):
-            shown.add_row(*("[red]failed[/]" if cell == "failed" else escape(cell) for cell in row))
+        rows = cells(table, target)
+        left_out: list[str] = []
+        shown = _table(rows, left_out)
+        for heading in SPARED:  # a number that is cut off would be a wrong one
+            if _needs(shown, rows) > console.width:
+                left_out.append(heading)
+                shown = _table(rows, left_out)
         console.print(shown)
         for sentence in table["sentences"][str(target)]:
             console.print(sentence, highlight=False, markup=False)

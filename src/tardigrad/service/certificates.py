@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +13,38 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tardigrad.service.keys import write_secret
+from tardigrad.errors import ConfigError
+from tardigrad.service.keys import all_or_nothing, write_secret
 
 AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
 SERVER, SERVER_KEY = "server.pem", "server.key"
+FILES = (AUTHORITY, AUTHORITY_KEY, SERVER, SERVER_KEY)
 DAYS = 825
 """The longest that common TLS libraries take."""
+HOST = re.compile(
+    r"(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*(?![0-9]+$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def check_hosts(hosts: Sequence[str]) -> None:
+    """A ConfigError unless a certificate can be made out to all of these."""
+    for host in hosts:
+        if _address(host) is None and (len(host) > 253 or not HOST.fullmatch(host)):
+            raise ConfigError(
+                f"--host {host!r}: must be an IP address or a name in DNS (other letters than a to z in "
+                "their xn-- form), without a port"
+            )
+
+
+def wants_certificates(folder: Path) -> bool:
+    """Whether the folder has no certificate yet; a ConfigError if it has a key without one."""
+    if any((folder / name).exists() for name in (AUTHORITY, SERVER)):
+        return False
+    for name in (AUTHORITY_KEY, SERVER_KEY):
+        if (folder / name).exists():
+            raise ConfigError(f"{folder / name}: has no certificate beside it; add that, or remove the key")
+    return True
 
 
 def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
@@ -36,10 +63,13 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
         .sign(authority_key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM
-    write_secret(folder / AUTHORITY_KEY, _private(authority_key))
-    write_secret(folder / SERVER_KEY, _private(server_key))
-    (folder / AUTHORITY).write_bytes(authority.public_bytes(pem))
-    (folder / SERVER).write_bytes(server.public_bytes(pem))
+    with all_or_nothing() as made:
+        for file, key in ((AUTHORITY_KEY, authority_key), (SERVER_KEY, server_key)):
+            write_secret(folder / file, _private(key))
+            made.append(folder / file)
+        for file, certificate in ((AUTHORITY, authority), (SERVER, server)):
+            made.append(folder / file)
+            (folder / file).write_bytes(certificate.public_bytes(pem))
 
 
 def _authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -76,10 +106,15 @@ def _builder(
 
 
 def _name(host: str) -> x509.GeneralName:
+    address = _address(host)
+    return x509.DNSName(host) if address is None else x509.IPAddress(address)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
+        return ipaddress.ip_address(host)
     except ValueError:
-        return x509.DNSName(host)
+        return None
 
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -16,6 +18,8 @@ from tardigrad.errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LIST = "clients.txt"
+TAKEN = ("ca", "server")
+"""No client's names: the keys of the authority and of the server are called so."""
 
 
 def check_name(name: str) -> str:
@@ -46,12 +50,26 @@ def write_secret(file: Path, content: bytes) -> None:
     """A new file that nobody else can read."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+        opened = os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+        with all_or_nothing() as made, opened:
+            made.append(file)
             opened.write(content)
     except FileExistsError:
         raise ConfigError(f"{file}: exists already; give another name, or remove it first") from None
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written ({error})") from None
+
+
+@contextmanager
+def all_or_nothing() -> Iterator[list[Path]]:
+    """Whatever files are put on this list are removed again if it goes wrong."""
+    made: list[Path] = []
+    try:
+        yield made
+    except BaseException:
+        for file in made:
+            file.unlink(missing_ok=True)
+        raise
 
 
 def read_key(file: Path) -> Ed25519PrivateKey:
@@ -100,11 +118,13 @@ class Enrolled:
             seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
             if seen == self._seen:
                 return
-            lines = self.file.read_text().splitlines()
+            lines = self.file.read_text(encoding="utf-8").splitlines()
         except OSError as error:
             raise ConfigError(
                 f"{self.file}: cannot be read ({error}); `tardigrad enroll NAME` makes a list of clients"
             ) from None
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{self.file}: must be text in UTF-8 ({error})") from None
         keys = {}
         for number, line in enumerate(lines, 1):
             words = line.split("#")[0].split()
@@ -128,12 +148,51 @@ class Enrolled:
         return True
 
 
+def check_new(folder: Path, names: Sequence[str], public: str | None = None) -> None:
+    """A ConfigError unless all of these can be enrolled; without a public key, keys will be made for them."""
+    for name in names:
+        check_name(name)
+        if name.lower() in TAKEN:
+            raise ConfigError(f"client {name!r}: {name}.key is not a client's key; give another name")
+        if names.count(name) > 1:
+            raise ConfigError(f"client {name!r}: is given more than once; give each name once")
+        if public is None and os.path.lexists(folder / f"{name}.key"):
+            raise ConfigError(f"{folder / name}.key: exists already; give another name, or remove it first")
+    if public is not None:
+        public_key(public, "--public")
+    _check_unknown(folder / LIST, names)
+
+
 def enter(file: Path, client: str, public: str) -> None:
     """Add a client to the list; a name is given once."""
-    check_name(client)
-    public_key(public, f"client {client}")
-    text = file.read_text() if file.exists() else "# name and public key of everybody who is let in\n"
-    if file.exists() and Enrolled(file).knows(client):
-        raise ConfigError(f"{file}: {client} is enrolled already; remove its line first to give it a new key")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, text + f"{client} {public}\n")
+    enter_all(file, {client: public})
+
+
+def enter_all(file: Path, clients: Mapping[str, str]) -> None:
+    """Add clients, by name with their public keys, to the list: all of them or none."""
+    for client, public in clients.items():
+        check_name(client)
+        public_key(public, f"client {client}")
+    _check_unknown(file, list(clients))
+    text = "# name and public key of everybody who is let in\n"
+    try:
+        if file.exists():
+            text = file.read_text(encoding="utf-8")
+        if text and not text.endswith("\n"):  # somebody has edited it
+            text += "\n"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text + "".join(f"{client} {public}\n" for client, public in clients.items()))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written ({error})") from None
+
+
+def _check_unknown(file: Path, clients: Sequence[str]) -> None:
+    """A ConfigError if the list is damaged, or has one of these."""
+    if not os.path.lexists(file):
+        return
+    enrolled = Enrolled(file)
+    for client in clients:
+        if enrolled.knows(client):
+            raise ConfigError(
+                f"{file}: {client} is enrolled already; remove its line first to give it a new key"
+            )

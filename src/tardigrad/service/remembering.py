@@ -7,13 +7,15 @@ delivery is always the same.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tardigrad.core.snapshot import read_snapshot, write_snapshot
 from tardigrad.core.upload import Upload, Vectors
-from tardigrad.errors import ConfigError
+from tardigrad.errors import ConfigError, RunError
+
+PENDING = re.compile(r"pending-(0|[1-9][0-9]*)\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,9 @@ class Remembering:
 
     def pending(self) -> list[Finished]:
         """Trips that were trained and whose fate we have not heard."""
-        files = sorted(self._folder.glob("pending-*.safetensors"), key=lambda file: int(file.stem[8:]))
-        return [_finished(*read_snapshot(file)) for file in files]
+        found = (PENDING.fullmatch(file.name) for file in self._folder.iterdir())
+        trips = sorted(int(name[1]) for name in found if name)  # what is not called so is not ours
+        return [_finished(self._file(trip)) for trip in trips]
 
     def keep(self, finished: Finished) -> None:
         """Before the delivery."""
@@ -72,7 +75,10 @@ class Remembering:
         return self._folder / f"pending-{trip}.safetensors"
 
 
-def _finished(tensors: Vectors, document: dict[str, Any]) -> Finished:
+def _finished(file: Path) -> Finished:
+    tensors, document = read_snapshot(file)
+    if "names" not in document:
+        raise RunError(f"{file}: is not a trip that a client has trained; remove it")
     upload = Upload(
         {name: tensors[f"upload/{name}"] for name in document["names"]},
         document["examples"], document["steps"], document["loss"],

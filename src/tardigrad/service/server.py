@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import random
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from tardigrad.core.upload import Vectors
+from tardigrad.errors import ConfigError
+from tardigrad.service.certificates import SERVER, SERVER_KEY
 from tardigrad.service.claims import Gate
 from tardigrad.service.coordinator import Coordinator
 from tardigrad.service.inspection import check_body, check_header
@@ -323,6 +326,26 @@ def _handlers(servicer: Servicer) -> grpc.GenericRpcHandler:
     })  # fmt: skip
 
 
+def _fault(host: str, port: int) -> str:
+    """Why nobody can listen there; nothing if it can be done. gRPC itself does not say."""
+    if not host:
+        return "no host was given"
+    fault = ""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    for family, kind, protocol, _, place in found:
+        try:
+            with socket.socket(family, kind, protocol) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind(place)
+                return ""
+        except OSError as error:
+            fault = error.strerror or str(error)
+    return fault
+
+
 class Server:
     """Listens until it is stopped."""
 
@@ -335,10 +358,26 @@ class Server:
 
     async def start(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
         """Listen; the port, which the system chooses if 0 was given. Without credentials: without TLS."""
-        if credentials is None:
-            port = self._server.add_insecure_port(address)
-        else:
-            port = self._server.add_secure_port(address, credentials)
+        host, _, number = address.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        where = f"--host {host or repr(host)} --port {number}"
+        if fault := await asyncio.to_thread(_fault, host, int(number)):
+            raise ConfigError(
+                f"{where}: cannot listen there ({fault}); give an address of this machine and a free port"
+            )
+        address = f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+        try:
+            if credentials is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, credentials)
+        except RuntimeError:
+            if credentials is None:
+                raise ConfigError(f"{where}: cannot listen there; give another port") from None
+            raise ConfigError(  # there was nothing wrong with the address
+                f"--keys: {SERVER} and {SERVER_KEY} cannot be used to listen with {where}; they must be a "
+                "certificate in PEM and the key that belongs to it"
+            ) from None
         await self._server.start()
         for name in ("", NAME):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -12,7 +12,9 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
 
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.service.refused import log
@@ -54,6 +56,9 @@ class Status:
     def age(self) -> float:
         """Seconds since this was true."""
         return max(0.0, time.time() - self.written)
+
+
+STATUS = TypeAdapter(Status)
 
 
 def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
@@ -105,10 +110,13 @@ def read_status(folder: Path) -> Status:
             f"{folder}: no server has written its {FILE} there; for a simulated run: tardigrad show"
         )
     try:
-        told: dict[str, Any] = json.loads(file.read_text())
-        return Status(**told)
-    except (OSError, ValueError, TypeError) as error:
-        raise RunError(f"{file} is damaged ({error}); the server writes it anew every second") from None
+        return STATUS.validate_json(file.read_bytes(), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        fault = ": ".join(str(part) for part in (*first["loc"][:1], first["msg"]))
+    except OSError as error:
+        fault = str(error)
+    raise RunError(f"{file} is damaged ({fault}); the server writes it anew every second")
 
 
 async def watch_folder(folder: Path) -> AsyncIterator[Status]:
