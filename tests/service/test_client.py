@@ -174,6 +174,23 @@ def test_what_did_not_count_is_not_remembered(tmp_path):
     assert remembering.pending() == []
 
 
+def test_a_trip_that_cannot_be_trained_is_given_back(tmp_path):
+    async def scene():
+        async with serving(ALONE, tmp_path) as running:
+            client = participant(running, "0", 0, build(ALONE))
+
+            def broken(*task):
+                raise ValueError("label 77 of 10")
+
+            client._trainee.train = broken
+            with pytest.raises(RunError, match=r"trip 0, in the client's own model.*: ValueError: label 77"):
+                await client.take_part()
+            assert running.coordinator.course.given_up == 1
+            assert running.coordinator.course.book.in_flight == {}
+
+    asyncio.run(scene())
+
+
 APP = """
 import tardigrad as td
 from tardigrad.service.app import Client

@@ -48,7 +48,7 @@ def main() -> None:
         app()
     except TardigradError as error:
         Console(stderr=True).print(
-            f"[bold red]error:[/] {_plain(str(error))}", highlight=False, soft_wrap=True
+            f"[bold red]error:[/] {_plain(str(error))}", highlight=False, soft_wrap=True, emoji=False
         )
         sys.exit(error.exit_code)
     except (Exception, RecursionError) as error:
@@ -60,6 +60,7 @@ def main() -> None:
             "(TARDIGRAD_DEBUG=1 shows where it happened)",
             highlight=False,
             soft_wrap=True,
+            emoji=False,
         )
         sys.exit(1)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
@@ -19,6 +21,8 @@ from tardigrad.errors import ConfigError
 
 if TYPE_CHECKING:
     from tardigrad.service.status import Status
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines fill the log, and strangers can cause them
 
 
 class LogFormat(Enum):
@@ -124,9 +128,16 @@ def join(
     trainee = Trainee(client, load_app(app, client))
     folder = state or key.parent / f"{client}.state"
     participant = Participant(address, signer, authority, trainee, folder, patience, _say)
+
+    async def take_part() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as Ctrl-C does
+        return await participant.take_part()
+
     try:
-        reason = asyncio.run(participant.take_part())
-    except KeyboardInterrupt:
+        reason = asyncio.run(take_part())
+    except (KeyboardInterrupt, asyncio.CancelledError):
         _say("stopped; the same command goes on")
         raise typer.Exit(130) from None
     _say(f"the run is over ({reason})")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 
-from tardigrad.errors import ConfigError, RunError
+from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.service.claims import Signer
 from tardigrad.service.connection import Connection, Later, Over
 from tardigrad.service.refused import OVER, Why, log
@@ -127,7 +127,14 @@ class Participant:
 
     async def _trip(self, connection: Connection, assignment: Assignment) -> str:
         assert self._remembering is not None
-        finished = await _apart(self._trainee.train, assignment, self._remembering.memory)
+        try:
+            finished = await _apart(self._trainee.train, assignment, self._remembering.memory)
+        except Exception as error:
+            await self._leave(connection)
+            if isinstance(error, TardigradError):
+                raise
+            where = f"trip {assignment.task.trip}, in the client's own model or examples"
+            raise RunError(f"{where}: {type(error).__name__}: {error}") from error
         if self._trainee.remembers(assignment.settings):
             await asyncio.to_thread(self._remembering.keep, finished)
         self._unsent = finished
