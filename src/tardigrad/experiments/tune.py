@@ -42,9 +42,7 @@ def tune(file: Path, out: Path, console: Console) -> dict[str, Any]:
     try:
         import optuna  # noqa: F401
     except ImportError:
-        raise ConfigError(
-            "tune needs Optuna; in this environment: pip install 'tardigrad[tune]'"
-        ) from None
+        raise ConfigError("tune needs Optuna; in this environment: pip install 'tardigrad[tune]'") from None
     comparison = load_comparison(file)
     chosen = subjects(comparison, str(file))
     try:
