@@ -16,7 +16,7 @@ from tardigrad.errors import ConfigError
 from tardigrad.service.app import load_app
 from tardigrad.service.claims import Signer
 from tardigrad.service.client import Participant
-from tardigrad.service.keys import read_key
+from tardigrad.service.keys import make_key, read_key
 from tardigrad.service.trainee import Trainee
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "service"
@@ -123,3 +123,19 @@ def test_a_wrong_app_is_named(text, said, tmp_path):
     (tmp_path / "app.py").write_text(text)
     with pytest.raises(ConfigError, match=said):
         load_app(f"{tmp_path / 'app.py'}:client", "ann")
+
+
+@pytest.mark.parametrize(
+    ("address", "ca", "said"),
+    [
+        ("localhost", b"", r"'localhost' is not a port"),
+        ("localhost:70000", b"", r"'70000' is not a port from 1 to 65535"),
+        ("localhost:7433", b"junk", r"ca\.pem: is not a certificate in PEM"),
+        ("localhost:7433", b"", r"ca\.pem: is not a certificate in PEM"),
+    ],
+)
+def test_what_cannot_get_better_is_not_tried_for_long(address, ca, said, tmp_path):
+    make_key(tmp_path / "ann.key")
+    (tmp_path / "ca.pem").write_bytes(ca)
+    with pytest.raises(ConfigError, match=said):
+        command("join", address, "--app", EXAMPLE / "my_client.py:client", "--key", tmp_path / "ann.key")

@@ -120,11 +120,13 @@ def join(
     from tardigrad.service.logs import log_to_stderr
     from tardigrad.service.trainee import Trainee
 
+    if fault := _fault(address):
+        raise ConfigError(f"the server's address must be HOST:PORT, but {fault}")
+    authority = None if insecure else _authority(ca, key)
     log_to_stderr(log_format.value, log_level.value)
     torch.set_num_threads(1)
     client = check_name(name or key.stem)
     signer = Signer(client, read_key(key))
-    authority = None if insecure else _authority(ca, key)
     trainee = Trainee(client, load_app(app, client))
     folder = state or key.parent / f"{client}.state"
     participant = Participant(address, signer, authority, trainee, folder, patience, _say)
@@ -255,10 +257,16 @@ def _say(line: str) -> None:
 
 
 def _authority(ca: Path | None, key: Path) -> bytes:
+    from cryptography import x509
+
     from tardigrad.service.certificates import AUTHORITY
 
     file = ca or key.parent / AUTHORITY
     try:
-        return file.read_bytes()
+        content = file.read_bytes()
+        x509.load_pem_x509_certificates(content)
     except OSError as error:
         raise ConfigError(f"--ca {file}: cannot be read ({error}); give the server's ca.pem") from None
+    except ValueError:
+        raise ConfigError(f"--ca {file}: is not a certificate in PEM; give the server's ca.pem") from None
+    return content
