@@ -30,10 +30,11 @@ def command(*words):
 
 
 def serve(folder, *more):
+    """It lingers for longer than a client ever waits before it tries again, so that all hear of the end."""
     return subprocess.Popen(
         [sys.executable, "-m", "tardigrad", "serve", str(EXAMPLE / "run.toml"), "--out", str(folder / "live"),
          "--keys", str(folder / "keys"), "--model", f"{EXAMPLE / 'my_client.py'}:model", "--port", "0",
-         "--set", "stop.trips=30", "--set", "service.linger_seconds=6", *more],
+         "--set", "stop.trips=30", "--set", "service.linger_seconds=12", *more],
         env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
