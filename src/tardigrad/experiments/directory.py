@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tardigrad.core.snapshot import read_snapshot, replace, write_snapshot, write_text
+from tardigrad.core.snapshot import BEGIN_AGAIN, read_snapshot, replace, write_snapshot, write_text
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config import Config
 
@@ -120,8 +120,7 @@ class RunDirectory:
         if self._live:
             write_text(stored_file, config.to_toml())  # with the limits as they are now
         file = self.path / "snapshot.safetensors"
-        advice = {"advice": BACKUP} if self._live else {}
-        snapshot = read_snapshot(file, **advice) if file.exists() else None
+        snapshot = read_snapshot(file, BACKUP if self._live else BEGIN_AGAIN) if file.exists() else None
         length = 0 if snapshot is None else snapshot[1]["events_bytes"]
         if snapshot is None:
             self.events.touch()  # killed before it wrote any: begin afresh
