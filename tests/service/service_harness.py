@@ -38,6 +38,9 @@ class Memory:
         document = document | {"events": len(self.events)}
         self.snapshots.append((copied, json.loads(json.dumps(document))))
 
+    def unrecovered(self):
+        return []
+
 
 class Running:
     """A server that runs."""
@@ -69,19 +72,20 @@ def enrolled_key(keys, name):
 
 @contextlib.asynccontextmanager
 async def serving(
-    config, folder, record=None, snapshot=None, signers=None, durable=True, model=None, keys=None
-):
+    config, folder, record=None, snapshot=None, signers=None, durable=True, model=None, keys=None, noise=None,
+    accept_loss=False,
+):  # fmt: skip
     """The server of a config."""
     keys = folder / "keys" if keys is None else keys
     keys.mkdir(exist_ok=True, parents=True)
     (keys / LIST).touch()
-    noise = NoiseKeys()
+    noise = NoiseKeys() if noise is None else noise
     run = assemble(config, model, lambda: noise)
     record = record if record is not None else Memory()
-    coordinator = coordinate(run.plan, folder if durable else None, record)
+    coordinator = coordinate(run.plan, folder if durable else None, record, noise.forget)
     gate = Gate(Enrolled(keys / LIST))
     server = Server(Servicer(coordinator, gate, facts_of(run.plan)))
-    await coordinator.start(snapshot)
+    await coordinator.start(None if snapshot is None else (dict(snapshot[0]), snapshot[1]), accept_loss)
     port = await server.start("127.0.0.1:0", None)
     try:
         yield Running(coordinator, server, record, port, keys, run, signers if signers is not None else {})

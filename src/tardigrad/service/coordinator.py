@@ -60,15 +60,17 @@ class Coordinator:
         settings: Service,
         upload_layout: Layout,
         after_snapshot: Callable[[], None] = lambda: None,
+        private: bool = False,
     ) -> None:
         self.course, self.values, self.settings, self.upload_layout = course, values, settings, upload_layout
         self._journal, self._files = journal, files
         self.tally = Tally()
-        self.run = journal.fact("run", f"{random.SystemRandom().getrandbits(64):016x}")
+        run = journal.fact("run", f"{random.SystemRandom().getrandbits(64):016x}")
         self._threads = Threads()
         self.safe = Safekeeping(
-            self.run, course, values, journal, files, record, self._threads, upload_layout, after_snapshot
-        )
+            run, course, values, journal, files, record, self._threads, upload_layout, after_snapshot,
+            private,
+        )  # fmt: skip
         self._began = float(journal.fact("began", repr(time.time())))
         self._process_began = self.now
         self._line = Line()
@@ -89,15 +91,20 @@ class Coordinator:
         self._snapshotting: asyncio.Task[None] | None = None
 
     @property
+    def run(self) -> str:
+        """The run's identity: what a client remembers belongs to one run."""
+        return self.safe.run
+
+    @property
     def now(self) -> float:
         """Seconds since the run began; never back."""
         return max(self.course.time, time.time() - self._began)
 
     # -- life --------------------------------------------------------------------------------------
 
-    async def start(self, snapshot: Snapshot | None) -> None:
-        """Recover what there is, and begin to take entries."""
-        await self._threads.in_values(self.safe.recover, snapshot)
+    async def start(self, snapshot: Snapshot | None, accept_loss: bool = False) -> None:
+        """Recover what there is, and begin to take entries. `accept_loss`: although a part of it is lost."""
+        await self._threads.in_values(self.safe.recover, snapshot, accept_loss)
         self._publish(self.course.book.version)
         for version, broadcast in self.values.broadcasts.items():
             self._ready[version] = _known(broadcast)
@@ -127,8 +134,8 @@ class Coordinator:
                 await self.safe.snapshot()
         finally:
             await self._threads.in_values(self.values.close)
-            self._threads.close()
-            self._journal.close()
+            await self._threads.on_disk(self._journal.close)
+            await asyncio.to_thread(self._threads.close)
 
     @property
     def waiting(self) -> int:
@@ -340,7 +347,7 @@ class Coordinator:
         if one.done is not None:
             one.done()
         if one.entry.file:
-            self._files.discard(one.entry.file)
+            self._threads.files.submit(self._files.discard, one.entry.file)
         if one.entry.kind == "check_in":
             self._granting.discard(one.entry.client)
             self._line.leave(one.entry.client)
