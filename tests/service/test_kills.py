@@ -29,10 +29,12 @@ from service_harness import (
 
 import tardigrad as td
 from tardigrad.errors import RunError
+from tardigrad.experiments.serve import serve
 from tardigrad.privacy.releases import digest_of
 from tardigrad.service.claims import Signer
 from tardigrad.service.connection import Connection, Later
 from tardigrad.service.remembering import Remembering
+from tardigrad.service.serving import Place
 from tardigrad.service.trainee import Trainee
 
 SOAK = "TARDIGRAD_SOAK" in os.environ
@@ -78,9 +80,6 @@ KINDS = {
 def nursery():
     """In a process that has imported everything and started nothing: a server for each line that it reads,
     by a fork, which saves the seconds of a start."""
-    from tardigrad.experiments.serve import serve
-    from tardigrad.service.serving import Place
-
     folder = Path(sys.argv[1])
     config = td.load_config(folder / "run.toml")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -411,6 +410,50 @@ def test_a_disk_that_is_really_full(small_disk, tmp_path):
     assert len(refused) > 2
     assert state == again
     assert torch.equal(model, same)
+
+
+def test_file_system_that_becomes_read_only(tmp_path):
+    """Uploads are refused and clients told to come again; nothing counts that could not be written."""
+    simulation, _, steps = trace_of(CONFIG)
+    config = without_snapshots(CONFIG)
+    uploads = tmp_path / "run" / "uploads"
+
+    def mount(*words):
+        return subprocess.run(["mount", *words, str(uploads)], capture_output=True).returncode == 0
+
+    async def scene():
+        async with serving(config, tmp_path / "run") as running:
+            if shutil.which("mount") is None or not mount("--bind", str(uploads)):
+                pytest.skip("file systems can be mounted by root only")
+            state = running.coordinator.course.state
+            done, refused = [], 0
+            try:
+                for step in steps[:20]:
+                    if step[0] == "deliver":
+                        before = state()
+                        assert mount("-o", "remount,ro,bind")
+                        refused += await is_refused(some_steps(running, simulation, [step], done.append))
+                        assert state() == before
+                        assert mount("-o", "remount,rw,bind")
+                    await some_steps(running, simulation, [step], done.append)
+            finally:
+                subprocess.run(["umount", "-l", str(uploads)], check=True)
+            assert len(done) == 20
+            return refused
+
+    assert asyncio.run(scene()) == sum(step[0] == "deliver" for step in steps[:20]) > 5
+
+
+def test_run_on_a_read_only_file_system_is_refused(small_disk, tmp_path):
+    folder = small_disk / "run"
+
+    def serve_once():
+        enrolled_key(tmp_path / "keys", "ann") if not (tmp_path / "keys").exists() else None
+        serve(CONFIG, out=folder, place=Place("127.0.0.1", 0, tmp_path / "keys", insecure=True))
+
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(td.ConfigError, match=r"cannot be (made|used|written)"):
+        serve_once()
 
 
 if __name__ == "__main__":
