@@ -73,12 +73,13 @@ class Values:
             assert delivery.start_version is not None
             start = self.broadcasts[delivery.start_version].vectors["model"]
             self.aggregator.add(delivery, upload, start)
-            self._losses.append(upload.loss)
+            if self._tell_losses:  # private runs do not keep them
+                self._losses.append(upload.loss)
         if happened.moved:
             metrics = self.aggregator.step()
             self._publish()
             losses, self._losses = self._losses, []
-            loss = sum(losses) / len(losses) if losses and self._tell_losses else None
+            loss = sum(losses) / len(losses) if losses else None
             events.append({"event": "step"} | happened.where | {"training_loss": loss} | metrics)
         self.tell(events + happened.reported)
         if happened.evaluate:
@@ -183,7 +184,8 @@ class Values:
     def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
         """Go on from `snapshot()`."""
         self.aggregator.restore(tensors, document["aggregator"])
-        self._losses, self.metrics = list(document["losses"]), document["metrics"]
+        self._losses = list(document["losses"]) if self._tell_losses else []
+        self.metrics = document["metrics"]
         self.evaluated = document["evaluated"]
         versions: dict[int, Vectors] = {}
         for path, tensor in tensors.items():
