@@ -24,6 +24,7 @@ from tardigrad.experiments.assembly import (
     check_fit,
     forget_secrets,
     guarantee_of,
+    keep_chosen,
     make_aggregator,
     privacy_text,
     situation_of,
@@ -33,9 +34,10 @@ from tardigrad.experiments.directory import RunDirectory
 from tardigrad.experiments.inputs import Inputs, fingerprints
 from tardigrad.experiments.run import Result, one_thread, result_of
 from tardigrad.learning.flat import FlatModule
+from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
-from tardigrad.privacy.settings import LocalPrivacy
+from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
 from tardigrad.service.app import load_module
 from tardigrad.service.elsewhere import Elsewhere
 from tardigrad.service.finished import tell_over
@@ -90,7 +92,8 @@ def serve(
     if model is not None and "data" not in config.model_fields_set:
         config = config.model_copy(update={"data": None, "model": None})  # the clients have it all
     with one_thread():
-        run = assemble(_with_population(config, place, folder), model, lambda: noise)
+        config = _with_population(config, place, folder)
+        run = assemble(config, model, lambda: noise, Chosen.read(folder / CHOSEN))
         directory = RunDirectory(folder, live=True)
         began = time.monotonic()
 
@@ -111,6 +114,8 @@ def serve(
                 run.clear(folder)
                 asyncio.run(tell_over(run.plan, place, str(directory.summary["stopped_by"]), listening))
                 return result_of(directory)
+            if run.guarantee is not None:
+                keep_chosen(run.guarantee, folder)
             noise = NoiseKeys(folder / KEYS)
             run.state_privacy(directory)
             served = asyncio.run(
@@ -141,9 +146,14 @@ def _with_population(config: Config, place: Place, out: Path) -> Config:
     return config.model_copy(update={"service": settings})
 
 
-def assemble(config: Config, model: nn.Module | str | None, noise: Callable[[], NoiseKeys]) -> Assembled:
+def assemble(
+    config: Config,
+    model: nn.Module | str | None,
+    noise: Callable[[], NoiseKeys],
+    chosen: Chosen | None = None,
+) -> Assembled:
     """What a server needs of a config: with the data that it names, or with a model alone. `noise`: the keys
-    of the noise, when it is needed."""
+    of the noise, when it is needed; `chosen`: what was worked out when the run began."""
     settings = config.service or Service()
     _check(config)
     federation = _federation(config)
@@ -159,7 +169,7 @@ def assemble(config: Config, model: nn.Module | str | None, noise: Callable[[], 
     if federation is None and config.local.steps is None and isinstance(config.algorithm, MasFL | AdaMasFL):
         raise ConfigError("local.steps: the step sizes of masfl and adamasfl follow from it; give a number")
     situation = replace(situation_of(config, clients), population=population)
-    guarantee = guarantee_of(config, situation)
+    guarantee = guarantee_of(config, situation, flat.vector, chosen)
     evaluate = None
     if federation is not None:
         check_fit(flat, federation)
@@ -196,6 +206,11 @@ def _check(config: Config) -> None:
         raise ConfigError(
             "privacy.kind: 'local' noise must be added where the data is, which `join` does not do; "
             "use 'participation', where the server adds it"
+        )
+    if isinstance(config.privacy, PoissonSampling):
+        raise ConfigError(
+            "privacy.kind: 'poisson' rests on clients that are sampled at random, which real ones are not; "
+            "use 'participation', which assumes nothing about who comes when"
         )
     if config.device != Device():
         raise ConfigError("device: a server adds up on the CPU; leave it out")
@@ -244,6 +259,7 @@ def _finish(run: Assembled, directory: RunDirectory, served: Served, seconds: fl
         given_up=served.given_up,
         stopped_by=served.reason or "",
         epsilon=guarantee.epsilon(served.version) if guarantee is not None and noisy else None,
+        privacy_void=None if guarantee is None else guarantee.void,
         oracle=run.config.algorithm.oracle,
         metrics=served.metrics,
         model=run.flat.state_dict(served.model),
