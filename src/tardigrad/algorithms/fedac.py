@@ -96,7 +96,9 @@ def _agreement(model: Tensor, buffer: Sequence[Received]) -> tuple[list[float], 
     cosines: list[float] = []
     fresh = unchanged = 0
     for received in buffer:
-        delta, moved = received.upload.vectors["delta"], received.start - model  # both signs turned
+        delta, start = received.upload.vectors["delta"], received.start
+        now = model.to(start.dtype).to(model.dtype)  # rounded as the start was, if to short floats
+        moved = start.to(model.dtype) - now  # both signs turned
         lengths = float(torch.linalg.vector_norm(moved)), float(torch.linalg.vector_norm(delta))
         if lengths[0] == 0:
             fresh += 1

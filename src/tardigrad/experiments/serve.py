@@ -24,6 +24,7 @@ from tardigrad.experiments.assembly import (
     check_fit,
     forget_secrets,
     guarantee_of,
+    keep_chosen,
     make_aggregator,
     open_releases,
     privacy_text,
@@ -34,9 +35,10 @@ from tardigrad.experiments.directory import RunDirectory
 from tardigrad.experiments.inputs import Inputs, fingerprints
 from tardigrad.experiments.run import Result, one_thread, result_of
 from tardigrad.learning.flat import FlatModule
+from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
-from tardigrad.privacy.settings import LocalPrivacy
+from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
 from tardigrad.service.app import load_module
 from tardigrad.service.elsewhere import Elsewhere
 from tardigrad.service.finished import tell_over
@@ -97,7 +99,8 @@ def serve(
     if model is not None and "data" not in config.model_fields_set:
         config = config.model_copy(update={"data": None, "model": None})  # the clients have it all
     with one_thread():
-        run = assemble(_with_population(config, place, folder), model, lambda: noise)
+        config = _with_population(config, place, folder)
+        run = assemble(config, model, lambda: noise, Chosen.read(folder / CHOSEN))
         private = config.privacy is not None
         directory, releases = RunDirectory(folder, live=True, private=private), None
         began = time.monotonic()
@@ -123,6 +126,8 @@ def serve(
             releases = open_releases(run.guarantee, folder, outside, moved)
             if releases is not None:
                 run = replace(run, plan=replace(run.plan, release=releases.release))
+            if run.guarantee is not None:
+                keep_chosen(run.guarantee, folder)
             noise = NoiseKeys(folder / KEYS)
             run.state_privacy(directory)
             served = asyncio.run(
@@ -156,9 +161,14 @@ def _with_population(config: Config, place: Place, out: Path) -> Config:
     return config.model_copy(update={"service": settings})
 
 
-def assemble(config: Config, model: nn.Module | str | None, noise: Callable[[], NoiseKeys]) -> Assembled:
+def assemble(
+    config: Config,
+    model: nn.Module | str | None,
+    noise: Callable[[], NoiseKeys],
+    chosen: Chosen | None = None,
+) -> Assembled:
     """What a server needs of a config: with the data that it names, or with a model alone. `noise`: the keys
-    of the noise, when it is needed."""
+    of the noise, when it is needed; `chosen`: what was worked out when the run began."""
     settings = config.service or Service()
     _check(config)
     federation = _federation(config)
@@ -174,7 +184,7 @@ def assemble(config: Config, model: nn.Module | str | None, noise: Callable[[], 
     if federation is None and config.local.steps is None and isinstance(config.algorithm, MasFL | AdaMasFL):
         raise ConfigError("local.steps: the step sizes of masfl and adamasfl follow from it; give a number")
     situation = replace(situation_of(config, clients), population=population)
-    guarantee = guarantee_of(config, situation)
+    guarantee = guarantee_of(config, situation, flat.vector, chosen)
     evaluate = None
     if federation is not None:
         check_fit(flat, federation)
@@ -211,6 +221,11 @@ def _check(config: Config) -> None:
         raise ConfigError(
             "privacy.kind: 'local' noise must be added where the data is, which `join` does not do; "
             "use 'participation', where the server adds it"
+        )
+    if isinstance(config.privacy, PoissonSampling):
+        raise ConfigError(
+            "privacy.kind: 'poisson' rests on clients that are sampled at random, which real ones are not; "
+            "use 'participation', which assumes nothing about who comes when"
         )
     if config.device != Device():
         raise ConfigError("device: a server adds up on the CPU; leave it out")
@@ -259,6 +274,7 @@ def _finish(run: Assembled, directory: RunDirectory, served: Served, seconds: fl
         given_up=served.given_up,
         stopped_by=served.reason or "",
         epsilon=guarantee.epsilon(served.version) if guarantee is not None and noisy else None,
+        privacy_void=None if guarantee is None else guarantee.void,
         oracle=run.config.algorithm.oracle,
         metrics=served.metrics,
         model=run.flat.state_dict(served.model),

@@ -24,10 +24,12 @@ def show_summary(summary: dict[str, Any], console: Console, title: str = "") -> 
     table.add_column(style="cyan")
     table.add_column()
     for name, value in summary.items():
-        if name in ("metrics", "profile") or (name in ("oracle", "epsilon") and not value):
+        if name in ("metrics", "profile") or (name in ("oracle", "epsilon", "privacy_void") and not value):
             continue
         if name == "oracle":
             text = "yes: it used the simulated future, which no real run can"
+        elif name == "epsilon" and summary.get("privacy_void"):
+            text = f"{value:.4g} (VOID: this run is not private)"
         elif isinstance(value, float):
             text = f"{value:.4g}" if name != "virtual_time" else f"{value:,.2f}"
         elif isinstance(value, dict):

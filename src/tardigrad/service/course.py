@@ -161,7 +161,8 @@ class Course:
         happened.moved = delivery.closes
         if delivery.reason is not None:
             self.refused[delivery.reason] += 1
-        if entry.evaluated and delivery.start_version is not None:
+        wanted = not self._centrally  # a client may offer metrics that nobody asked for
+        if wanted and entry.evaluated and delivery.start_version is not None:
             self.reports.enter(delivery.start_version, entry.evaluated, json.loads(entry.metrics))
         happened.events.append({
             "event": "upload", "trip": delivery.trip, "client": delivery.client,

@@ -243,7 +243,7 @@ def clear(folder: Path) -> None:
 
 def facts_of(plan: Plan) -> Facts:
     """What clients are told; a trip's seed is the simulator's."""
-    settings = to_json(plan.algorithm, plan.local)
+    settings = to_json(plan.algorithm, plan.local, plan.private)
     return Facts(settings, plan.shapes, seed=lambda trip: key(plan.seed, "trip", trip))
 
 

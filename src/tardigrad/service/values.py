@@ -81,13 +81,14 @@ class Values:
             assert delivery.start_version is not None
             start = self.broadcasts[delivery.start_version].vectors["model"]
             self.aggregator.add(delivery, upload, start)
-            self._losses.append(upload.loss)
+            if self._tell_losses:  # private runs do not keep them
+                self._losses.append(upload.loss)
         if happened.moved:
             metrics = self.aggregator.step()
             self._release(self.aggregator.version, self.aggregator.broadcast())
             self._publish()
             losses, self._losses = self._losses, []
-            loss = sum(losses) / len(losses) if losses and self._tell_losses else None
+            loss = sum(losses) / len(losses) if losses else None
             events.append({"event": "step"} | happened.where | {"training_loss": loss} | metrics)
         self.tell(events + happened.reported)
         if happened.evaluate:
@@ -198,7 +199,8 @@ class Values:
             versions.setdefault(int(number), {})[name] = tensors.pop(path)
         self.aggregator.restore(tensors, document["aggregator"])
         tensors.clear()
-        self._losses, self.metrics = list(document["losses"]), document["metrics"]
+        self._losses = list(document["losses"]) if self._tell_losses else []
+        self.metrics = document["metrics"]
         self.evaluated = document["evaluated"]
         current = layout_of(self.aggregator.broadcast())
         for version in list(versions):

@@ -47,7 +47,7 @@ class Engine:
         self._planner, self._aggregator, self._executor = planner, aggregator, executor
         self._clients, self._evaluator, self._evaluation, self._stop = clients, evaluator, evaluation, stop
         self._seed = seed
-        self._tell_losses = tell_losses  # the clients' own, which privacy does not protect
+        self._tell_losses = tell_losses  # the clients' own: private runs neither tell nor keep them
         self._profile = profile or Profile(on=False)
         self.release: Callable[[int, Vectors], None] = lambda version, vectors: None
         """Called with each new version before anybody trains from it; it may raise to prevent that."""
@@ -241,7 +241,8 @@ class Engine:
             task = self._tasks.pop(item.trip)
             self._aggregator.add(item, upload, task.vectors["model"])
             self._in_buffer.append(task.version)
-            self._losses.append(upload.loss)
+            if self._tell_losses:
+                self._losses.append(upload.loss)
             self._ahead -= 1
             if self._remembers:
                 self._memories[client] = memory
@@ -265,7 +266,7 @@ class Engine:
         self._in_buffer = []
         self._publish()
         losses, self._losses = self._losses, []
-        loss = sum(losses) / len(losses) if losses and self._tell_losses else None
+        loss = sum(losses) / len(losses) if losses else None
         return {"event": "step"} | self._where() | {"training_loss": loss} | metrics
 
     def _evaluate(self) -> Event:
@@ -319,7 +320,7 @@ class Engine:
         }
         self._in_buffer = document["in_buffer"]
         self._memories = _grouped("memory/", tensors, device)
-        self._losses = document["losses"]
+        self._losses = document["losses"] if self._tell_losses else []
         self.time, self.trips, self.given_up = document["time"], document["trips"], document["given_up"]
         self.bytes, self._upload_bytes = document["bytes"], document["upload_bytes"]
         self.refused = Counter(document["refused"])
