@@ -62,10 +62,11 @@ class Aggregator:
             self._received.append(Received(replace(upload, vectors=own), member, start))
             return
         for name, vector in upload.vectors.items():
+            weight = member.mass if name in self.algorithm.undiscounted else member.weight
             if name in self._sums:
-                self._sums[name].add_(vector, alpha=member.weight)
+                self._sums[name].add_(vector, alpha=weight)
             else:
-                self._sums[name] = vector * member.weight
+                self._sums[name] = vector * weight
 
     @property
     def objection(self) -> str | None:

@@ -53,7 +53,7 @@ class FedAC(Individual):
     control_scale: Literal["paper", "population"] = "paper"
     """How far the buffer moves the common control c: by the weighted mean of the clients' changes, as the
     paper prints it; or by buffer / population of that, which keeps c the mean of all clients' controls
-    where weights are uniform."""
+    where weights are uniform (the mean weighted by examples, where clients weigh by them)."""
 
     @cached_property
     def _step(self) -> Step:
@@ -62,10 +62,14 @@ class FedAC(Individual):
         adam = Adam(beta2=self.beta2, adaptivity=self.adaptivity)
         return Step(lr=self.lr, momentum=Nesterov(beta=self.beta1), preconditioner=adam)
 
+    @property
+    def averages_memories(self) -> bool:
+        return self.correction and self.control_scale == "population"
+
     def start(self, model: Tensor, situation: Situation) -> State:
         state = super().start(model, situation) | self._step.begin(model, situation)
         if self.correction:
-            state |= {"control": torch.zeros_like(model), "population": situation.population}
+            state |= {"control": torch.zeros_like(model), "mass": situation.mass}
         return state
 
     def broadcast(self, state: State) -> Vectors:
@@ -84,7 +88,9 @@ class FedAC(Individual):
         weighted = _weighted(buffer, r, version)  # Eqs 5 and 7, and the sum of Eq. 17
         state["model"] = self._step.move(state, weighted.mean(), weighted)  # Eqs 8 to 11, of this buffer
         if self.correction:
-            scale = 1.0 if self.control_scale == "paper" else len(buffer) / state["population"]
+            scale = 1.0
+            if self.control_scale == "population":
+                scale = sum(received.member.mass for received in buffer) / state["mass"]
             state["control"] = state["control"] + scale * weighted.mean("control")  # Eq. 17
         return metrics
 
