@@ -124,6 +124,16 @@ def test_runs_are_shared_and_not_repeated(tiny, tmp_path, monkeypatch):
     assert result["failed"] == {}
 
 
+def test_with_one_seed_claims_are_not_tested(tiny, tmp_path):
+    file = tiny / "paper/table9.toml"
+    file.write_text(TINY.replace("[scales.small]", "[scales.small]\nseeds = [0]"))
+    result = reproduce(["all"], "small", tmp_path / "out", quiet(), tiny)["paper/table9"]
+    assert result["claims"][0]["verdict"] == "not tested"
+    text = (tmp_path / "out/paper/table9/reproduction.md").read_text()
+    assert "**not tested**" in text
+    assert "±" not in text
+
+
 def test_a_run_that_fails_is_shown_and_its_claim_is_not_judged(tiny, tmp_path):
     file = tiny / "paper/table9.toml"
     file.write_text(TINY.replace("lr = 0.003", "lr = 1e30"))
