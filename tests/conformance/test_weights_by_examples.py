@@ -255,7 +255,7 @@ class NaiveFedac(NaiveControlled):
             moved, change = self.x - start, -upload["delta"]
             lengths = np.sqrt((moved @ moved) * (change @ change))
             r.append(max(moved @ change / lengths, 0.0) if moved.any() else 1.0)
-        if not self.cosine or sum(r) == 0:
+        if not self.cosine or sum(r) <= 1e-6 * len(buffer):
             r = [1.0] * len(buffer)
         w = np.array([n * r_i for (n, *_), r_i in zip(buffer, r)])
         w = w / w.sum()

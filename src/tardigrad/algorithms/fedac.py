@@ -23,6 +23,12 @@ from tardigrad.core.step import Step
 from tardigrad.core.upload import Received, Task, Vectors, WeightedSum
 
 
+ALMOST_NOTHING = 1e-6
+"""Where the mean of r over the buffer is at most this, all uploads weigh the same. Cosines that small are
+rounding errors in float32, and less than what two random directions have in a model of any usual size; their
+ratios would give the whole step to whichever upload has the largest."""
+
+
 class FedAC(Individual):
     """Uploads weigh by how well they agree with where the model went meanwhile; the server steps by
     Nadam; clients correct their drift by control variates. Each of the three can be switched off, as in
@@ -97,7 +103,7 @@ class FedAC(Individual):
 
 def _agreement(model: Tensor, buffer: Sequence[Received]) -> tuple[list[float], Metrics]:
     """Eq. 4 with its gaps closed: r_i = max(cosine, 0); 1 if the model did not move during the trip
-    (fresh), 0 if the client did not. If nothing is left, all weigh the same. And how often that was."""
+    (fresh), 0 if the client did not. If almost nothing is left, all weigh the same. And how often that was."""
     r: list[float] = []
     cosines: list[float] = []
     fresh = unchanged = 0
@@ -114,7 +120,7 @@ def _agreement(model: Tensor, buffer: Sequence[Received]) -> tuple[list[float], 
             cosine = float((moved * delta).sum()) / (lengths[0] * lengths[1])
             cosines.append(cosine)
             r.append(max(cosine, 0.0))
-    fallback = sum(r) == 0
+    fallback = sum(r) <= ALMOST_NOTHING * len(buffer)
     if fallback:
         r = [1.0] * len(buffer)
     metrics = {
