@@ -22,7 +22,6 @@ from tardigrad.core.situation import Situation
 from tardigrad.core.step import Step
 from tardigrad.core.upload import Received, Task, Vectors, WeightedSum
 
-
 ALMOST_NOTHING = 1e-6
 """Where the mean of r over the buffer is at most this, all uploads weigh the same. Cosines that small are
 rounding errors in float32, and less than what two random directions have in a model of any usual size; their
@@ -103,7 +102,8 @@ class FedAC(Individual):
 
 def _agreement(model: Tensor, buffer: Sequence[Received]) -> tuple[list[float], Metrics]:
     """Eq. 4 with its gaps closed: r_i = max(cosine, 0); 1 if the model did not move during the trip
-    (fresh), 0 if the client did not. If almost nothing is left, all weigh the same. And how often that was."""
+    (fresh), 0 if the client did not. If almost nothing is left, all weigh the same. The metrics say how often
+    each happened."""
     r: list[float] = []
     cosines: list[float] = []
     fresh = unchanged = 0

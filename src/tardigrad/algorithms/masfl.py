@@ -136,7 +136,8 @@ class _MasFL(SumOnly):
         return momentum
 
     def _control(self, state: State, buffer: WeightedSum) -> Tensor:
-        control: Tensor = state["control"] + buffer.change_of_mean("control", state["mass"])  # (1/N) sum of dc
+        change = buffer.change_of_mean("control", state["mass"])  # (1/N) sum of dc
+        control: Tensor = state["control"] + change
         return control
 
 

@@ -61,7 +61,7 @@ class Difference:
     """Geometric mean over the seeds of the first's cost over the second's."""
     low: float | None
     high: float | None
-    """Its 95 % confidence interval; None where every seed gives the same ratio, for then there is no spread to
+    """Its 95 % confidence interval; None where every seed gives the same ratio, which leaves no spread to
     estimate it from."""
     p: float
     """How likely so large a difference is by chance: a paired t-test of the logarithms, or a sign test where
