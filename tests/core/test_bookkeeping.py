@@ -167,7 +167,7 @@ class Books(RuleBasedStateMachine):
             expected = Reason.FULL
         answer = self.both(lambda book: book.check_in(client, self.time))
         if expected is not None:
-            assert answer == Refusal(client, expected)
+            assert answer == Refusal(client, expected, self.time)
             return
         assert answer == Ticket(len(self.tickets), client, self.version, self.time)
         self.tickets[answer.trip] = self.under_way[answer.trip] = answer
@@ -303,13 +303,13 @@ def test_random_events(name):
 def test_a_full_house_turns_away():
     book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1))
     book.check_in("ann", 0.0)
-    assert book.check_in("bob", 0.0) == Refusal("bob", Reason.FULL)
+    assert book.check_in("bob", 0.0) == Refusal("bob", Reason.FULL, 0.0)
 
 
 def test_a_client_at_work_may_not_start_again():
     book = Bookkeeping(Asynchronous(concurrency=5), Buffer(size=1))
     ticket = book.check_in("ann", 0.0)
-    assert book.check_in("ann", 1.0) == Refusal("ann", Reason.TRAINING)
+    assert book.check_in("ann", 1.0) == Refusal("ann", Reason.TRAINING, 1.0)
     book.deliver(ticket.trip, 2.0)
     assert isinstance(book.check_in("ann", 3.0), Ticket)
 
@@ -317,14 +317,14 @@ def test_a_client_at_work_may_not_start_again():
 def test_already_training_is_said_before_full():
     book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1))
     book.check_in("ann", 0.0)
-    assert book.check_in("ann", 0.0) == Refusal("ann", Reason.TRAINING)
+    assert book.check_in("ann", 0.0) == Refusal("ann", Reason.TRAINING, 0.0)
 
 
 def test_a_client_that_contributed_waits_for_the_step():
     book = Bookkeeping(Asynchronous(concurrency=5), Buffer(size=2, once_per_client=True))
     ann, bob = book.check_in("ann", 0.0), book.check_in("bob", 0.0)
     assert not book.deliver(ann.trip, 1.0).closes
-    assert book.check_in("ann", 1.0) == Refusal("ann", Reason.CONTRIBUTED)
+    assert book.check_in("ann", 1.0) == Refusal("ann", Reason.CONTRIBUTED, 1.0)
     assert book.deliver(bob.trip, 2.0).closes
     assert isinstance(book.check_in("ann", 2.0), Ticket)
 
@@ -395,7 +395,7 @@ def test_a_bound_of_zero_takes_only_fresh_uploads():
 def test_over_selection_takes_the_first_of_the_selected():
     book = Bookkeeping(Synchronous(cohort=3, selected=5), Buffer(size=3))
     tickets = [book.check_in(client, 0.0) for client in range(5)]
-    assert book.check_in(5, 0.0) == Refusal(5, Reason.FULL)
+    assert book.check_in(5, 0.0) == Refusal(5, Reason.FULL, 0.0)
     first = [book.deliver(tickets[n].trip, 1.0 + n) for n in (4, 2, 0)]
     assert [d.accepted for d in first] == [True, True, True]
     assert [d.closes for d in first] == [False, False, True]
@@ -411,7 +411,7 @@ def test_a_new_round_starts_while_stragglers_are_under_way():
     a, _ = book.check_in(0, 0.0), book.check_in(1, 0.0)
     book.deliver(a.trip, 1.0)
     assert book.room() == 2
-    assert book.check_in(1, 1.0) == Refusal(1, Reason.TRAINING)
+    assert book.check_in(1, 1.0) == Refusal(1, Reason.TRAINING, 1.0)
     assert book.check_in(2, 1.0).version == 1
 
 
@@ -449,7 +449,7 @@ def test_the_opening_asks_everybody_once_whatever_the_pace():
     assert book.room() == 0
     assert not book.deliver(tickets[0].trip, 1.0).closes  # a buffer of 1 would close here
     assert book.room() == 0
-    assert book.check_in(0, 1.0) == Refusal(0, Reason.CONTRIBUTED)
+    assert book.check_in(0, 1.0) == Refusal(0, Reason.CONTRIBUTED, 1.0)
     assert not book.deliver(tickets[1].trip, 1.0).closes
     assert book.deliver(tickets[2].trip, 1.0).closes
     assert book.version == 1

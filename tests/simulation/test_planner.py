@@ -148,7 +148,7 @@ def test_a_scripted_start_that_is_not_allowed_is_turned_away():
     planner = make(
         Scripted(trips=((0.0, 1.0, 0), (2.0, 1.0, 0))), Buffer(size=2, once_per_client=True), population=3
     )
-    assert plan(planner, 3)[-1] == Refusal(0, Reason.CONTRIBUTED)
+    assert plan(planner, 3)[-1] == Refusal(0, Reason.CONTRIBUTED, 2.0)
 
 
 def test_a_script_from_a_file_is_the_same(tmp_path):

@@ -88,10 +88,11 @@ class Aggregator:
         for name, vector in upload.vectors.items():
             if is_short(self._dtype) or is_short(vector.dtype):
                 vector = vector.to(torch.promote_types(vector.dtype, self.sums_of_short_floats))
+            weight = member.mass if name in self.algorithm.undiscounted else member.weight
             if name in self._sums:
-                self._sums[name].add_(vector, alpha=member.weight)
+                self._sums[name].add_(vector, alpha=weight)
             else:
-                self._sums[name] = vector * member.weight
+                self._sums[name] = vector * weight
 
     @property
     def objection(self) -> str | None:

@@ -67,6 +67,7 @@ class Refusal(NamedTuple):
 
     client: Client
     reason: Reason
+    time: float
 
 
 class Delivery(NamedTuple):
@@ -161,7 +162,7 @@ class Bookkeeping:
         if reason is None and self.room() <= 0:
             reason = Reason.FULL
         if reason is not None:
-            return Refusal(client, reason)
+            return Refusal(client, reason, time)
         ticket = Ticket(self.next_trip, client, self.version, time)
         self.next_trip += 1
         self.in_flight[ticket.trip] = ticket

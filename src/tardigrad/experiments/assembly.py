@@ -49,8 +49,10 @@ def situation_of(config: Config, clients: Clients) -> Situation:
         else:
             by_trips = trips // size
         steps = by_trips if steps is None else min(steps, by_trips)
-    buffer = config.buffer
-    return Situation(len(clients), buffer.size, buffer.staleness_bound, steps, local_steps)
+    buffer, examples = config.buffer, None
+    if buffer.weights == "examples" and config.algorithm.averages_memories:
+        examples = sum(clients.examples(c) for c in range(len(clients)))
+    return Situation(len(clients), buffer.size, buffer.staleness_bound, steps, local_steps, examples)
 
 
 def guarantee_of(

@@ -183,6 +183,8 @@ def assemble(
     check_servable(config.algorithm, config.pace)
     if federation is None and config.local.steps is None and isinstance(config.algorithm, MasFL | AdaMasFL):
         raise ConfigError("local.steps: the step sizes of masfl and adamasfl follow from it; give a number")
+    if config.buffer.weights == "examples" and config.algorithm.averages_memories:
+        _check_examples_known(config, federation, population)
     situation = replace(situation_of(config, clients), population=population)
     guarantee = guarantee_of(config, situation, flat.vector, chosen)
     evaluate = None
@@ -229,6 +231,16 @@ def _check(config: Config) -> None:
         )
     if config.device != Device():
         raise ConfigError("device: a server adds up on the CPU; leave it out")
+
+
+def _check_examples_known(config: Config, federation: Federation | None, population: int) -> None:
+    if federation is None or len(federation.clients) != population:
+        kind = getattr(config.algorithm, "kind", type(config.algorithm).__name__)
+        raise ConfigError(
+            f"buffer.weights: {kind} keeps a mean over all clients, and to weigh it by their examples the "
+            "server must know how many all of them have together; use 'equal', or name the clients' data "
+            "in the config"
+        )
 
 
 def _federation(config: Config) -> Federation | None:

@@ -99,7 +99,7 @@ class Engine:
                 reason = "the script is over"
                 break
             limit = self._stop.virtual_time
-            if limit is not None and _time(self._plan[0]) > limit:
+            if limit is not None and self._plan[0].time > limit:
                 self.time, reason = limit, "virtual_time"
                 break
             with self._profile.part("commit"):
@@ -223,7 +223,10 @@ class Engine:
             }  # fmt: skip
         elif isinstance(item, Refusal):
             self.refused[item.reason] += 1
-            yield {"event": "turned_away", "client": self._name(item.client), "reason": item.reason}
+            yield {
+                "event": "turned_away", "client": self._name(item.client), "time": item.time,
+                "reason": item.reason,
+            }  # fmt: skip
         elif isinstance(item, Joined):
             self.time, moved = item.time, item.closes
         else:
@@ -342,10 +345,6 @@ class Engine:
                 self._note(item)
         self._plan = deque(plan)
         self._resumed = True
-
-
-def _time(item: Planned) -> float:
-    return 0.0 if isinstance(item, Refusal) else item.time
 
 
 def _size(vectors: Vectors) -> int:
