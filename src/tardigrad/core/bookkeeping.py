@@ -36,8 +36,8 @@ class Buffer(Setting):
     once_per_client: bool = False
     """A client that contributed may start again only after the next step; the same as most_per_client = 1."""
     most_per_client: PositiveInt | None = None
-    """Uploads of one client that one buffer may have; further ones are refused until the next step. Default: any
-    number; `tardigrad serve` sets a quarter of the buffer, or more where few clients are enrolled."""
+    """Uploads of one client that one buffer may have; further ones are refused until the next step. Default:
+    any number; `tardigrad serve` sets a quarter of the buffer, or more where few clients are enrolled."""
     weights: Literal["equal", "examples"] = "equal"
     """Whether clients weigh the same or by their number of examples."""
 
@@ -184,8 +184,8 @@ class Bookkeeping:
         return ticket
 
     def deliver(self, trip: int, time: float, examples: int = 1, refused: Reason | None = None) -> Delivery:
-        """An upload has come in: whether it counts, how much, and whether the model moves now. `refused` is the
-        reason why the caller, who can see its values, has decided that it does not count."""
+        """An upload has come in: whether it counts, how much, and whether the model moves now. `refused` is
+        the reason why the caller, who can see its values, has decided that it does not count."""
         ticket = self.in_flight.get(trip)
         if ticket is None:
             reason = Reason.DUPLICATE if 0 <= trip < self.next_trip else Reason.UNKNOWN
@@ -287,7 +287,8 @@ class Bookkeeping:
             "next_trip": self.next_trip,
             "accepted": self.accepted,
             "in_flight": [list(ticket) for ticket in self.in_flight.values()],
-            "contributed": sorted(([c, count] for c, count in self.contributions.items()), key=str),
+            "contributed": sorted(self.contributed, key=str),
+            "contributions": sorted(([c, count] for c, count in self.contributions.items()), key=str),
             "this_version": self._this_version,
             "waiting": self._waiting,
             "joined": self._joined,
@@ -302,16 +303,14 @@ class Bookkeeping:
         self.in_flight = {row[0]: Ticket(*row) for row in state["in_flight"]}
         if not self.pace.queues:
             self.training = {ticket.client for ticket in self.in_flight.values()}
+        self.contributed = set(state["contributed"])
+        self.contributions = dict(state.get("contributions", ()))
         self._this_version = state["this_version"]
         self._waiting = state["waiting"]
         self._joined = state["joined"]
         if self.ledger is not None:
             self.ledger.restore(state["ledger"], self.version + 1)
         self._in_opening = self.opening > 0 and self.version == 0
-        share = self._share()
-        rows = state["contributed"]  # older snapshots have clients alone
-        self.contributions = dict(row if isinstance(row, list) else (row, 1) for row in rows)
-        self.contributed = {c for c, count in self.contributions.items() if share is None or count >= share}
 
 
 __all__ = [

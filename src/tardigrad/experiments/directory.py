@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tardigrad.core.plain_json import plain_json
 from tardigrad.core.snapshot import BEGIN_AGAIN, read_snapshot, replace, write_snapshot, write_text
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config import Config
@@ -141,7 +142,7 @@ class RunDirectory:
         """Append events."""
         assert self._log is not None
         for event in events:
-            self._log.write(json.dumps(event).encode() + b"\n")
+            self._log.write(plain_json(event).encode() + b"\n")
         if self._live:
             self._log.flush()
 
@@ -163,7 +164,7 @@ class RunDirectory:
         save_file(model, partial)
         replace(partial, self.path / "model.safetensors")
         self._write_metrics()
-        write_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_text(self.path / "summary.json", plain_json(summary, indent=2) + "\n")
 
     def write(self, name: str, text: str) -> None:
         """Put a text file into the folder, whole or not at all."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from tardigrad.errors import RunError
 
-FORMAT = "tardigrad-journal-1"
+FORMAT = "tardigrad-journal-2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,10 @@ class Entry:
     """Of the client's own evaluation, as JSON."""
     reason: str = ""
     """Why the run ends."""
+    norm: float = 0.0
+    """Of the upload; 0 in private runs."""
+    refusal: str = ""
+    """Why the upload does not count, if that was decided by its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,8 @@ CREATE TABLE IF NOT EXISTS answers (
     trip INTEGER PRIMARY KEY, client TEXT NOT NULL, digest BLOB NOT NULL, answer TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS entries (
     id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT, time REAL, client TEXT, trip INTEGER, file TEXT,
-    examples INTEGER, steps INTEGER, loss REAL, digest BLOB, evaluated INTEGER, metrics TEXT, reason TEXT
+    examples INTEGER, steps INTEGER, loss REAL, digest BLOB, evaluated INTEGER, metrics TEXT, reason TEXT,
+    norm REAL, refusal TEXT
 ) STRICT;
 """
 INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"

@@ -21,6 +21,7 @@ from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import RunError
 from tardigrad.service.course import Event, Happened
 from tardigrad.service.layout import Layout, layout_of, packed, unpacked
+from tardigrad.service.refused import log
 
 MOST_EVALUATIONS = 4
 """Models that wait to be evaluated; the run waits for them if there are more."""
@@ -49,10 +50,19 @@ class Values:
     """Tensors, and the events that tell of them."""
 
     def __init__(
-        self, aggregator: Aggregator, log: Log, evaluate: Evaluate | None, tell_losses: bool
+        self,
+        aggregator: Aggregator,
+        log: Log,
+        evaluate: Evaluate | None,
+        tell_losses: bool,
+        keep_finite: bool,
     ) -> None:
+        """`keep_finite`: a step after which the state would not be finite leaves the model as it was."""
         self.aggregator = aggregator
         self._log, self._evaluate, self._tell_losses = log, evaluate, tell_losses
+        self._keep_finite = keep_finite
+        self.discarded = 0
+        """Steps that left the model as it was, over the whole run."""
         self.metrics: dict[str, float] = {}
         """Of the last central evaluation."""
         self.evaluated = -1
@@ -75,7 +85,7 @@ class Values:
             self.aggregator.add(delivery, upload, start)
             self._losses.append(upload.loss)
         if happened.moved:
-            metrics = self.aggregator.step()
+            metrics = self._step()
             self._publish()
             losses, self._losses = self._losses, []
             loss = sum(losses) / len(losses) if losses and self._tell_losses else None
@@ -85,6 +95,22 @@ class Values:
             self.evaluate(happened.where)
         for version in happened.forget:
             del self.broadcasts[version]
+
+    def _step(self) -> dict[str, Any]:
+        """Make the next version; what to tell of it."""
+        if not self._keep_finite:
+            return self.aggregator.step()
+        held = self.aggregator.held()
+        metrics = self.aggregator.step()
+        if not self.aggregator.spoilt(held):
+            return metrics
+        self.aggregator.take_back(held)
+        self.discarded += 1
+        log.warning(
+            "the step to version %d is discarded, because the model or the algorithm's state would not be "
+            "finite; the model stays as it was", self.aggregator.version, extra={"event": "discarded"},
+        )  # fmt: skip
+        return {"discarded": True}
 
     def _publish(self) -> None:
         vectors = self.aggregator.broadcast()
@@ -178,13 +204,14 @@ class Values:
             "losses": self._losses,
             "metrics": self.metrics,
             "evaluated": self.evaluated,
+            "discarded": self.discarded,
         }
 
     def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
         """Go on from `snapshot()`."""
         self.aggregator.restore(tensors, document["aggregator"])
         self._losses, self.metrics = list(document["losses"]), document["metrics"]
-        self.evaluated = document["evaluated"]
+        self.evaluated, self.discarded = document["evaluated"], document.get("discarded", 0)
         versions: dict[int, Vectors] = {}
         for path, tensor in tensors.items():
             if path.startswith("broadcast/"):
