@@ -315,6 +315,8 @@ ODD = {
 def test_a_private_run_counts_every_upload_and_keeps_nothing_of_what_it_says(what, tmp_path):
     async def scene():
         async with serving(PRIVATE, tmp_path) as running, senders(running, 2, tmp_path) as (ann, odd):
+            # what the mechanism makes of numbers that are not finite is tested with it
+            running.coordinator.ended.add_done_callback(lambda ended: ended.exception())
             assert (await ann.trip()).accepted
             assert (await odd.trip(**ODD[what])).accepted
             assert running.refusals == {}
