@@ -22,6 +22,7 @@ def served(tmp_path, config):
     """Serve until it listens; then it is asked to stop."""
     place = Place(keys=tmp_path / "keys", insecure=True)
     stop = lambda line: os.kill(os.getpid(), signal.SIGTERM) if "listening" in line else None  # noqa: E731
+    torch.manual_seed(0)
     assert serve(config, out=tmp_path / "run", place=place, model=torch.nn.Linear(2, 2), say=stop) is None
     return share_of(tmp_path / "run")
 

@@ -512,7 +512,7 @@ def test_once_per_client(pace):
 
 @pytest.mark.parametrize(
     "pace",
-    [Asynchronous(concurrency=4), Arrivals(rate=9.0), Queued(concurrency=6), SampledStaleness(maximum=2)],
+    [Asynchronous(concurrency=4), Arrivals(rate=9.0), Queued(concurrency=24), SampledStaleness(maximum=2)],
 )
 def test_a_share_of_the_buffer_for_each_client(pace):
     planner = make(pace, Buffer(size=6, most_per_client=2), population=25)
