@@ -115,7 +115,8 @@ def test_a_step_that_is_taken_back_leaves_no_trace(case):
     for value in (1.0, float("nan")):
         held, version, model = aggregator.held(), aggregator.version, aggregator.state["model"]
         rule = aggregator.algorithm.rule(Task(-1, 0, version, aggregator.broadcast(), 0.0), {}, lr=0.1)
-        vectors = rule.finish(rule.start + value, 1, 0.1)
+        own = rule.finish(rule.start.clone(), 1, 0.1)
+        vectors = {name: torch.full_like(vector, value) for name, vector in own.items()}
         delivery = Delivery(0, 0, 0.0, 0.0, version, version, 0, 1.0, 1.0, True, None, version + 1, True)
         aggregator.add(delivery, Upload(vectors, 1, 1, 0.0), model)
         aggregator.step()
