@@ -141,9 +141,13 @@ def serve(
 
 
 def _stored(out: Path) -> dict[str, Any] | None:
-    """The config that the run was begun with, or None."""
-    file = out / "config.toml"
-    return tomllib.loads(file.read_text()) if file.exists() else None
+    """The config that the run was begun with, or None. A damaged one, which is refused later on, is empty."""
+    try:
+        return tomllib.loads((out / "config.toml").read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return {}
 
 
 def _with_population(config: Config, place: Place, out: Path) -> Config:
