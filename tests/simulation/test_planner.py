@@ -510,6 +510,21 @@ def test_once_per_client(pace):
     assert seen == 600
 
 
+@pytest.mark.parametrize("pace", [Asynchronous(concurrency=4), Arrivals(rate=9.0)])
+@pytest.mark.parametrize("share", [2, None])
+def test_a_share_of_the_buffer_for_each_client(pace, share):
+    planner = make(pace, Buffer(size=6, most_per_client=share), population=8)
+    buffer, most = Counter(), 0
+    for d in deliveries(until(planner, 600)):
+        if d.accepted:
+            buffer[d.client] += 1
+            most = max(most, *buffer.values())
+        if d.closes:
+            assert buffer.total() == 6
+            buffer.clear()
+    assert most == 2 if share else most > 2
+
+
 def test_who_waits_for_the_step_starts_after_it():
     # all three are needed for a step, so whoever comes back early has to wait for the last
     planner = make(Asynchronous(concurrency=3), Buffer(size=3, once_per_client=True), population=3)

@@ -40,6 +40,10 @@ class Entry:
     """Of the client's own evaluation, as JSON."""
     reason: str = ""
     """Why the run ends."""
+    norm: float = 0.0
+    """Of the upload; 0 in private runs."""
+    refusal: str = ""
+    """Why the upload does not count, if that was decided by its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,8 @@ CREATE TABLE IF NOT EXISTS answers (
 CREATE INDEX IF NOT EXISTS answers_by_client ON answers (client, trip);
 CREATE TABLE IF NOT EXISTS entries (
     id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT, time REAL, client TEXT, trip INTEGER, file TEXT,
-    examples INTEGER, steps INTEGER, loss REAL, digest BLOB, evaluated INTEGER, metrics TEXT, reason TEXT
+    examples INTEGER, steps INTEGER, loss REAL, digest BLOB, evaluated INTEGER, metrics TEXT, reason TEXT,
+    norm REAL, refusal TEXT
 ) STRICT;
 """
 INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"

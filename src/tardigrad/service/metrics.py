@@ -64,6 +64,8 @@ class Numbers(Collector):
         yield requests
         yield _counter("trips_given_up", "Tickets given back or expired.", course.given_up)
         yield _counter("tickets_expired", "Tickets that expired, in this process.", tally.expired)
+        yield _counter("steps_discarded", "Steps that did not move the model.", coordinator.values.discarded)
+        yield _counter("metrics_dropped", "Of clients, in this process.", tally.metrics_dropped)
         yield _counter("received_bytes", "Vectors of uploads, in this process.", tally.bytes_in)
         yield _counter("sent_bytes", "Vectors of tasks, in this process.", tally.bytes_out)
         yield _gauge("version", "How many times the model has moved.", course.book.version)
