@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tardigrad.core.bookkeeping import Ticket
 from tardigrad.core.upload import Upload
+from tardigrad.service.clock import SYSTEM, Clock
 from tardigrad.service.course import Course, Happened
 from tardigrad.service.journal import Entry, Journal, Recorded
 from tardigrad.service.layout import Layout
@@ -60,6 +61,7 @@ class Coordinator:
         settings: Service,
         upload_layout: Layout,
         after_snapshot: Callable[[], None] = lambda: None,
+        clock: Clock = SYSTEM,
     ) -> None:
         self.course, self.values, self.settings, self.upload_layout = course, values, settings, upload_layout
         self._journal, self._files = journal, files
@@ -69,8 +71,9 @@ class Coordinator:
         self.safe = Safekeeping(
             self.run, course, values, journal, files, record, self._threads, upload_layout, after_snapshot
         )
-        self._began = float(journal.fact("began", repr(time.time())))
-        self._process_began = self.now
+        self.clock = clock
+        self._process_began = 0.0  # in seconds of the run
+        self._offset = -clock.monotonic()  # from monotonic time to seconds of the run; set when recovered
         self._line = Line()
         self._queue: deque[Waiting] = deque()
         self._wake = asyncio.Event()
@@ -90,14 +93,17 @@ class Coordinator:
 
     @property
     def now(self) -> float:
-        """Seconds since the run began; never back."""
-        return max(self.course.time, time.time() - self._began)
+        """Seconds for which the run has been served. They go on from the last entry after a restart, and
+        never follow the wall clock."""
+        return self._offset + self.clock.monotonic()
 
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self, snapshot: Snapshot | None) -> None:
         """Recover what there is, and begin to take entries."""
         await self._threads.in_values(self.safe.recover, snapshot)
+        self._process_began = self.course.time
+        self._offset = self.course.time - self.clock.monotonic()
         self._publish(self.course.book.version)
         for version, broadcast in self.values.broadcasts.items():
             self._ready[version] = _known(broadcast)
@@ -124,6 +130,7 @@ class Coordinator:
             await asyncio.wait({self._snapshotting})
         try:
             if not self.ended.done():
+                self.course.time = self.now  # the next process goes on from here
                 await self.safe.snapshot()
         finally:
             await self._threads.in_values(self.values.close)

@@ -67,7 +67,7 @@ class Servicer(v1_grpc.FederationServicer):
     def __init__(self, coordinator: Coordinator, gate: Gate, facts: Facts) -> None:
         self._coordinator, self._gate, self._facts = coordinator, gate, facts
         self.refusals = Refusals()
-        self._rates = Rates(coordinator.settings.requests_per_second)
+        self._rates = Rates(coordinator.settings.requests_per_second, coordinator.clock)
         self.reception = Reception(coordinator.settings.reception_bytes)
         self._packed: tuple[int, list[bytes]] = (-1, [])
 

@@ -28,6 +28,7 @@ from tardigrad.errors import ConfigError, RunError
 from tardigrad.learning.local import Local
 from tardigrad.service.certificates import SERVER, SERVER_KEY
 from tardigrad.service.claims import Gate
+from tardigrad.service.clock import SYSTEM, Clock
 from tardigrad.service.coordinator import Coordinator
 from tardigrad.service.course import Course, Ends
 from tardigrad.service.journal import Journal, is_whole
@@ -244,7 +245,11 @@ def facts_of(plan: Plan) -> Facts:
 
 
 def coordinate(
-    plan: Plan, folder: Path | None, record: Record, after_snapshot: Callable[[], None] = lambda: None
+    plan: Plan,
+    folder: Path | None,
+    record: Record,
+    after_snapshot: Callable[[], None] = lambda: None,
+    clock: Clock = SYSTEM,
 ) -> Coordinator:
     """The coordinator of a plan; without a folder, nothing is made safe."""
     values = Values(plan.aggregator, record, plan.evaluate, tell_losses=not plan.private)
@@ -264,7 +269,7 @@ def coordinate(
     )
     journal = Journal(None if folder is None else folder / JOURNAL)
     files = UploadFiles(None if folder is None else folder / "uploads")
-    return Coordinator(course, values, journal, files, record, plan.settings, uploads, after_snapshot)
+    return Coordinator(course, values, journal, files, record, plan.settings, uploads, after_snapshot, clock)
 
 
 def _served(coordinator: Coordinator) -> Served:
