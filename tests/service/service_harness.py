@@ -177,8 +177,7 @@ class Puppet:
         return answer
 
     async def give_up(self, trip):
-        del self.holding[trip]
-        return await self.connection.give_up(trip)
+        return await self.connection.give_up(trip, self.holding.pop(trip).epoch)
 
 
 @contextlib.asynccontextmanager

@@ -165,7 +165,10 @@ def test_over_the_wire(tmp_path):
                 task = await ann.fetch()
                 finished = Trainee("ann", app_of(simulation, 0)).train(task, {})
                 assert await failed(bob.deliver(finished)) is grpc.StatusCode.PERMISSION_DENIED
-                assert await failed(bob.give_up(finished.trip)) is grpc.StatusCode.PERMISSION_DENIED
+                assert (
+                    await failed(bob.give_up(finished.trip, finished.epoch))
+                    is grpc.StatusCode.PERMISSION_DENIED
+                )
 
                 sent = []
                 honest = ann._stub.Deliver

@@ -1,4 +1,4 @@
-"""A wall clock that somebody sets, by hours and in either direction, changes nothing for a server or a client."""
+"""A wall clock that is set by hours, forward or back, changes nothing for a server or a client."""
 
 import asyncio
 import contextlib

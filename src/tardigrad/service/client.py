@@ -32,6 +32,7 @@ LOST = (
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.ALREADY_EXISTS,
     grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,  # trained by an older version, and its number was given again
 )
 """Answers to a delivery after which the trip is of no use any more."""
 
@@ -78,7 +79,7 @@ class Participant:
         self._backoff = Backoff(patience)
         self._remembering: Remembering | None = None
         self._run = ""
-        self._at_work: int | None = None
+        self._at_work: tuple[int, int] | None = None  # trip and epoch
         self._unsent: Finished | None = None  # trained, and the server has not said what became of it
 
     async def take_part(self) -> str:
@@ -122,8 +123,8 @@ class Participant:
             if over:
                 return over
 
-    def _begin(self, trip: int) -> None:
-        self._at_work = trip
+    def _begin(self, trip: int, epoch: int) -> None:
+        self._at_work = trip, epoch
 
     async def _trip(self, connection: Connection, assignment: Assignment) -> str:
         assert self._remembering is not None
@@ -150,7 +151,7 @@ class Participant:
                 log.warning("trip %d was refused: %s", finished.trip, error.details())
                 self._settled(finished)
                 if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-                    await connection.give_up(finished.trip)
+                    await connection.give_up(finished.trip, finished.epoch)
                 return ""
             raise
         if answer.accepted and finished.memory:
@@ -170,9 +171,9 @@ class Participant:
     async def _leave(self, connection: Connection) -> None:
         """Give our ticket back, so that somebody else can have it."""
         if self._at_work is not None:
-            trip, self._at_work = self._at_work, None
+            (trip, epoch), self._at_work = self._at_work, None
             try:
-                await asyncio.wait_for(connection.give_up(trip), 5.0)
+                await asyncio.wait_for(connection.give_up(trip, epoch), 5.0)
                 if self._remembering is not None:
                     self._remembering.drop(trip)
             except (grpc.aio.AioRpcError, TimeoutError) as error:

@@ -67,6 +67,9 @@ class Coordinator:
         self._journal, self._files = journal, files
         self.tally = Tally()
         self.run = journal.fact("run", f"{random.SystemRandom().getrandbits(64):016x}")
+        self.epoch = random.SystemRandom().randrange(1, 2**63)
+        """Of this process. A ticket is its trip and the epoch of the process that granted it: after a restore
+        or a power failure trip numbers are given again, but not with the same epoch."""
         self._threads = Threads()
         self.safe = Safekeeping(
             self.run, course, values, journal, files, record, self._threads, upload_layout, after_snapshot
@@ -173,18 +176,22 @@ class Coordinator:
             raise Refused(Why.UNSOLICITED, f"version {version} is gone: the trip has just ended")
         return await asyncio.shield(ready)
 
-    async def expect(self, client: str, trip: int, version: int, sha: bytes) -> Recorded | None:
+    async def expect(self, client: str, trip: int, epoch: int, version: int, sha: bytes) -> Recorded | None:
         """An upload is announced: nothing if it may come, or what became of it if it came before."""
         recorded = await self.safe.answer(trip)
         if recorded is not None:
+            if recorded.epoch != epoch:
+                raise self._other_ticket(recorded.client == client, trip, epoch)
             if recorded.client != client:
                 raise Refused(Why.NOT_YOURS, f"trip {trip} is not yours")
             if recorded.digest != sha:
                 raise Refused(Why.DUPLICATE, f"trip {trip} was delivered already, with other values")
             return recorded
+        ticket = self.course.book.in_flight.get(trip)
+        if ticket is not None and self.course.epochs[trip] != epoch:
+            raise self._other_ticket(ticket.client == client, trip, epoch)
         if trip in self._ending or trip in self._arriving:
             raise Refused(Why.AT_ONCE, f"trip {trip} is just being delivered or given up", retry_after=0.5)
-        ticket = self.course.book.in_flight.get(trip)
         if ticket is None:
             raise Refused(
                 Why.UNSOLICITED, f"trip {trip} is not under way: it was given up, has expired, or never began"
@@ -194,6 +201,18 @@ class Coordinator:
         if ticket.version != version:
             raise Refused(Why.VERSION, f"trip {trip} started from version {ticket.version}, not {version}")
         return None
+
+    @staticmethod
+    def _other_ticket(own: bool, trip: int, epoch: int) -> Refused:
+        """Return the refusal for an upload whose trip number belongs to a ticket of another epoch."""
+        if own and not epoch:
+            return Refused(
+                Why.NO_EPOCH, f"the upload of trip {trip} does not have its task's epoch; upgrade this client"
+            )
+        return Refused(
+            Why.UNSOLICITED,
+            f"trip {trip} as you know it is lost: the server was restored to a state from before it began",
+        )
 
     def arriving(self, trip: int) -> None:
         """The upload of this trip is being received; it does not expire meanwhile."""
@@ -214,8 +233,10 @@ class Coordinator:
             self._ending.discard(entry.trip)
         return await self.safe.answer(entry.trip)
 
-    async def give_up(self, client: str, trip: int) -> bool:
+    async def give_up(self, client: str, trip: int, epoch: int) -> bool:
         """The client will not do this trip. Whether it was under way."""
+        if self.course.epochs.get(trip) != epoch:
+            return False
         if trip in self._ending or trip in self._arriving:
             raise Refused(Why.AT_ONCE, f"trip {trip} is just being delivered or given up", retry_after=0.5)
         ticket = self.course.book.in_flight.get(trip)
@@ -262,7 +283,7 @@ class Coordinator:
             if client not in self._granting and book.objection(client) is None:
                 room -= 1
                 self._granting.add(client)
-                granted = self._enqueue(Entry("check_in", self.now, client=client))
+                granted = self._enqueue(Entry("check_in", self.now, client=client, epoch=self.epoch))
                 granted.add_done_callback(lambda done: done.exception())  # who waits in the line hears of it
 
     async def _commit_forever(self) -> None:

@@ -87,6 +87,8 @@ class Course:
         """Why the run has ended."""
         self.open: dict[str, list[Ticket]] = {}
         """Tickets under way, by client."""
+        self.epochs: dict[int, int] = {}
+        """The epoch of each ticket under way, by trip."""
         self.reports = Reports()
         self._starting: Counter[int] = Counter()  # trips under way, by their version
 
@@ -149,6 +151,7 @@ class Course:
             happened.ticket = ticket
             self._starting[ticket.version] += 1
             self.open.setdefault(entry.client, []).append(ticket)
+            self.epochs[ticket.trip] = entry.epoch
             self.bytes += self._download_bytes
 
     def _deliver(self, entry: Entry, happened: Happened) -> None:
@@ -185,6 +188,7 @@ class Course:
     def _ended(self, ticket: Ticket) -> None:
         client = str(ticket.client)
         self._starting[ticket.version] -= 1
+        self.epochs.pop(ticket.trip, None)
         left = [one for one in self.open[client] if one.trip != ticket.trip]
         if left:
             self.open[client] = left
@@ -206,6 +210,7 @@ class Course:
             "refused": dict(self.refused),
             "over": self.over,
             "reports": self.reports.state(),
+            "epochs": [list(one) for one in self.epochs.items()],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -215,6 +220,7 @@ class Course:
         self.bytes, self.over = state["bytes"], state["over"]
         self.refused = Counter(state["refused"])
         self.reports.restore(state["reports"])
+        self.epochs = dict.fromkeys(self.book.in_flight, 0) | dict(state.get("epochs", []))  # 0: older
         self._starting = Counter(ticket.version for ticket in self.book.in_flight.values())
         self.open = {}
         for ticket in self.book.in_flight.values():

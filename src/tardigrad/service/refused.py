@@ -37,6 +37,7 @@ class Why(StrEnum):
     NUMBERS = "impossible numbers"
     UNSOLICITED = "unknown or ended trip"
     NOT_YOURS = "another client's trip"
+    NO_EPOCH = "client too old"
     DUPLICATE = "delivered already with other values"
     AT_ONCE = "delivered twice at once"
     STOPPING = "server is stopping"
@@ -56,6 +57,7 @@ STATUS = {
     Why.DISK: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Why.UNSOLICITED: grpc.StatusCode.NOT_FOUND,
     Why.NOT_YOURS: grpc.StatusCode.PERMISSION_DENIED,
+    Why.NO_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
     Why.DUPLICATE: grpc.StatusCode.ALREADY_EXISTS,
     Why.AT_ONCE: grpc.StatusCode.ABORTED,
     Why.STOPPING: grpc.StatusCode.UNAVAILABLE,

@@ -126,7 +126,9 @@ class Safekeeping:
                 "staleness": delivery.staleness,
                 "weight": delivery.weight,
             }
-            self._answers[entry.trip] = Recorded(entry.trip, str(delivery.client), entry.digest, answer)
+            self._answers[entry.trip] = Recorded(
+                entry.trip, str(delivery.client), entry.digest, answer, entry.epoch
+            )
 
     async def answer(self, trip: int) -> Recorded | None:
         """What became of the upload of this trip, if there was one."""

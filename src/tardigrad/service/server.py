@@ -115,6 +115,7 @@ class Servicer(v1_grpc.FederationServicer):
             if ticket is None:
                 await context.write(self._no_task())
                 return
+            epoch = coordinator.course.epochs.get(ticket.trip, 0)
             broadcast = await coordinator.broadcast(ticket.version)
             header = v1.TaskHeader(
                 trip=ticket.trip,
@@ -123,6 +124,7 @@ class Servicer(v1_grpc.FederationServicer):
                 settings=self._facts.settings,
                 vectors=to_wire(broadcast.layout),
                 evaluate=coordinator.course.wants_reports(ticket.version),
+                epoch=epoch,
             )
             await self._within(context.write(v1.TaskPart(header=header)))
             for part in self._parts(ticket.version, broadcast):
@@ -169,7 +171,9 @@ class Servicer(v1_grpc.FederationServicer):
             header = _parsed(v1.UploadHeader(), self._admit(first.header, "Deliver", client))
             if header.run != coordinator.run:
                 raise Refused(Why.UNSOLICITED, "this is an upload to another run")
-            recorded = await coordinator.expect(client[0], header.trip, header.version, header.digest)
+            recorded = await coordinator.expect(
+                client[0], header.trip, header.epoch, header.version, header.digest
+            )
             if recorded is not None:
                 return self._answer(recorded)
             if coordinator.course.over is not None:
@@ -211,7 +215,7 @@ class Servicer(v1_grpc.FederationServicer):
             vectors, file = await asyncio.to_thread(self._keep, room, header)
             entry = Entry(
                 "deliver", 0.0, client, header.trip, file, header.examples, header.steps, header.loss,
-                header.digest, header.evaluated, json.dumps(dict(header.metrics)),
+                header.digest, header.evaluated, json.dumps(dict(header.metrics)), epoch=header.epoch,
             )  # fmt: skip
             recorded = await coordinator.deliver(entry, vectors, release)
         except BaseException:
@@ -264,7 +268,7 @@ class Servicer(v1_grpc.FederationServicer):
         async with self._answering("GiveUp", context) as client:
             wanted = _parsed(v1.GiveUpRequest(), self._admit(request, "GiveUp", client))
             known = wanted.run == self._coordinator.run and await self._coordinator.give_up(
-                client[0], wanted.trip
+                client[0], wanted.trip, wanted.epoch
             )
             return v1.GivenUp(known=known)
 
