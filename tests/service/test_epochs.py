@@ -151,15 +151,15 @@ def test_tickets_keep_their_epoch_over_a_restart(tmp_path):
     signers, record = {}, Memory()
 
     async def process(snapshot, held):
-        async with serving(CONFIG, tmp_path, record, snapshot, signers) as running:
-            async with running.connect("ann") as ann, running.connect("bob") as bob:
-                again = await trained(ann, "ann")  # it is given the same ticket
-                if held is None:
-                    await trained(bob, "bob")
-                else:
-                    assert again.epoch == held.epoch != running.coordinator.epoch
-                    assert (await ann.deliver(held)).accepted
-                return again
+        async with (
+            serving(CONFIG, tmp_path, record, snapshot, signers) as running,
+            running.connect("ann") as ann,
+        ):
+            again = await trained(ann, "ann")  # it is given the same ticket
+            if held is not None:
+                assert again.epoch == held.epoch != running.coordinator.epoch
+                assert (await ann.deliver(held)).accepted
+            return again
 
     held = asyncio.run(process(None, None))
     asyncio.run(process(record.snapshots[-1], held))
@@ -178,28 +178,34 @@ def test_tickets_of_an_older_version_are_good_for_clients_of_it(stored, tmp_path
     signers, record = {}, Memory()
 
     async def before():
-        async with serving(CONFIG, tmp_path, record, signers=signers) as running:
-            async with running.connect("ann") as ann, running.connect("bob") as bob:
-                done, held = await trained(bob, "bob"), await trained(ann, "ann")
-                assert (await bob.deliver(done)).accepted
-                if stored == "journal":
-                    running.coordinator.ended.set_result("killed")  # it writes no snapshot
-                return replace(done, epoch=0), replace(held, epoch=0)
+        async with (
+            serving(CONFIG, tmp_path, record, signers=signers) as running,
+            running.connect("ann") as ann,
+            running.connect("bob") as bob,
+        ):
+            done, held = await trained(bob, "bob"), await trained(ann, "ann")
+            assert (await bob.deliver(done)).accepted
+            if stored == "journal":
+                running.coordinator.ended.set_result("killed")  # it writes no snapshot
+            return replace(done, epoch=0), replace(held, epoch=0)
 
     async def afterwards(done, held):
         snapshot = record.snapshots[-1] if stored == "snapshot" else None
         if snapshot is not None:
             del snapshot[1]["course"]["epochs"]
-        async with serving(CONFIG, tmp_path, Memory(), snapshot, signers) as running:
-            async with running.connect("ann") as ann, running.connect("bob") as bob:
-                assert (await bob.deliver(done)).accepted  # the recorded answer
-                assert (await ann.deliver(held)).accepted
-                new = await trained(ann, "ann")
-                old = replace(new, epoch=0)
-                with pytest.raises(grpc.aio.AioRpcError, match="upgrade this client"):
-                    await ann.deliver(old)
-                assert (await ann.deliver(new)).accepted
-                return running.refusals
+        async with (
+            serving(CONFIG, tmp_path, Memory(), snapshot, signers) as running,
+            running.connect("ann") as ann,
+            running.connect("bob") as bob,
+        ):
+            assert (await bob.deliver(done)).accepted  # the recorded answer
+            assert (await ann.deliver(held)).accepted
+            new = await trained(ann, "ann")
+            old = replace(new, epoch=0)
+            with pytest.raises(grpc.aio.AioRpcError, match="upgrade this client"):
+                await ann.deliver(old)
+            assert (await ann.deliver(new)).accepted
+            return running.refusals
 
     trips = asyncio.run(before())
     as_of_an_older_version(tmp_path)

@@ -136,9 +136,19 @@ def _with_population(config: Config, place: Place, out: Path) -> Config:
         population = len(Enrolled(place.keys / LIST))
         stored = out / "config.toml"
         if stored.exists():
-            population = tomllib.loads(stored.read_text()).get("service", {}).get("population", population)
+            population = _stored_population(stored) or population
         settings = settings.model_copy(update={"population": population})
     return config.model_copy(update={"service": settings})
+
+
+def _stored_population(file: Path) -> int | None:
+    """Return the population that a run began with, or None if its config has none."""
+    try:
+        service = tomllib.loads(file.read_text(encoding="utf-8")).get("service", {})
+        return Service.model_validate(service).population
+    except (OSError, ValueError, RecursionError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise RunError(f"{file} is damaged ({said}); put it back from a backup, or start a new run") from None
 
 
 def assemble(config: Config, model: nn.Module | str | None, noise: Callable[[], NoiseKeys]) -> Assembled:

@@ -106,6 +106,11 @@ class Gate:
         self._ages.append((now + 2 * WINDOW_MS, claim.nonce))  # it may be dated a window ahead
         return client, claim.content
 
+    def reload(self) -> None:
+        """Read the list of clients now, and say so in the log."""
+        self._refresh()
+        log.info("the list has %d clients", len(self._enrolled), extra={"event": "clients"})
+
     def _forget(self, now: int) -> None:
         while self._ages and self._ages[0][0] < now:
             self._nonces.discard(self._ages.popleft()[1])

@@ -16,6 +16,7 @@ from tardigrad.service.claims import Signer
 from tardigrad.service.connection import Connection, Later, Over
 from tardigrad.service.refused import OVER, Why, log
 from tardigrad.service.remembering import Finished, Remembering
+from tardigrad.service.tls_probe import tls_fault
 from tardigrad.service.trainee import Assignment, Trainee
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 5.0
@@ -191,6 +192,10 @@ class Participant:
             self._signer.set_clock(int(told["tardigrad-time-ms"]))
             await self._backoff.failed("our clock differs from the server's")
             return
+        if error.code() is grpc.StatusCode.UNAVAILABLE and not self._run:  # it has never worked: can it?
+            fault = await asyncio.to_thread(tls_fault, self._address, self._authority)
+            if fault is not None:
+                raise ConfigError(fault)
         if error.code() in COME_BACK:
             await self._backoff.failed(said, float(told.get("tardigrad-retry-after", 0.0)))
             return

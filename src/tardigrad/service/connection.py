@@ -91,8 +91,8 @@ class Connection:
     async def fetch(
         self, holding: Iterable[int] = (), begun: Callable[[int, int], None] = lambda trip, epoch: None
     ) -> Assignment | Later | Over:
-        """A task, if there is one. `holding`: trips that we are at work on; `begun`: told the trip and its epoch
-        before its vectors are downloaded."""
+        """A task, if there is one. `holding`: trips that we are at work on; `begun`: told the trip and its
+        epoch before its vectors are downloaded."""
         request = v1.FetchRequest(holding=list(holding)).SerializeToString()
         call = self._stub.FetchTask(self._signer.sign("FetchTask", request))
         try:

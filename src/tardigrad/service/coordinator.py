@@ -90,7 +90,8 @@ class Coordinator:
         self.moved = asyncio.Condition()
         """Notified when the version changes or the run ends."""
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why the run is over; or the exception that ended it."""
+        """Why the run is over; or the exception that ended it, which is in the log then."""
+        self.ended.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
 

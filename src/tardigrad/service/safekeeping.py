@@ -163,7 +163,7 @@ class Safekeeping:
         except (OSError, sqlite3.Error) as error:
             log.error("no snapshot could be written (%s); the journal has all of it", error,
                       extra={"event": "disk"})  # fmt: skip
-            await asyncio.wait({written})
+            await asyncio.gather(written, return_exceptions=True)  # its error may be another one
             return
         finally:
             self._written = time.monotonic()
