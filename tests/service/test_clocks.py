@@ -116,6 +116,28 @@ def test_a_client_whose_clock_was_always_wrong_goes_by_the_servers(hours, tmp_pa
     assert asyncio.run(scene()) == {Why.TIME: 1}
 
 
+def test_a_client_that_was_asleep_goes_by_the_servers_clock(clock, tmp_path):
+    """The monotonic clock of a machine that sleeps stands still."""
+
+    async def scene():
+        async with serving(CONFIG, tmp_path, clock=clock) as running:
+            seen = []
+
+            def asleep_after_two_trips(line):
+                seen.append(line)
+                if len(seen) == 2:
+                    clock.advance(5 * HOUR)
+
+            signer, trainee = running.signer("ann", FakeClock()), Trainee("ann", app_of(SIMULATION, 0))
+            client = Participant(
+                running.address, signer, None, trainee, tmp_path / "state", 20.0, asleep_after_two_trips
+            )
+            assert await asyncio.wait_for(client.take_part(), 30) == "trips"
+            return running.refusals
+
+    assert asyncio.run(scene())[Why.TIME] == 1
+
+
 @pytest.mark.parametrize("hours", STEPS)
 def test_requests_per_second_do_not_follow_the_wall_clock(hours, clock):
     rates = Rates(1.0, clock)
