@@ -156,6 +156,7 @@ class Survivor:
         """`seen`: by version, the digest of what was handed out; shared by all clients."""
         self._signer, self._trainee, self._state = Signer(name, key), trainee, state
         self._seen = {} if seen is None else seen
+        self._epochs = {}  # of the trips it was given; it would write them down
         self.die()
 
     def die(self):
@@ -164,7 +165,7 @@ class Survivor:
     async def do(self, address, what, trip):
         async with Connection(address, self._signer, None) as connection:
             if what == "give_up":
-                await connection.give_up(trip)
+                await connection.give_up(trip, self._epochs[trip])
             elif what == "fetch":
                 await self._fetch(connection, trip)
             else:
@@ -178,6 +179,7 @@ class Survivor:
         digest = digest_of(found.task.vectors)
         assert self._seen.setdefault(found.task.version, digest) == digest, "a version was released twice"
         self._held = {trip: found}
+        self._epochs[trip] = found.epoch
 
     async def _deliver(self, connection, trip):
         pending = {finished.trip: finished for finished in self._remembering.pending()}
@@ -291,6 +293,7 @@ async def some_steps(running, simulation, steps, after):
         name = str(client)
         trainee = Trainee(name, app_of(simulation, client))
         survivor = Survivor(name, running.signer(name)._key, trainee, running.keys.parent / f"{name}.state")
+        survivor._epochs = dict(running.coordinator.course.epochs)
         await survivor.do(running.address, what, trip)
         after(number)
 

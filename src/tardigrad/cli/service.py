@@ -93,6 +93,7 @@ def serve(
     from tardigrad.service.serving import Place
 
     log_to_stderr(log_format.value, log_level.value)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a server that listens reads its list of clients again
     look_in(data_dir)
     place = Place(host, port, keys, insecure, durability, metrics_port, metrics_host)
     result = serve_run(

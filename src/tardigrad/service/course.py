@@ -91,6 +91,8 @@ class Course:
         """Why the run has ended."""
         self.open: dict[str, list[Ticket]] = {}
         """Tickets under way, by client."""
+        self.epochs: dict[int, int] = {}
+        """The epoch of each ticket under way, by trip."""
         self.reports = Reports()
         self._starting: Counter[int] = Counter()  # trips under way, by their version
 
@@ -153,6 +155,7 @@ class Course:
             happened.ticket = ticket
             self._starting[ticket.version] += 1
             self.open.setdefault(entry.client, []).append(ticket)
+            self.epochs[ticket.trip] = entry.epoch
             self.bytes += self._download_bytes
 
     def _deliver(self, entry: Entry, happened: Happened) -> None:
@@ -193,6 +196,7 @@ class Course:
     def _ended(self, ticket: Ticket) -> None:
         client = str(ticket.client)
         self._starting[ticket.version] -= 1
+        self.epochs.pop(ticket.trip, None)
         left = [one for one in self.open[client] if one.trip != ticket.trip]
         if left:
             self.open[client] = left
@@ -215,6 +219,7 @@ class Course:
             "over": self.over,
             "reports": self.reports.state(),
             "norms": [] if self.admission is None else self.admission.state(),
+            "epochs": [list(one) for one in self.epochs.items()],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -226,6 +231,7 @@ class Course:
         self.reports.restore(state["reports"])
         if self.admission is not None:
             self.admission.restore(state.get("norms", []))
+        self.epochs = dict.fromkeys(self.book.in_flight, 0) | dict(state.get("epochs", []))  # 0: older
         self._starting = Counter(ticket.version for ticket in self.book.in_flight.values())
         self.open = {}
         for ticket in self.book.in_flight.values():

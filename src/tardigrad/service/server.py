@@ -71,7 +71,7 @@ class Servicer(v1_grpc.FederationServicer):
     def __init__(self, coordinator: Coordinator, gate: Gate, facts: Facts) -> None:
         self._coordinator, self._gate, self._facts = coordinator, gate, facts
         self.refusals = Refusals()
-        self._rates = Rates(coordinator.settings.requests_per_second)
+        self._rates = Rates(coordinator.settings.requests_per_second, coordinator.clock)
         self.reception = Reception(coordinator.settings.reception_bytes)
         self._packed: tuple[int, list[bytes]] = (-1, [])
 
@@ -125,6 +125,7 @@ class Servicer(v1_grpc.FederationServicer):
             if ticket is None:
                 await context.write(self._no_task())
                 return
+            epoch = coordinator.course.epochs.get(ticket.trip, 0)
             broadcast = await coordinator.broadcast(ticket.version)
             header = v1.TaskHeader(
                 trip=ticket.trip,
@@ -133,6 +134,7 @@ class Servicer(v1_grpc.FederationServicer):
                 settings=self._facts.settings,
                 vectors=to_wire(broadcast.layout),
                 evaluate=coordinator.course.wants_reports(ticket.version),
+                epoch=epoch,
             )
             await self._within(context.write(v1.TaskPart(header=header)))
             for part in self._parts(ticket.version, broadcast):
@@ -179,7 +181,9 @@ class Servicer(v1_grpc.FederationServicer):
             header = _parsed(v1.UploadHeader(), self._admit(first.header, "Deliver", client))
             if header.run != coordinator.run:
                 raise Refused(Why.UNSOLICITED, "this is an upload to another run")
-            recorded = await coordinator.expect(client[0], header.trip, header.version, header.digest)
+            recorded = await coordinator.expect(
+                client[0], header.trip, header.epoch, header.version, header.digest
+            )
             if recorded is not None:
                 return self._answer(recorded)
             if coordinator.course.over is not None:
@@ -235,6 +239,7 @@ class Servicer(v1_grpc.FederationServicer):
             entry = Entry(
                 "deliver", 0.0, client, header.trip, file, reported.examples, reported.steps, reported.loss,
                 header.digest, reported.evaluated, json.dumps(reported.metrics), norm=norm, refusal=refusal,
+                epoch=header.epoch,
             )  # fmt: skip
             recorded = await coordinator.deliver(entry, vectors, release)
         except BaseException:
@@ -289,7 +294,7 @@ class Servicer(v1_grpc.FederationServicer):
         async with self._answering("GiveUp", context) as client:
             wanted = _parsed(v1.GiveUpRequest(), self._admit(request, "GiveUp", client))
             known = wanted.run == self._coordinator.run and await self._coordinator.give_up(
-                client[0], wanted.trip
+                client[0], wanted.trip, wanted.epoch
             )
             return v1.GivenUp(known=known)
 
