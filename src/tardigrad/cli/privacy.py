@@ -76,7 +76,9 @@ def audit(
 ) -> None:
     """Run a config once with canaries among its clients; bound epsilon from below by what the run gave away.
 
-    Exits with 3 if the bound is above the accountant's epsilon: then something is broken.
+    Also tests whether noise, clip and participations are those that were promised. Exits with 3 if they are
+    not, or if the bound is above the accountant's epsilon: then something is broken. If so many canaries
+    cannot show the accountant's epsilon, it says "no power".
     """
     from tardigrad.cli.options import look_in
     from tardigrad.experiments.audit import AuditRun
@@ -95,12 +97,13 @@ def audit(
     finally:
         display.end()
     found = run.result()
-    verdict = "consistent" if found.holds else "BROKEN: the run gives away more than the accountant says"
     console.print(
         f"accountant: epsilon {found.accountant_epsilon:.4g} at delta {found.delta:g}\n"
-        f"audit: epsilon is at least {found.lower_bound:.4g} with {found.confidence:.0%} confidence "
-        f"({found.canaries} canaries, {found.steps} steps)\n{verdict}",
+        f"audit: epsilon is at least {found.lower_bound:.4g} with {found.confidence:.0%} confidence; "
+        f"at most {found.largest_bound:.4g} can be shown ({found.canaries} canaries, {found.steps} steps)\n"
+        f"{found.verdict()}",
         highlight=False,
+        markup=False,
     )
     if as_json:
         print(json.dumps(found.summary()))
