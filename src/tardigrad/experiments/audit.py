@@ -122,6 +122,6 @@ def _defects(aggregator: AuditedAggregator, error: float) -> tuple[str, ...]:
     )
     longer = length_defect(weights, along - sent, sent, covariance, scale, error)
     if longer is not None:  # then more than noise is left
-        return (*record.broken[:1], longer)
+        return (*record.broken.values(), longer)
     released = {name: np.array(rows) for name, rows in record.noise.items()}
-    return (*record.broken[:1], *noise_defects(released, covariance, scale, error))
+    return (*record.broken.values(), *noise_defects(released, covariance, scale, error))

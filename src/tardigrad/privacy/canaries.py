@@ -89,8 +89,8 @@ class Record:
     """The same of what the included canaries sent, clipped as promised."""
     noise: dict[str, list[Matrix]] = field(default_factory=dict)
     """By the name of what is released: some coordinates without anybody's contribution."""
-    broken: list[str] = field(default_factory=list)
-    """Promises that were seen to be broken."""
+    broken: dict[str, str] = field(default_factory=dict)
+    """Promises that were seen to be broken, each when it was first."""
 
 
 class AuditedAggregator(PrivateAggregator):
@@ -130,7 +130,7 @@ class AuditedAggregator(PrivateAggregator):
             return
         included = self.canaries.included[int(client)]
         own = self._signs[row].float() / self._length
-        self._weights[row] = delivery.weight
+        self._weights[row] += delivery.weight
         self._all.add_(own, alpha=delivery.weight)
         sent = own * (TOO_LONG * self._clip if included else 0.0)
         parts = sent.to(start.device).split(self._sizes)
@@ -148,11 +148,14 @@ class AuditedAggregator(PrivateAggregator):
         k, b = _limits(self.guarantee)
         steps = self._took_part.setdefault(client, [])
         steps.append(self.version)
+        broken = self.record.broken
         if len(steps) > k:
-            self.record.broken.append(f"a client took part {len(steps)} times; at most {k} is promised")
-        elif len(steps) > 1 and steps[-1] - steps[-2] < b:
-            self.record.broken.append(
-                f"a client took part in steps {steps[-1] - steps[-2]} apart; at least {b} is promised"
+            broken.setdefault(
+                "participations", f"a client took part {len(steps)} times; at most {k} is promised"
+            )
+        elif len(steps) > 1 and (apart := steps[-1] - steps[-2]) < b:
+            broken.setdefault(
+                "separation", f"a client took part in steps {apart} apart; at least {b} is promised"
             )
 
     def _extras_of(self, delivery: Delivery, within: bool) -> Tensor:
@@ -195,9 +198,10 @@ class AuditedAggregator(PrivateAggregator):
         if (adaptive := self.guarantee.adaptive) is not None:
             self._clip = adaptive.next(self._clip, self._share / (adaptive.gamma * divisor) + 0.5)
         if not math.isclose(self.state["clip"], self._clip, rel_tol=1e-6):
-            self.record.broken.append(
+            self.record.broken.setdefault(
+                "clip",
                 f"after step {self.version + 1} the clip is {self.state['clip']:.6g}; what was released "
-                f"gives {self._clip:.6g}"
+                f"gives {self._clip:.6g}",
             )
             self._clip = self.state["clip"]
         self._empty_buffer()
@@ -212,9 +216,8 @@ class AuditedAggregator(PrivateAggregator):
         along, weights = np.array(record.along).T, np.array(record.weights).T  # canaries x steps
         included = np.array(list(self.canaries.included.values()))
         if isinstance(guarantee.mode, BySampling):
-            return log_likelihoods(
-                along, guarantee.mode.rate, noise_scale(guarantee)
-            ).tolist(), included.tolist()
+            likelihoods = log_likelihoods(along, guarantee.mode.rate, noise_scale(guarantee))
+            return likelihoods.tolist(), included.tolist()
         present = weights.any(axis=1)
         if present.sum() < 2:
             raise ConfigError(
