@@ -58,7 +58,7 @@ class Audit:
         if not self.power:
             return (
                 f"no power: {self.canaries} canaries cannot show more than epsilon {self.largest_bound:.4g}, "
-                "whatever the run gives away; noise, clip and participations are as promised"
+                "whatever the run gives away; the tests of noise, clip and participations found nothing"
             )
         return "consistent"
 
