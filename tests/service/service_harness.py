@@ -62,6 +62,9 @@ class Memory:
         document = document | {"events": len(self.events)}
         self.snapshots.append((copied, json.loads(json.dumps(document))))
 
+    def unrecovered(self):
+        return []
+
 
 class Running:
     """A server that runs."""
@@ -93,27 +96,20 @@ def enrolled_key(keys, name):
 
 @contextlib.asynccontextmanager
 async def serving(
-    config,
-    folder,
-    record=None,
-    snapshot=None,
-    signers=None,
-    durable=True,
-    model=None,
-    keys=None,
-    clock=SYSTEM,
-):
+    config, folder, record=None, snapshot=None, signers=None, durable=True, model=None, keys=None, noise=None,
+    accept_loss=False, clock=SYSTEM,
+):  # fmt: skip
     """The server of a config."""
     keys = folder / "keys" if keys is None else keys
     keys.mkdir(exist_ok=True, parents=True)
     (keys / LIST).touch()
-    noise = NoiseKeys()
+    noise = NoiseKeys() if noise is None else noise
     run = assemble(config, model, lambda: noise)
     record = record if record is not None else Memory()
-    coordinator = coordinate(run.plan, folder if durable else None, record, clock=clock)
+    coordinator = coordinate(run.plan, folder if durable else None, record, noise.forget, clock)
     gate = Gate(Enrolled(keys / LIST), clock)
     server = Server(Servicer(coordinator, gate, facts_of(run.plan)))
-    await coordinator.start(snapshot)
+    await coordinator.start(None if snapshot is None else (dict(snapshot[0]), snapshot[1]), accept_loss)
     port = await server.start("127.0.0.1:0", None)
     try:
         yield Running(coordinator, server, record, port, keys, run, signers if signers is not None else {})

@@ -20,6 +20,7 @@ from service_harness import (
     enrolled_key,
     serving,
     trace_of,
+    two_puppets,
 )
 
 import tardigrad as td
@@ -92,12 +93,19 @@ def test_a_copy_of_the_disk_at_any_moment_goes_on_exactly(tmp_path):
 
 
 def test_a_snapshot_without_its_journal_is_refused(tmp_path):
+    simulation = trace_of(CONFIG)[0]
+
     async def scene(folder, record, snapshot):
         async with serving(CONFIG, folder, record, snapshot) as running:
+            async with two_puppets(running, simulation, ("0", "1")) as puppets:
+                await puppets[0].fetch()
             await running.coordinator.safe.snapshot()
             return running.record
 
     record = asyncio.run(scene(tmp_path / "one", Memory(), None))
+    with pytest.raises(RunError, match="the journal of the run is gone; --accept-loss"):
+        asyncio.run(scene(tmp_path / "empty", Memory(), record.snapshots[-1]))
+    asyncio.run(scene(tmp_path / "other", Memory(), None))
     with pytest.raises(RunError, match="journal is not the one"):
         asyncio.run(scene(tmp_path / "other", Memory(), record.snapshots[-1]))
 

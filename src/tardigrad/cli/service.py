@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tardigrad.cli.options import look_in
+from tardigrad.cli.options import Guard, Moved, look_in
 from tardigrad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,6 +77,12 @@ def serve(
         int | None, typer.Option(min=0, max=65535, help="Metrics for Prometheus, plain HTTP. 0: any port.")
     ] = None,
     metrics_host: Annotated[str, typer.Option(help="Where metrics can be had.")] = "127.0.0.1",
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Go on although acknowledged uploads or events are lost."),
+    ] = False,
+    guard: Guard = None,
+    moved: Moved = False,
     log_format: LogFormatOption = LogFormat.text,
     log_level: LogLevelOption = LogLevel.info,
 ) -> None:
@@ -90,7 +96,10 @@ def serve(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a server that listens reads its list of clients again
     look_in(data_dir)
     place = Place(host, port, keys, insecure, durability, metrics_port, metrics_host)
-    result = serve_run(load_config(file, settings or ()), out=out, place=place, model=model, say=_say)
+    result = serve_run(
+        load_config(file, settings or ()), out=out, place=place, model=model, say=_say,
+        accept_loss=accept_loss, guard=guard, moved=moved,
+    )  # fmt: skip
     if result is not None:
         _say(f"the run is over ({result.stopped_by}): tardigrad show {out}")
     else:

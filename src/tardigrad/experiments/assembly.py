@@ -23,11 +23,15 @@ from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.local import LocallyPrivateAggregator
 from tardigrad.privacy.normal import Seeded
+from tardigrad.privacy.releases import ReleaseLog
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.privacy.statement import NOTHING_PROMISED, statement
 
 KEYS = "noise.keys"
 """In a run's folder: what the noise since the last snapshot is made of."""
+RELEASES = "releases.log"
+"""In the folder of a private run: a digest of each version that was released."""
+SNAPSHOT = "snapshot.safetensors"
 
 
 def situation_of(config: Config, clients: Clients) -> Situation:
@@ -100,9 +104,23 @@ def privacy_text(config: Config, guarantee: Guarantee | None, population: int, m
     return statement(guarantee, config.privacy, algorithm, population, made)
 
 
+def open_releases(
+    guarantee: Guarantee | None, folder: Path, guard: Path | None = None, moved: bool = False
+) -> ReleaseLog | None:
+    """Open the record of released versions; None where nothing is promised that a repetition could break."""
+    if guarantee is None or guarantee.noise_from == "seed" or guarantee.noise_multiplier == 0:
+        if guard is not None:
+            raise ConfigError("--guard: is for private runs, with noise from the system; leave it out")
+        return None
+    if guard is not None and guard.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(f"--guard {guard}: must lie outside the run's folder, or a backup would include it")
+    begun = any((folder / name).exists() for name in (KEYS, SNAPSHOT))
+    return ReleaseLog(folder / RELEASES, guard, moved, begun)
+
+
 def forget_secrets(folder: Path) -> None:
     """After a private run: what its noise was made of, and what the clients uploaded last."""
-    for name in (KEYS, "snapshot.safetensors"):
+    for name in (KEYS, SNAPSHOT):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -28,6 +28,7 @@ from tardigrad.experiments.assembly import (
     forget_secrets,
     guarantee_of,
     make_aggregator,
+    open_releases,
     privacy_text,
     situation_of,
 )
@@ -220,6 +221,8 @@ def run(
     resume: bool = False,
     workers: int | str = 0,
     snapshot_seconds: float = 30.0,
+    guard: Path | str | None = None,
+    moved: bool = False,
     profile: bool = False,
     observers: tuple[Observer, ...] = (),
     **settings: Any,
@@ -233,6 +236,8 @@ def run(
     `profile`: measure where the time goes (`result.profile`).
     A run with `out` is snapshotted every `snapshot_seconds` and when it is interrupted; `resume` goes on
     with it, or returns its result if it is finished.
+    `guard`: of a private run, a file outside `out` that notices when `out` was put back from a backup.
+    `moved`: `out` was moved to another place, and nobody goes on with the original (docs/privacy.md).
 
     >>> result = run(stop=Stop(trips=20), evaluation=Evaluation(every_steps=1))  # doctest: +SKIP
     >>> result.accuracy  # doctest: +SKIP
@@ -250,7 +255,11 @@ def run(
     with one_thread():
         simulation = build(config, model, clients, test, head, workers)
         simulation.profile.on = profile
-        directory = RunDirectory(Path(out)) if out is not None else None
+        if guard is not None and out is None:
+            raise ConfigError("guard: is for a run with a folder; give out too")
+        private = config.privacy is not None
+        directory = RunDirectory(Path(out), private=private) if out is not None else None
+        releases = None
         try:
             if directory is None:
                 return _drive(simulation, None, None, snapshot_seconds, observers)
@@ -262,10 +271,16 @@ def run(
             if directory.summary is not None:
                 simulation.forget_secrets(directory)
                 return result_of(directory)
+            outside = None if guard is None else Path(guard)
+            releases = open_releases(simulation.guarantee, directory.path, outside, moved)
+            if releases is not None:
+                simulation.engine.release = releases.release
             simulation.keys = NoiseKeys(directory.path / KEYS)
             return _drive(simulation, directory, snapshot, snapshot_seconds, observers)
         finally:
             simulation.executor.close()
+            if releases is not None:
+                releases.close()
             if directory is not None:
                 directory.close()
 

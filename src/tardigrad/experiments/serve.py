@@ -25,6 +25,7 @@ from tardigrad.experiments.assembly import (
     forget_secrets,
     guarantee_of,
     make_aggregator,
+    open_releases,
     privacy_text,
     situation_of,
 )
@@ -75,11 +76,17 @@ def serve(
     place: Place | None = None,
     model: nn.Module | str | None = None,
     say: Callable[[str], None] = print,
+    accept_loss: bool = False,
+    guard: Path | str | None = None,
+    moved: bool = False,
 ) -> Result | None:
     """Serve a run until it is over (its result) or somebody asks to stop (nothing): SIGTERM or Ctrl-C.
 
     The same call goes on with the run that `out` holds; if that is over, clients that come late are told.
     `model`: a torch module, or "FILE.py:NAME"; without it, the config names model and data.
+    `accept_loss`: go on although something that was acknowledged is lost; not for private runs.
+    `guard`: of a private run, a file outside `out` that notices when `out` was put back from a backup.
+    `moved`: `out` was moved to another place, and nobody goes on with the original.
 
     >>> serve(load_config("run.toml"), out="live", place=Place(port=7433))  # doctest: +SKIP
     """
@@ -91,7 +98,8 @@ def serve(
         config = config.model_copy(update={"data": None, "model": None})  # the clients have it all
     with one_thread():
         run = assemble(_with_population(config, place, folder), model, lambda: noise)
-        directory = RunDirectory(folder, live=True)
+        private = config.privacy is not None
+        directory, releases = RunDirectory(folder, live=True, private=private), None
         began = time.monotonic()
 
         def listening(port: int) -> None:
@@ -101,8 +109,8 @@ def serve(
             snapshot = None
             if (folder / ".lock").exists() or (folder / "config.toml").exists():
                 if directory.summary is None:
-                    check_whole(folder)
-                snapshot = directory.reopen(run.config, run.inputs)
+                    check_whole(folder, private)
+                snapshot = directory.reopen(run.config, run.inputs, accept_loss and not private)
                 if snapshot is not None and "position" not in snapshot[1]:
                     raise ConfigError(f"--out {folder}: holds a simulated run; give another folder")
             else:
@@ -111,6 +119,10 @@ def serve(
                 run.clear(folder)
                 asyncio.run(tell_over(run.plan, place, str(directory.summary["stopped_by"]), listening))
                 return result_of(directory)
+            outside = None if guard is None else Path(guard)
+            releases = open_releases(run.guarantee, folder, outside, moved)
+            if releases is not None:
+                run = replace(run, plan=replace(run.plan, release=releases.release))
             noise = NoiseKeys(folder / KEYS)
             run.state_privacy(directory)
             served = asyncio.run(
@@ -118,7 +130,8 @@ def serve(
                     run.plan, place, folder, directory, snapshot,
                     listening=listening,
                     finish=lambda served: _finish(run, directory, served, time.monotonic() - began),
-                    after_snapshot=lambda: noise.forget(),
+                    after_snapshot=noise.forget,
+                    accept_loss=accept_loss,
                 )
             )  # fmt: skip
             if not served.reason:
@@ -126,6 +139,8 @@ def serve(
             run.clear(folder)
             return result_of(directory)
         finally:
+            if releases is not None:
+                releases.close()
             directory.close()
 
 

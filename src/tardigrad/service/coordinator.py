@@ -61,19 +61,21 @@ class Coordinator:
         settings: Service,
         upload_layout: Layout,
         after_snapshot: Callable[[], None] = lambda: None,
+        private: bool = False,
         clock: Clock = SYSTEM,
     ) -> None:
         self.course, self.values, self.settings, self.upload_layout = course, values, settings, upload_layout
         self._journal, self._files = journal, files
         self.tally = Tally()
-        self.run = journal.fact("run", f"{random.SystemRandom().getrandbits(64):016x}")
+        run = journal.fact("run", f"{random.SystemRandom().getrandbits(64):016x}")
         self.epoch = random.SystemRandom().randrange(1, 2**63)
         """Of this process. A ticket is its trip and the epoch of the process that granted it: after a restore
         or a power failure trip numbers are given again, but not with the same epoch."""
         self._threads = Threads()
         self.safe = Safekeeping(
-            self.run, course, values, journal, files, record, self._threads, upload_layout, after_snapshot
-        )
+            run, course, values, journal, files, record, self._threads, upload_layout, after_snapshot,
+            private,
+        )  # fmt: skip
         self.clock = clock
         self._process_began = 0.0  # in seconds of the run
         self._offset = -clock.monotonic()  # from monotonic time to seconds of the run; set when recovered
@@ -96,6 +98,11 @@ class Coordinator:
         self._snapshotting: asyncio.Task[None] | None = None
 
     @property
+    def run(self) -> str:
+        """The run's identity: what a client remembers belongs to one run."""
+        return self.safe.run
+
+    @property
     def now(self) -> float:
         """Seconds for which the run has been served. They go on from the last entry after a restart, and
         never follow the wall clock."""
@@ -103,9 +110,9 @@ class Coordinator:
 
     # -- life --------------------------------------------------------------------------------------
 
-    async def start(self, snapshot: Snapshot | None) -> None:
-        """Recover what there is, and begin to take entries."""
-        await self._threads.in_values(self.safe.recover, snapshot)
+    async def start(self, snapshot: Snapshot | None, accept_loss: bool = False) -> None:
+        """Recover what there is, and begin to take entries. `accept_loss`: although a part of it is lost."""
+        await self._threads.in_values(self.safe.recover, snapshot, accept_loss)
         self._process_began = self.course.time
         self._offset = self.course.time - self.clock.monotonic()
         self._publish(self.course.book.version)
@@ -138,8 +145,8 @@ class Coordinator:
                 await self.safe.snapshot()
         finally:
             await self._threads.in_values(self.values.close)
-            self._threads.close()
-            self._journal.close()
+            await self._threads.on_disk(self._journal.close)
+            await asyncio.to_thread(self._threads.close)
 
     @property
     def waiting(self) -> int:
@@ -369,7 +376,7 @@ class Coordinator:
         if one.done is not None:
             one.done()
         if one.entry.file:
-            self._files.discard(one.entry.file)
+            self._threads.files.submit(self._files.discard, one.entry.file)
         if one.entry.kind == "check_in":
             self._granting.discard(one.entry.client)
             self._line.leave(one.entry.client)

@@ -200,7 +200,7 @@ class Course:
         return [report | self._place() for report in self.reports.finished(self.reports.versions())]
 
     def state(self) -> dict[str, Any]:
-        """Everything, as JSON."""
+        """Everything, as JSON; nothing of it changes when the run goes on."""
         return {
             "book": self.book.state(),
             "time": self.time,

@@ -27,6 +27,7 @@ from tardigrad.core.upload import Task
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.learning.local import Local
+from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.service.certificates import SERVER, SERVER_KEY, expiries
 from tardigrad.service.claims import Gate
 from tardigrad.service.clock import SYSTEM, Clock
@@ -42,7 +43,7 @@ from tardigrad.service.settings import Service
 from tardigrad.service.settled import to_json
 from tardigrad.service.status import keep_status, status_of, write_status
 from tardigrad.service.uploads import UploadFiles
-from tardigrad.service.values import Evaluate, Values
+from tardigrad.service.values import Evaluate, Release, Values
 
 JOURNAL = "journal.sqlite"
 GRACE = 30.0
@@ -72,6 +73,8 @@ class Plan:
     """Steps that privacy allows; without privacy, any number."""
     private: bool = False
     """Whether what clients report of themselves is nobody's business."""
+    release: Release = lambda version, vectors: None
+    """Called with each new version before it is published; a private run records it."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,7 @@ async def serve(
     listening: Callable[[int], None],
     finish: Callable[[Served], None],
     after_snapshot: Callable[[], None] = lambda: None,
+    accept_loss: bool = False,
 ) -> Served:
     """Serve until the run is over or somebody asks to stop. `listening` is told the port; `finish` is called
     when the run is over, before the clients are."""
@@ -181,7 +185,7 @@ async def serve(
     certificates = {} if credentials is None else expiries(place.keys)
     coordinator = coordinate(plan, folder if place.durable else None, record, after_snapshot)
     server = Server(Servicer(coordinator, gate, facts_of(plan)))
-    await coordinator.start(snapshot)
+    await coordinator.start(snapshot, accept_loss)
     status = asyncio.ensure_future(keep_status(folder, coordinator, server.servicer))
     warning = asyncio.ensure_future(warn_of_expiry(certificates))
     end_metrics = lambda: None  # noqa: E731
@@ -245,7 +249,7 @@ def _publish(
     return end
 
 
-def check_whole(folder: Path) -> None:
+def check_whole(folder: Path, private: bool = False) -> None:
     """Refuse a run that has lost its snapshot: it would begin again, over what there is of it."""
     journal, events = folder / JOURNAL, folder / "events.jsonl"
     if (folder / "snapshot.safetensors").exists():
@@ -257,7 +261,7 @@ def check_whole(folder: Path) -> None:
     if not whole:
         raise RunError(
             f"{folder}: holds a run whose snapshot.safetensors is gone, or its {JOURNAL} or summary.json; "
-            "put them back from a backup, or give another folder"
+            + (NEW_RUN if private else "put them back from a backup, or give another folder")
         )
 
 
@@ -282,7 +286,7 @@ def coordinate(
     clock: Clock = SYSTEM,
 ) -> Coordinator:
     """The coordinator of a plan; without a folder, nothing is made safe."""
-    values = Values(plan.aggregator, record, plan.evaluate, tell_losses=not plan.private)
+    values = Values(plan.aggregator, record, plan.evaluate, not plan.private, plan.release)
     uploads = uploads_of(plan.aggregator)
     if size_of(uploads) > plan.settings.reception_bytes:
         raise ConfigError(
@@ -299,7 +303,10 @@ def coordinate(
     )
     journal = Journal(None if folder is None else folder / JOURNAL)
     files = UploadFiles(None if folder is None else folder / "uploads")
-    return Coordinator(course, values, journal, files, record, plan.settings, uploads, after_snapshot, clock)
+    return Coordinator(
+        course, values, journal, files, record, plan.settings, uploads, after_snapshot, plan.private,
+        clock,
+    )  # fmt: skip
 
 
 def _served(coordinator: Coordinator) -> Served:

@@ -26,6 +26,7 @@ MOST_EVALUATIONS = 4
 """Models that wait to be evaluated; the run waits for them if there are more."""
 
 Evaluate = Callable[[Tensor, int], dict[str, float]]
+Release = Callable[[int, Vectors], None]
 
 
 class Log(Protocol):
@@ -49,9 +50,16 @@ class Values:
     """Tensors, and the events that tell of them."""
 
     def __init__(
-        self, aggregator: Aggregator, log: Log, evaluate: Evaluate | None, tell_losses: bool
+        self,
+        aggregator: Aggregator,
+        log: Log,
+        evaluate: Evaluate | None,
+        tell_losses: bool,
+        release: Release = lambda version, vectors: None,
     ) -> None:
+        """`release`: called with each new version before it is published; it may raise to prevent that."""
         self.aggregator = aggregator
+        self._release = release
         self._log, self._evaluate, self._tell_losses = log, evaluate, tell_losses
         self.metrics: dict[str, float] = {}
         """Of the last central evaluation."""
@@ -76,6 +84,7 @@ class Values:
             self._losses.append(upload.loss)
         if happened.moved:
             metrics = self.aggregator.step()
+            self._release(self.aggregator.version, self.aggregator.broadcast())
             self._publish()
             losses, self._losses = self._losses, []
             loss = sum(losses) / len(losses) if losses and self._tell_losses else None
@@ -181,18 +190,18 @@ class Values:
         }
 
     def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
-        """Go on from `snapshot()`."""
+        """Go on from `snapshot()`. Takes the tensors out of the dict, so that none is in memory twice."""
+        self.broadcasts = {}
+        versions: dict[int, Vectors] = {}
+        for path in [path for path in tensors if path.startswith("broadcast/")]:
+            _, number, name = path.split("/", 2)
+            versions.setdefault(int(number), {})[name] = tensors.pop(path)
         self.aggregator.restore(tensors, document["aggregator"])
+        tensors.clear()
         self._losses, self.metrics = list(document["losses"]), document["metrics"]
         self.evaluated = document["evaluated"]
-        versions: dict[int, Vectors] = {}
-        for path, tensor in tensors.items():
-            if path.startswith("broadcast/"):
-                _, number, name = path.split("/", 2)
-                versions.setdefault(int(number), {})[name] = tensor
         current = layout_of(self.aggregator.broadcast())
-        self.broadcasts = {}
-        for version, vectors in versions.items():
-            vectors = {name: vectors[name] for name, _ in current}  # a file has them in its own order
-            room = packed(vectors)
+        for version in list(versions):
+            vectors = versions.pop(version)
+            room = packed({name: vectors[name] for name, _ in current})  # a file has them in its own order
             self.broadcasts[version] = Broadcast(room, current, unpacked(room, current))

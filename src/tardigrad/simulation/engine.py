@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -49,6 +49,8 @@ class Engine:
         self._seed = seed
         self._tell_losses = tell_losses  # the clients' own, which privacy does not protect
         self._profile = profile or Profile(on=False)
+        self.release: Callable[[int, Vectors], None] = lambda version, vectors: None
+        """Called with each new version before anybody trains from it; it may raise to prevent that."""
         self._remembers = aggregator.algorithm.remembers
         self._plan: deque[Planned] = deque()  # planned, not committed
         self._ahead = 0  # accepted uploads among them
@@ -257,6 +259,7 @@ class Engine:
     def _step(self) -> Event:
         with self._profile.part("step"):
             metrics = self._aggregator.step()
+        self.release(self.version, self._aggregator.broadcast())
         for version in self._in_buffer:
             self._want(version, -1)
         self._in_buffer = []
