@@ -96,9 +96,18 @@ def enrolled_key(keys, name):
 
 @contextlib.asynccontextmanager
 async def serving(
-    config, folder, record=None, snapshot=None, signers=None, durable=True, model=None, keys=None, noise=None,
-    accept_loss=False, clock=SYSTEM,
-):  # fmt: skip
+    config,
+    folder,
+    record=None,
+    snapshot=None,
+    signers=None,
+    durable=True,
+    model=None,
+    keys=None,
+    noise=None,
+    accept_loss=False,
+    clock=SYSTEM,
+):
     """The server of a config."""
     keys = folder / "keys" if keys is None else keys
     keys.mkdir(exist_ok=True, parents=True)

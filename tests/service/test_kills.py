@@ -42,7 +42,8 @@ KILLS = 40 if SOAK else 4
 """Of the server, for each kind of run: 200 and 20 in all; about half as many again while it recovers."""
 CONFIG = td.Config(
     algorithm=td.FedAC(), data=td.Digits(partition=td.IID(clients=6)), model=td.MLP(hidden=(8,)),
-    pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=3, staleness_bound=2),
+    pace=td.Asynchronous(concurrency=4),
+    buffer=td.Buffer(size=3, staleness_bound=2, most_per_client=3),
     stop=td.Stop(trips=120 if SOAK else 40), evaluation=td.Evaluation(every_steps=2),
     delay=td.HalfNormal(give_up=0.1), local=td.Local(batch_size=32, lr=0.1),
     service={"requests_per_second": 10_000, "linger_seconds": 0.1, "snapshot_seconds": 0.05},
@@ -154,8 +155,8 @@ class Survivor:
     def __init__(self, name, key, trainee, state, seen=None):
         """`seen`: by version, the digest of what was handed out; shared by all clients."""
         self._signer, self._trainee, self._state = Signer(name, key), trainee, state
-        self._epochs = {}  # of the trips it was given; it would write them down
         self._seen = {} if seen is None else seen
+        self._epochs = {}  # of the trips it was given; it would write them down
         self.die()
 
     def die(self):

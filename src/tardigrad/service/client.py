@@ -118,6 +118,7 @@ class Participant:
             if isinstance(found, Over):
                 return found.reason
             if isinstance(found, Later):
+                log.info("no task now: %s", found.reason)
                 await asyncio.sleep(found.seconds)
                 continue
             over = await self._trip(connection, found)

@@ -55,6 +55,7 @@ class Later:
     """There is no task now."""
 
     seconds: float
+    reason: str
 
 
 class Connection:
@@ -102,7 +103,7 @@ class Connection:
                 raise RunError("the server ended its answer before it began")
             match first.WhichOneof("part"):
                 case "wait":
-                    return Later(first.wait.seconds)
+                    return Later(first.wait.seconds, first.wait.reason)
                 case "over":
                     return Over(first.over.reason)
             header = first.header

@@ -11,7 +11,7 @@ import asyncio
 import random
 import sqlite3
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,7 +85,7 @@ class Coordinator:
         self._idle = asyncio.Event()  # no entry is waiting or being committed
         self._idle.set()
         self._ending: set[int] = set()  # trips of which the end is in the queue
-        self._arriving: set[int] = set()  # trips whose upload is being received
+        self._arriving: Counter[int] = Counter()  # by trip: calls that receive or count its upload
         self._granting: set[str] = set()  # clients whose check-in is in the queue
         self._ready: dict[int, asyncio.Future[Broadcast]] = {}
         self._stopping = False
@@ -162,7 +162,7 @@ class Coordinator:
 
     async def check_in(self, client: str, holding: frozenset[int], seconds: float) -> Ticket | None:
         """A ticket: one that the client was given and does not hold, or a new one as soon as there is room.
-        Nothing if there was none for so long, or the run is over."""
+        Nothing if there was none for so long, or the run is over; `Refused` if it cannot be written down."""
         for ticket in self.course.open.get(client, []):
             if ticket.trip not in holding and ticket.trip not in self._ending:
                 return ticket
@@ -223,12 +223,15 @@ class Coordinator:
         )
 
     def arriving(self, trip: int) -> None:
-        """The upload of this trip is being received; it does not expire meanwhile."""
-        self._arriving.add(trip)
+        """The upload of this trip is being received or counted. Until `arrived` was called as often, the trip
+        does not expire, and no second delivery of it begins."""
+        self._arriving[trip] += 1
 
     def arrived(self, trip: int) -> None:
-        """It is not, any more."""
-        self._arriving.discard(trip)
+        """One of those who called `arriving` has finished."""
+        self._arriving[trip] -= 1
+        if not self._arriving[trip]:
+            del self._arriving[trip]
 
     async def deliver(
         self, entry: Entry, vectors: dict[str, Tensor], done: Callable[[], None]
@@ -353,7 +356,7 @@ class Coordinator:
                 self._publish(self.course.book.version)
             self.safe.note(first + number, one.entry, happened)
             if happened.delivery is not None:
-                self.tally.delivered(happened.delivery)
+                self.tally.delivered(happened.delivery, one.entry.norm)
             self._do(happened, one)
             if one.entry.kind == "check_in":
                 self._granting.discard(one.entry.client)
@@ -373,17 +376,16 @@ class Coordinator:
 
     def _refuse(self, one: Waiting, error: Exception) -> None:
         log.error("the journal cannot be written: %s", error, extra={"event": "disk"})
+        refused = Refused(Why.DISK, f"the server cannot write ({error}); come again later", retry_after=5.0)
         if one.done is not None:
             one.done()
         if one.entry.file:
             self._threads.files.submit(self._files.discard, one.entry.file)
         if one.entry.kind == "check_in":
             self._granting.discard(one.entry.client)
-            self._line.leave(one.entry.client)
+            self._line.fail(one.entry.client, refused)
         if not one.happened.done():
-            one.happened.set_exception(
-                Refused(Why.DISK, f"the server cannot write ({error}); come again later", retry_after=5.0)
-            )
+            one.happened.set_exception(refused)
 
     def _publish(self, version: int) -> None:
         """A version will exist as soon as the values thread has made it."""

@@ -40,6 +40,10 @@ class Entry:
     """Of the client's own evaluation, as JSON."""
     reason: str = ""
     """Why the run ends."""
+    norm: float = 0.0
+    """Of the upload; 0 in private runs."""
+    refusal: str = ""
+    """Why the upload does not count, if that was decided by its values."""
     epoch: int = 0
     """Random number of the server process that granted the ticket; 0 for tickets without one."""
 
@@ -67,7 +71,8 @@ CREATE TABLE IF NOT EXISTS answers (
 CREATE INDEX IF NOT EXISTS answers_by_client ON answers (client, trip);
 CREATE TABLE IF NOT EXISTS entries (
     id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT, time REAL, client TEXT, trip INTEGER, file TEXT,
-    examples INTEGER, steps INTEGER, loss REAL, digest BLOB, evaluated INTEGER, metrics TEXT, reason TEXT
+    examples INTEGER, steps INTEGER, loss REAL, digest BLOB, evaluated INTEGER, metrics TEXT, reason TEXT,
+    norm REAL, refusal TEXT
 ) STRICT;
 """
 INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
@@ -167,6 +172,7 @@ class Journal:
     def remember(self, answers: Iterable[Recorded]) -> None:
         """Keep answers whose entries are about to be forgotten: of each client, the last few. A client asks
         again for the trip that it delivered last, so older answers are of no use."""
+        answers = list(answers)
         rows = [(one.trip, one.client, one.digest, json.dumps(one.answer), one.epoch) for one in answers]
         clients = {(one.client, one.client, ANSWERS) for one in answers}
         with self._transaction():
@@ -176,8 +182,9 @@ class Journal:
             )
             self._database.executemany(
                 "DELETE FROM answers WHERE client = ? AND trip NOT IN "
-                "(SELECT trip FROM answers WHERE client = ? ORDER BY trip DESC LIMIT ?)", clients
-            )  # fmt: skip
+                "(SELECT trip FROM answers WHERE client = ? ORDER BY trip DESC LIMIT ?)",
+                clients,
+            )
 
     def answer(self, trip: int) -> Recorded | None:
         """What became of the upload of this trip."""

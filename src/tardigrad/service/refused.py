@@ -36,7 +36,6 @@ class Why(StrEnum):
     SHAPE = "wrong vectors"
     VERSION = "wrong version"
     VALUES = "not finite"
-    NORM = "norm too large"
     NUMBERS = "impossible numbers"
     UNSOLICITED = "unknown or ended trip"
     NOT_YOURS = "another client's trip"

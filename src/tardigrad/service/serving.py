@@ -28,11 +28,13 @@ from tardigrad.data.evaluation import Evaluation
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.learning.local import Local
 from tardigrad.privacy.releases import NEW_RUN
+from tardigrad.service.admission import Admission, largest_norm
 from tardigrad.service.certificates import SERVER, SERVER_KEY, expiries
 from tardigrad.service.claims import Gate
 from tardigrad.service.clock import SYSTEM, Clock
 from tardigrad.service.coordinator import Coordinator
 from tardigrad.service.course import Course, Ends
+from tardigrad.service.inspection import most_examples
 from tardigrad.service.journal import Journal, is_whole
 from tardigrad.service.keys import LIST, Enrolled
 from tardigrad.service.layout import Layout, layout_of, size_of
@@ -75,6 +77,8 @@ class Plan:
     """Whether what clients report of themselves is nobody's business."""
     release: Release = lambda version, vectors: None
     """Called with each new version before it is published; a private run records it."""
+    metrics: frozenset[str] = frozenset()
+    """Names of metrics that clients may report."""
 
 
 @dataclass(frozen=True)
@@ -274,8 +278,14 @@ def clear(folder: Path) -> None:
 
 def facts_of(plan: Plan) -> Facts:
     """What clients are told; a trip's seed is the simulator's."""
-    settings = to_json(plan.algorithm, plan.local)
-    return Facts(settings, plan.shapes, seed=lambda trip: key(plan.seed, "trip", trip))
+    settings = to_json(plan.algorithm, plan.local, plan.private)
+    return Facts(
+        settings,
+        plan.shapes,
+        seed=lambda trip: key(plan.seed, "trip", trip),
+        private=plan.private,
+        metrics=plan.metrics,
+    )
 
 
 def coordinate(
@@ -286,7 +296,14 @@ def coordinate(
     clock: Clock = SYSTEM,
 ) -> Coordinator:
     """The coordinator of a plan; without a folder, nothing is made safe."""
-    values = Values(plan.aggregator, record, plan.evaluate, not plan.private, plan.release)
+    values = Values(
+        plan.aggregator,
+        record,
+        plan.evaluate,
+        tell_losses=not plan.private,
+        keep_finite=not plan.private,
+        release=plan.release,
+    )
     uploads = uploads_of(plan.aggregator)
     if size_of(uploads) > plan.settings.reception_bytes:
         raise ConfigError(
@@ -300,13 +317,19 @@ def coordinate(
         size_of(layout_of(plan.aggregator.broadcast())),
         size_of(uploads),
         centrally=plan.evaluate is not None or plan.private,
+        admission=None if plan.private else _admission(plan),
     )
     journal = Journal(None if folder is None else folder / JOURNAL)
     files = UploadFiles(None if folder is None else folder / "uploads")
     return Coordinator(
-        course, values, journal, files, record, plan.settings, uploads, after_snapshot, plan.private,
-        clock,
-    )  # fmt: skip
+        course, values, journal, files, record, plan.settings, uploads, after_snapshot, plan.private, clock
+    )
+
+
+def _admission(plan: Plan) -> Admission:
+    settings, book = plan.settings, plan.book
+    largest = largest_norm(book.buffer, book.opening, most_examples(settings))
+    return Admission(largest, settings.norm_bound, settings.norm_multiple)
 
 
 def _served(coordinator: Coordinator) -> Served:

@@ -12,7 +12,7 @@ from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.local import Trainer
 from tardigrad.service.app import Client
 from tardigrad.service.remembering import Finished
-from tardigrad.service.settled import from_json
+from tardigrad.service.settled import from_json, is_private
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class Trainee:
         if self._trainer is None or settings != self._settings:
             algorithm, local = from_json(settings, self._app.algorithm)
             head, transform = self._federation.head, self._app.transform
-            self._trainer = Trainer(self._flat, head, algorithm, local, transform)
+            # in a private run, whether a client delivers must not depend on its data
+            self._trainer = Trainer(self._flat, head, algorithm, local, transform, is_private(settings))
             self._settings = settings
         return self._trainer
