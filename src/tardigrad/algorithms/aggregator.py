@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
+from tardigrad.algorithms.layers import Surroundings, UploadBuffer, UploadLayer, check_layers
 from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.momentum import State
 from tardigrad.core.precision import at_least_float32, is_short
@@ -23,15 +26,13 @@ class Aggregator:
     """The buffer's tensors and the algorithm's state.
 
     A sum-only algorithm is given the weighted sum of the buffer and nothing else; uploads are added in
-    the order they were accepted, which fixes the bits.
+    the order they were accepted, which fixes the bits. What happens to uploads and to their sum on the way
+    is the business of `layers`.
 
     The state of a model in bfloat16 or float16 is kept in float32, because sums, momenta and averages lose
     small terms in short floats. What clients download, what is evaluated and what is saved has the model's
     own type. The state of a float32 or float64 model has the model's type.
     """
-
-    sums_of_short_floats: ClassVar[torch.dtype] = torch.float32
-    """The type in which the uploads of a model in short floats are added up, at least."""
 
     def __init__(
         self,
@@ -39,8 +40,15 @@ class Aggregator:
         model: Tensor,
         situation: Situation,
         model_average: float | None = None,
+        layers: Sequence[UploadLayer] = (),
     ) -> None:
         self.algorithm = algorithm
+        self.layers = tuple(layers)
+        check_layers(
+            self.layers,
+            isinstance(algorithm, SumOnly),
+            getattr(algorithm, "kind", type(algorithm).__name__),
+        )
         self.version = 0
         self.model_average = model_average
         """Decay of the running average of models that is evaluated in place of the newest."""
@@ -49,9 +57,21 @@ class Aggregator:
         self.state: State = algorithm.start(model, situation)
         if model_average is not None:
             self.state["model_average"] = model.clone()
-        self._sums: Vectors = {}
-        self._received: list[Received] = []
-        self._members: list[Member] = []
+        self._sum_dtype = torch.float32
+        self._extras: dict[str, int] = {}
+        for layer in self.layers:
+            self._extras |= layer.extras(situation)
+            self._sum_dtype = torch.promote_types(self._sum_dtype, layer.sums_of_short_floats)
+        if self.layers:
+            shapes = {name: vector.shape for name, vector in self.empty_upload().items()}
+            surroundings = Surroundings(algorithm, situation, shapes, self._dtype, model.device)
+            for layer in self.layers:
+                layer.begin(surroundings, self._extras)
+        self._open = self._new_buffer()
+        self._closed: deque[UploadBuffer] = deque()  # full, and not yet turned into a version
+
+    def _new_buffer(self) -> UploadBuffer:
+        return UploadBuffer(extras={name: torch.zeros(size) for name, size in self._extras.items()})
 
     @property
     def evaluated_model(self) -> Tensor:
@@ -78,34 +98,63 @@ class Aggregator:
         assert delivery.accepted, "only accepted uploads reach the aggregator"
         assert delivery.start_version is not None
         assert delivery.staleness is not None
+        buffer = self._open
+        for layer in self.layers:
+            upload = layer.add(buffer, delivery, upload, start)
         member = Member(delivery.start_version, delivery.staleness, delivery.weight, delivery.mass)
-        self._members.append(member)
+        buffer.members.append(member)
         if isinstance(self.algorithm, Individual):
             own = {  # copies: the driver reuses the memory of an upload
                 name: vector.float() if is_short(vector.dtype) else vector.clone()
                 for name, vector in upload.vectors.items()
             }
-            self._received.append(Received(replace(upload, vectors=own), member, start))
+            buffer.received.append(Received(replace(upload, vectors=own), member, start))
             return
         for name, vector in upload.vectors.items():
             if is_short(self._dtype) or is_short(vector.dtype):
-                vector = vector.to(torch.promote_types(vector.dtype, self.sums_of_short_floats))
+                vector = vector.to(torch.promote_types(vector.dtype, self._sum_dtype))
             weight = member.mass if name in self.algorithm.undiscounted else member.weight
-            if name in self._sums:
-                self._sums[name].add_(vector, alpha=weight)
+            if name in buffer.sums:
+                buffer.sums[name].add_(vector, alpha=weight)
             else:
-                self._sums[name] = vector * weight
+                buffer.sums[name] = vector * weight
 
     @property
     def objection(self) -> str | None:
         """Why the model must not move again, if so."""
-        return None
+        reasons = (layer.objection(self.version) for layer in self.layers)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def close(self) -> None:
+        """The buffer is full. It waits for its step; uploads that come now go into the next buffer."""
+        version = self.version + len(self._closed)
+        self._closed.append(self._open)
+        for layer in self.layers:
+            layer.closed(self._open, version)
+        self._open = self._new_buffer()
+
+    @property
+    def waiting(self) -> int:
+        """How many buffers are closed and not yet turned into versions."""
+        return len(self._closed)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the oldest closed buffer can be turned into a version now."""
+        return bool(self._closed) and all(layer.ready(self.version) for layer in self.layers)
+
+    def notify(self, ready: Callable[[], None]) -> None:
+        """Have `ready` called, from any thread, whenever a step that had to wait can be made."""
+        for layer in self.layers:
+            layer.notify(ready)
 
     def step(self) -> Metrics:
-        """Turn the buffer into the next version."""
+        """Turn the oldest closed buffer into the next version; without one, the open buffer."""
+        if not self._closed:
+            self.close()
         own = self.algorithm.broadcast(self.state)
         before = [(name, vector, vector._version) for name, vector in own.items()]
-        metrics = {name: float(value) for name, value in (self._move() or {}).items()}
+        metrics = {name: float(value) for name, value in self._move(self._closed.popleft()).items()}
         for name, vector, changes in before:
             if vector._version != changes:
                 raise RunError(
@@ -113,7 +162,6 @@ class Aggregator:
                     f"{self.version + 1}, but clients still train from it; put a new tensor into the state"
                 )
         self.version += 1
-        self._sums, self._received, self._members = {}, [], []
         if self.model_average is not None:
             decay = self.model_average
             self.state["model_average"] = (
@@ -137,15 +185,26 @@ class Aggregator:
         counted, and the next version is the old model."""
         self.state = held
 
-    def _move(self) -> Metrics:
-        """The algorithm's own step."""
-        members = tuple(self._members)
-        if not members:
-            return {}  # nobody joined (Poisson pace): the version counts, the model stays
+    def _move(self, buffer: UploadBuffer) -> Metrics:
+        """Make the algorithm's own step from what the layers release."""
+        members = tuple(buffer.members)
+        total = WeightedSum(buffer.sums, members, self.version, sum(member.mass for member in members))
+        metrics: Metrics = {}
         if isinstance(self.algorithm, Individual):
-            return self.algorithm.step(self.state, self._received, self.version)
-        divisor = sum(member.mass for member in members)
-        return self.algorithm.step(self.state, WeightedSum(self._sums, members, self.version, divisor))
+            if not members:
+                return {}
+            metrics = dict(self.algorithm.step(self.state, buffer.received, self.version) or {})
+        else:
+            for layer in self.layers:
+                total = layer.release(buffer, total)
+            if not total.sums:
+                return {}  # nobody joined (Poisson pace): the version counts, the model stays
+            metrics = dict(self.algorithm.step(self.state, total) or {})
+        for layer in self.layers:
+            metrics |= layer.moved(buffer, total)
+        return metrics
+
+    # -- snapshots ---------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that is needed to go on: tensors, and the rest as JSON. Write it before going on: the
@@ -156,39 +215,61 @@ class Aggregator:
                 tensors[f"state/{name}"] = value
             else:
                 numbers[name] = value
-        tensors |= {f"sum/{name}": value for name, value in self._sums.items()}
-        received = []
-        for index, one in enumerate(self._received):
-            tensors[f"received/{index}/start"] = one.start
-            tensors |= {f"received/{index}/vector/{n}": v for n, v in one.upload.vectors.items()}
-            received.append([one.upload.examples, one.upload.steps, one.upload.loss])
-        return tensors, {
-            "version": self.version,
-            "numbers": numbers,
-            "members": [list(member) for member in self._members],
-            "received": received,
-        }
+        buffers = []
+        for index, buffer in enumerate([*self._closed, self._open]):
+            more, document = _buffer_state(buffer)
+            tensors |= {f"buffer/{index}/{name}": value for name, value in more.items()}
+            buffers.append(document)
+        layers = {}
+        for layer in self.layers:
+            more, layers[layer.name] = layer.snapshot()
+            tensors |= {f"layer/{layer.name}/{name}": value for name, value in more.items()}
+        return tensors, {"version": self.version, "numbers": numbers, "buffers": buffers, "layers": layers}
 
     def restore(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
         """Go on from `snapshot()`."""
         self.version = rest["version"]
         device, places = self.state["model"].device, dict(self.state)
-        stored = below("state/", tensors)
+        stored = strip_prefix("state/", tensors)
         for name, value in stored.items():  # some of it may stay on the CPU: small matrices do
             place = places.get(name)
             stored[name] = value.to(place.device if isinstance(place, Tensor) else device)
         self.state = dict(rest["numbers"]) | stored
-        tensors = {n: v.to(device) for n, v in tensors.items() if n.startswith(("sum/", "received/"))}
-        self._sums = below("sum/", tensors)
-        self._members = [Member(*row) for row in rest["members"]]
-        self._received = [
-            Received(
-                Upload(below(f"received/{i}/vector/", tensors), *row),
-                self._members[i],
-                tensors[f"received/{i}/start"],
-            )
-            for i, row in enumerate(rest["received"])
-        ]
+        *closed, self._open = (
+            _restored_buffer(strip_prefix(f"buffer/{index}/", tensors), document, device)
+            for index, document in enumerate(rest["buffers"])
+        )
+        self._closed = deque(closed)
+        for layer in self.layers:
+            layer.restore(strip_prefix(f"layer/{layer.name}/", tensors), rest["layers"][layer.name])
+
+
+def _buffer_state(buffer: UploadBuffer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors = {f"sum/{name}": value for name, value in buffer.sums.items()}
+    tensors |= {f"extra/{name}": value for name, value in buffer.extras.items()}
+    received = []
+    for index, one in enumerate(buffer.received):
+        tensors[f"received/{index}/start"] = one.start
+        tensors |= {f"received/{index}/vector/{n}": v for n, v in one.upload.vectors.items()}
+        received.append([one.upload.examples, one.upload.steps, one.upload.loss])
+    return tensors, {"members": [list(member) for member in buffer.members], "received": received}
+
+
+def _restored_buffer(
+    tensors: dict[str, Tensor], document: dict[str, Any], device: torch.device
+) -> UploadBuffer:
+    extras = strip_prefix("extra/", tensors)  # they stay on the CPU
+    tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+    members = [Member(*row) for row in document["members"]]
+    received = [
+        Received(
+            Upload(strip_prefix(f"received/{i}/vector/", tensors), *row),
+            members[i],
+            tensors[f"received/{i}/start"],
+        )
+        for i, row in enumerate(document["received"])
+    ]
+    return UploadBuffer(strip_prefix("sum/", tensors), received, members, extras)
 
 
 def _finite(value: Any) -> bool:
@@ -199,6 +280,6 @@ def _finite(value: Any) -> bool:
     return math.isfinite(value) if isinstance(value, float) else True
 
 
-def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin so, without the beginning."""
+def strip_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with the prefix, under their names without it."""
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

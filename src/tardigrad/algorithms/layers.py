@@ -1,0 +1,143 @@
+"""Upload layers: what happens to an upload between a client's rule and the algorithm's step.
+
+A layer is one such thing: clipping, noise, an encoding, a mask. Layers lie on top of each other in a fixed
+order, and neither the algorithm nor the drivers know which there are. A layer can act at these moments:
+
+- `client`: an upload leaves the client that trained it;
+- `add`: the server adds an accepted upload to the buffer;
+- `closed`: the buffer is full. From now on it waits for the step, and later uploads go into the next buffer;
+- `ready`: whether the step can be made, or something must be waited for;
+- `release`: the step is made now: the last change of the sum before the algorithm sees it;
+- `moved`: the algorithm has made its step.
+
+To add a layer, subclass `UploadLayer` and have `experiments/assembly.py` put it on the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.situation import Situation
+from tardigrad.core.upload import Member, Received, Task, Upload, Vectors, WeightedSum
+from tardigrad.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
+
+
+@dataclass(slots=True)
+class UploadBuffer:
+    """The accepted uploads of one step: their weighted sum, or the uploads themselves."""
+
+    sums: Vectors = field(default_factory=dict)
+    received: list[Received] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    extras: dict[str, Tensor] = field(default_factory=dict)
+    """What layers add up besides the vectors, by their own names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What a layer does to an upload on its way to the server."""
+
+    dtype: str = "float32"
+    """The type in which numbers travel."""
+    extra_bytes: int = 0
+    """What is sent besides the numbers."""
+    common_scale: bool = False
+    """Whether all uploads of a buffer have one scale, so that integers can be added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a layer may know of a run before it begins."""
+
+    algorithm: SumOnly | Individual
+    situation: Situation
+    shapes: dict[str, torch.Size]
+    """Of what a client uploads, by name."""
+    dtype: torch.dtype
+    """Of the model, as clients train it."""
+    device: torch.device
+
+
+class UploadLayer:
+    """The base of all layers; every hook does nothing."""
+
+    name: ClassVar[str] = "layer"
+    """How the layer is called in error messages, and its tensors in snapshots."""
+    needs_only_sums: ClassVar[bool] = False
+    """Whether algorithms that look at single uploads are refused."""
+    needs_common_scale: ClassVar[bool] = False
+    """Whether a layer below must put all uploads on one scale."""
+    wire: ClassVar[Wire] = Wire()
+    sums_of_short_floats: ClassVar[torch.dtype] = torch.float32
+    """The type in which the uploads of a model in short floats are added up, at least."""
+
+    def extras(self, situation: Situation) -> dict[str, int]:
+        """Return the names and sizes of what this layer adds up besides the vectors."""
+        return {}
+
+    def begin(self, surroundings: Surroundings, extras: dict[str, int]) -> None:
+        """Prepare for a run. `extras`: those of all layers. Raise a ConfigError if it cannot work."""
+
+    def client(self, upload: Upload, task: Task, secret: bytes | None) -> Upload:
+        """Change an upload where it was trained. `secret`: a key for this trip's own random numbers."""
+        return upload
+
+    def add(self, buffer: UploadBuffer, delivery: Delivery, upload: Upload, start: Tensor) -> Upload:
+        """Change an accepted upload before it is added to the buffer. `start`: the model it started from."""
+        return upload
+
+    def closed(self, buffer: UploadBuffer, version: int) -> None:
+        """The buffer of the step from this version is full."""
+
+    def ready(self, version: int) -> bool:
+        """Whether the step from this version can be made now."""
+        return True
+
+    def notify(self, ready: Callable[[], None]) -> None:
+        """Have `ready` called, from any thread, whenever a step that had to wait can be made."""
+
+    def release(self, buffer: UploadBuffer, total: WeightedSum) -> WeightedSum:
+        """Change the sum of a buffer before the algorithm sees it. May change the buffer's extras in place."""
+        return total
+
+    def moved(self, buffer: UploadBuffer, total: WeightedSum) -> Metrics:
+        """The algorithm has made its step from `total`. Return what to tell of it."""
+        return {}
+
+    def objection(self, version: int) -> str | None:
+        """Return why the model must not move from this version, or None."""
+        return None
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return everything that is needed to go on: tensors, and the rest as JSON."""
+        return {}, {}
+
+    def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
+        """Go on from `snapshot()`."""
+
+
+def check_layers(layers: Sequence[UploadLayer], only_sums: bool, algorithm: str) -> None:
+    """Raise a ConfigError if these layers cannot work together, or with the algorithm.
+
+    `only_sums`: whether the algorithm needs only the sum of a buffer.
+    """
+    for position, layer in enumerate(layers):
+        if layer.needs_only_sums and not only_sums:
+            raise ConfigError(
+                f"{algorithm} looks at every upload by itself, which does not go with the {layer.name}, where "
+                "only their sum is known; use an algorithm that needs only the sum, such as 'fedbuff'"
+            )
+        if layer.needs_common_scale and not any(below.wire.common_scale for below in layers[:position]):
+            raise ConfigError(
+                f"the {layer.name} adds up integers and needs an encoding with one scale for all uploads "
+                "below it; give one, such as 'grid'"
+            )

@@ -1,0 +1,1 @@
+"""Upload layers of privacy: clip, central noise, private versions, local noise, canaries."""

@@ -1,0 +1,54 @@
+"""The local noise layer: each upload is clipped and gets noise of its own, before anybody else sees it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from tardigrad.algorithms.algorithm import Metrics
+from tardigrad.algorithms.layers import UploadBuffer, UploadLayer
+from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.precision import at_least_float32
+from tardigrad.core.upload import Upload, Vectors, WeightedSum
+from tardigrad.privacy.clipping import clipped
+from tardigrad.privacy.grid import add_noise
+from tardigrad.privacy.guarantee import Guarantee
+from tardigrad.privacy.layers.central_noise import Normals
+
+
+class LocalNoiseLayer(UploadLayer):
+    """Clips and noises each upload by itself; `normals` are asked for by trip."""
+
+    name: ClassVar[str] = "local noise"
+
+    def __init__(self, guarantee: Guarantee, normals: Normals) -> None:
+        self._guarantee, self._normals = guarantee, normals
+
+    def add(self, buffer: UploadBuffer, delivery: Delivery, upload: Upload, start: Tensor) -> Upload:
+        vectors = self._released(upload.vectors, start, delivery.trip)
+        # How many examples a client has and how well it learned them gets no noise, so nobody is told.
+        return replace(upload, vectors=vectors, examples=1, steps=1, loss=0.0)
+
+    def _released(self, vectors: Vectors, start: Tensor, trip: int) -> Vectors:
+        """Return the vectors clipped, with noise. Where the model itself is uploaded, its change from the
+        start is treated so: everybody knows the start, and the model may be far longer than the clip."""
+        start = at_least_float32(start)
+        wide = {name: at_least_float32(vector) for name, vector in vectors.items()}
+        changes = {name: v - start if name == "model" else v for name, v in wide.items()}
+        clipped_changes, _ = clipped(changes, self._guarantee.clip)
+        scale = self._guarantee.noise_multiplier * self._guarantee.clip
+        if scale == 0 and clipped_changes is changes:  # finite and within the clip
+            return vectors
+        released = {name: vector.clone() for name, vector in clipped_changes.items()}
+        if scale > 0:
+            normal = self._normals(trip)
+            for vector in released.values():
+                add_noise(vector, normal(vector.numel()).view(vector.shape), scale)
+        return {name: start + v if name == "model" else v for name, v in released.items()}
+
+    def moved(self, buffer: UploadBuffer, total: WeightedSum) -> Metrics:
+        if self._guarantee.noise_multiplier == 0:
+            return {}
+        return {"epsilon": self._guarantee.epsilon()}
