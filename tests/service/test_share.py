@@ -59,6 +59,12 @@ def test_a_restart_keeps_it_whoever_was_enrolled_meanwhile(tmp_path):
         served(tmp_path, config(10, most_per_client=7))
 
 
+def test_without_a_list_of_clients_nothing_is_written(tmp_path):
+    with pytest.raises(td.ConfigError, match=r"clients\.txt: cannot be read"):
+        served(tmp_path, td.Config(service={"population": 100}, data=None, model=None))
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_the_config_says_is_kept(tmp_path):
     enroll(tmp_path / "keys", 9)
     assert served(tmp_path, config(8, most_per_client=8)) == 8
