@@ -183,8 +183,8 @@ def _with_population(config: Config, place: Place, out: Path) -> Config:
 
 
 def _with_share(config: Config, population: int, place: Place, out: Path) -> Config:
-    """With a limit on one client's uploads in a buffer: a quarter of it, or more if the clients that are
-    enrolled when the run begins could not fill it otherwise. Privacy has stricter limits."""
+    """With a limit on one client's uploads in a buffer: a quarter of it, or more if half of the clients that
+    are enrolled when the run begins could not fill it otherwise. Privacy has stricter limits."""
     size = config.buffer.size
     if config.buffer.share is not None or config.privacy is not None or size is None:
         return config
@@ -193,7 +193,7 @@ def _with_share(config: Config, population: int, place: Place, out: Path) -> Con
         share = stored.get("buffer", {}).get("most_per_client")
     else:
         clients = len(Enrolled(place.keys / LIST)) or population
-        share = max(math.ceil(size / QUARTER), math.ceil(size / clients))
+        share = min(size, max(math.ceil(size / QUARTER), math.ceil(2 * size / clients)))
     return config.model_copy(update={"buffer": config.buffer.model_copy(update={"most_per_client": share})})
 
 
