@@ -38,7 +38,7 @@ bench-peers: $(VENV)/.installed-dev  ## the same job in other simulators, each i
 bench-service: $(VENV)/.installed-dev  ## how many uploads the server takes, beside bare ones: some minutes
 	$(BIN)/python benchmarks/service.py
 
-soak: $(VENV)/.installed-dev  ## 20 kills, 100,000 bad messages, 1,000 clients: some ten minutes
+soak: $(VENV)/.installed-dev  ## 200 kills, 100,000 bad messages, 1,000 clients: some twenty minutes
 	TARDIGRAD_SOAK=1 $(BIN)/pytest tests/service/test_kills.py tests/service/test_fuzz.py tests/service/test_crowd.py
 
 clean:

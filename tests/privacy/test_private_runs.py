@@ -234,7 +234,7 @@ def test_killed_at_random_moments_and_resumed_no_step_has_two_kinds_of_noise(tmp
                 with (damaged / "noise.keys").open("ab") as more:
                     more.write(b"7 nothing\n")
                 with pytest.raises(td.RunError, match="damaged; going on would add noise twice"):
-                    td.run(config, out=damaged, resume=True)
+                    td.run(config, out=damaged, resume=True, moved=True)
     assert past_the_snapshot > 0, "no step had to be made again: this shows nothing"
     result = td.run(config, out=out, resume=True)
     assert result.steps == 90

@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -16,32 +17,70 @@ from pathlib import Path
 import grpc
 import pytest
 import torch
-from service_harness import Memory, app_of, assert_simulated, enrolled_key, serving, trace_of
+from service_harness import (
+    Memory,
+    app_of,
+    assert_simulated,
+    comparable,
+    enrolled_key,
+    serving,
+    trace_of,
+)
 
 import tardigrad as td
 from tardigrad.errors import RunError
+from tardigrad.experiments.serve import serve
+from tardigrad.privacy.releases import digest_of
 from tardigrad.service.claims import Signer
 from tardigrad.service.connection import Connection, Later
 from tardigrad.service.remembering import Remembering
+from tardigrad.service.serving import Place
 from tardigrad.service.trainee import Trainee
 
 SOAK = "TARDIGRAD_SOAK" in os.environ
-KILLS = 20 if SOAK else 3
+KILLS = 40 if SOAK else 4
+"""Of the server, for each kind of run: 200 and 20 in all; about half as many again while it recovers."""
 CONFIG = td.Config(
     algorithm=td.FedAC(), data=td.Digits(partition=td.IID(clients=6)), model=td.MLP(hidden=(8,)),
-    pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=3, staleness_bound=2),
+    pace=td.Asynchronous(concurrency=4),
+    buffer=td.Buffer(size=3, staleness_bound=2, most_per_client=3),
     stop=td.Stop(trips=120 if SOAK else 40), evaluation=td.Evaluation(every_steps=2),
     delay=td.HalfNormal(give_up=0.1), local=td.Local(batch_size=32, lr=0.1),
     service={"requests_per_second": 10_000, "linger_seconds": 0.1, "snapshot_seconds": 0.05},
 )  # fmt: skip
+PRIVATE = {
+    "kind": "participation",
+    "participations": 100,
+    "separation": 1,
+    "noise_multiplier": 0.5,
+    "clip": 0.5,
+}
+KINDS = {
+    "individual uploads and memory": CONFIG,
+    "rounds with over-selection and memory": CONFIG.model_copy(
+        update={
+            "algorithm": td.SCAFFOLD(),
+            "pace": td.Synchronous(cohort=3, selected=5),
+            "buffer": td.Buffer(),
+        }
+    ),
+    "sums and memory": CONFIG.model_copy(update={"algorithm": td.CA2FL(), "buffer": td.Buffer(size=3)}),
+    "private, blt": CONFIG.model_copy(
+        update={"algorithm": td.FedBuff(momentum="ema"), "privacy": td.Participation(**PRIVATE)}
+    ),
+    "private, tree, adaptive clipping": CONFIG.model_copy(
+        update={
+            "algorithm": td.CA2FL(),
+            "privacy": td.Participation(**PRIVATE, noise="tree", adaptive={"quantile": 0.5}),
+        }
+    ),
+}
+"""The private ones draw their noise from the system."""
 
 
 def nursery():
     """In a process that has imported everything and started nothing: a server for each line that it reads,
     by a fork, which saves the seconds of a start."""
-    from tardigrad.experiments.serve import serve
-    from tardigrad.service.serving import Place
-
     folder = Path(sys.argv[1])
     config = td.load_config(folder / "run.toml")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -113,8 +152,11 @@ class NoTask(Exception):
 class Survivor:
     """A client that knows only what is on its disk when it has died, and starts again."""
 
-    def __init__(self, name, key, trainee, state):
+    def __init__(self, name, key, trainee, state, seen=None):
+        """`seen`: by version, the digest of what was handed out; shared by all clients."""
         self._signer, self._trainee, self._state = Signer(name, key), trainee, state
+        self._seen = {} if seen is None else seen
+        self._epochs = {}  # of the trips it was given; it would write them down
         self.die()
 
     def die(self):
@@ -123,7 +165,7 @@ class Survivor:
     async def do(self, address, what, trip):
         async with Connection(address, self._signer, None) as connection:
             if what == "give_up":
-                await connection.give_up(trip)
+                await connection.give_up(trip, self._epochs[trip])
             elif what == "fetch":
                 await self._fetch(connection, trip)
             else:
@@ -134,7 +176,10 @@ class Survivor:
         if isinstance(found, Later):
             raise NoTask
         assert found.task.trip == trip
+        digest = digest_of(found.task.vectors)
+        assert self._seen.setdefault(found.task.version, digest) == digest, "a version was released twice"
         self._held = {trip: found}
+        self._epochs[trip] = found.epoch
 
     async def _deliver(self, connection, trip):
         pending = {finished.trip: finished for finished in self._remembering.pending()}
@@ -167,17 +212,19 @@ async def ended(step):
     return True
 
 
-def test_killed_at_random_moments_the_bits_are_the_same(tmp_path):
-    simulation, events, steps = trace_of(CONFIG)
-    chance = random.Random(7)
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_random_moments_the_bits_are_the_same(tmp_path, kind):
+    config = KINDS[kind]
+    simulation, events, steps = trace_of(config)
+    chance = random.Random(f"7 {kind}")
     moments = set(chance.sample(range(len(steps) - 1), KILLS))
     (tmp_path / "keys").mkdir()
-    (tmp_path / "run.toml").write_text(CONFIG.to_toml())
-    survivors = {}
+    (tmp_path / "run.toml").write_text(config.to_toml())
+    survivors, seen = {}, {}
     for client in sorted({client for _, client, _ in steps}):
         key = enrolled_key(tmp_path / "keys", str(client))
         trainee = Trainee(str(client), app_of(simulation, client))
-        survivors[client] = Survivor(str(client), key, trainee, tmp_path / f"{client}.state")
+        survivors[client] = Survivor(str(client), key, trainee, tmp_path / f"{client}.state", seen)
 
     async def drive(servers):
         await servers.start()
@@ -208,8 +255,31 @@ def test_killed_at_random_moments_the_bits_are_the_same(tmp_path):
             assert await asyncio.wait_for(drive(servers), 600) == "trips"
             return servers.kills
 
-    assert asyncio.run(scene()) > KILLS
-    assert_simulated(tmp_path / "run", CONFIG, events)
+    assert asyncio.run(scene()) >= KILLS
+    if config.privacy is None:
+        assert_simulated(tmp_path / "run", config, events)
+    else:
+        assert_private_history(tmp_path / "run", events, seen)
+
+
+def assert_private_history(out, events, seen):
+    """The uploads are those of the simulation, and each version was made once, with one noise."""
+    told = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+
+    def uploads(events):
+        return comparable([event for event in events if event["event"] == "upload"])
+
+    assert uploads(told) == uploads(events)
+    released = [line.split() for line in (out / "releases.log").read_text().splitlines()]
+    history = {int(words[0]): words[1] for words in released if words[0].isdigit()}
+    assert len(history) == sum(words[0].isdigit() for words in released), "a version is recorded once"
+    assert history.keys() == set(range(1, len(history) + 1))
+    assert {version: digest for version, digest in seen.items() if version} == {
+        version: history[version] for version in seen if version
+    }
+    assert len(seen) > 5
+    assert json.loads((out / "summary.json").read_text())["epsilon"] > 0
+    assert not (out / "noise.keys").exists()
 
 
 def without_snapshots(config):
@@ -223,6 +293,7 @@ async def some_steps(running, simulation, steps, after):
         name = str(client)
         trainee = Trainee(name, app_of(simulation, client))
         survivor = Survivor(name, running.signer(name)._key, trainee, running.keys.parent / f"{name}.state")
+        survivor._epochs = dict(running.coordinator.course.epochs)
         await survivor.do(running.address, what, trip)
         after(number)
 
@@ -343,6 +414,50 @@ def test_a_disk_that_is_really_full(small_disk, tmp_path):
     assert len(refused) > 2
     assert state == again
     assert torch.equal(model, same)
+
+
+def test_file_system_that_becomes_read_only(tmp_path):
+    """Uploads are refused and clients told to come again; nothing counts that could not be written."""
+    simulation, _, steps = trace_of(CONFIG)
+    config = without_snapshots(CONFIG)
+    uploads = tmp_path / "run" / "uploads"
+
+    def mount(*words):
+        return subprocess.run(["mount", *words, str(uploads)], capture_output=True).returncode == 0
+
+    async def scene():
+        async with serving(config, tmp_path / "run") as running:
+            if shutil.which("mount") is None or not mount("--bind", str(uploads)):
+                pytest.skip("file systems can be mounted by root only")
+            state = running.coordinator.course.state
+            done, refused = [], 0
+            try:
+                for step in steps[:20]:
+                    if step[0] == "deliver":
+                        before = state()
+                        assert mount("-o", "remount,ro,bind")
+                        refused += await is_refused(some_steps(running, simulation, [step], done.append))
+                        assert state() == before
+                        assert mount("-o", "remount,rw,bind")
+                    await some_steps(running, simulation, [step], done.append)
+            finally:
+                subprocess.run(["umount", "-l", str(uploads)], check=True)
+            assert len(done) == 20
+            return refused
+
+    assert asyncio.run(scene()) == sum(step[0] == "deliver" for step in steps[:20]) > 5
+
+
+def test_run_on_a_read_only_file_system_is_refused(small_disk, tmp_path):
+    folder = small_disk / "run"
+
+    def serve_once():
+        enrolled_key(tmp_path / "keys", "ann") if not (tmp_path / "keys").exists() else None
+        serve(CONFIG, out=folder, place=Place("127.0.0.1", 0, tmp_path / "keys", insecure=True))
+
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(td.ConfigError, match=r"cannot be (made|used|written)"):
+        serve_once()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from service_harness import (
     enrolled_key,
     serving,
     trace_of,
+    two_puppets,
 )
 
 import tardigrad as td
@@ -30,7 +31,8 @@ from tardigrad.service.trainee import Trainee
 
 CONFIG = td.Config(
     algorithm=td.FedAC(), data=td.Digits(partition=td.IID(clients=6)), model=td.MLP(hidden=(8,)),
-    pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=3, staleness_bound=2),
+    pace=td.Asynchronous(concurrency=4),
+    buffer=td.Buffer(size=3, staleness_bound=2, most_per_client=3),
     stop=td.Stop(trips=24), evaluation=td.Evaluation(every_steps=2), delay=td.HalfNormal(give_up=0.1),
     local=td.Local(batch_size=32, lr=0.1), service={"requests_per_second": 10_000, "linger_seconds": 0.2},
 )  # fmt: skip
@@ -92,12 +94,19 @@ def test_a_copy_of_the_disk_at_any_moment_goes_on_exactly(tmp_path):
 
 
 def test_a_snapshot_without_its_journal_is_refused(tmp_path):
+    simulation = trace_of(CONFIG)[0]
+
     async def scene(folder, record, snapshot):
         async with serving(CONFIG, folder, record, snapshot) as running:
+            async with two_puppets(running, simulation, ("0", "1")) as puppets:
+                await puppets[0].fetch()
             await running.coordinator.safe.snapshot()
             return running.record
 
     record = asyncio.run(scene(tmp_path / "one", Memory(), None))
+    with pytest.raises(RunError, match="the journal of the run is gone; --accept-loss"):
+        asyncio.run(scene(tmp_path / "empty", Memory(), record.snapshots[-1]))
+    asyncio.run(scene(tmp_path / "other", Memory(), None))
     with pytest.raises(RunError, match="journal is not the one"):
         asyncio.run(scene(tmp_path / "other", Memory(), record.snapshots[-1]))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -88,10 +90,11 @@ class Aggregator:
         for name, vector in upload.vectors.items():
             if is_short(self._dtype) or is_short(vector.dtype):
                 vector = vector.to(torch.promote_types(vector.dtype, self.sums_of_short_floats))
+            weight = member.mass if name in self.algorithm.undiscounted else member.weight
             if name in self._sums:
-                self._sums[name].add_(vector, alpha=member.weight)
+                self._sums[name].add_(vector, alpha=weight)
             else:
-                self._sums[name] = vector * member.weight
+                self._sums[name] = vector * weight
 
     @property
     def objection(self) -> str | None:
@@ -117,6 +120,22 @@ class Aggregator:
                 decay * self.state["model_average"] + (1 - decay) * self.state["model"]
             )
         return metrics
+
+    def held(self) -> State:
+        """The state as it is before a step, for `take_back`. The model itself, which is never changed in
+        place (`step` checks that), and a copy of all else: an algorithm may keep a ring of vectors."""
+        others = {name: value for name, value in self.state.items() if name != "model"}
+        copies = {n: v.clone() if isinstance(v, Tensor) else deepcopy(v) for n, v in others.items()}
+        return {"model": self.state["model"]} | copies
+
+    def spoilt(self, held: State) -> bool:
+        """Whether something in the state is not finite that was so in `held`."""
+        return any(not _finite(value) and _finite(held.get(name)) for name, value in self.state.items())
+
+    def take_back(self, held: State) -> None:
+        """Return to the state before the last step. The version and the empty buffer stay: the step has been
+        counted, and the next version is the old model."""
+        self.state = held
 
     def _move(self) -> Metrics:
         """The algorithm's own step."""
@@ -170,6 +189,14 @@ class Aggregator:
             )
             for i, row in enumerate(rest["received"])
         ]
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return bool(torch.isfinite(value).all())
+    if isinstance(value, list | tuple):
+        return all(_finite(one) for one in value)
+    return math.isfinite(value) if isinstance(value, float) else True
 
 
 def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

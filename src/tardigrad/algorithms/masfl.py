@@ -59,6 +59,7 @@ class AdaMasFLRule(MasFLRule):
 
 class _MasFL(SumOnly):
     remembers: ClassVar[bool] = True
+    undiscounted: ClassVar[frozenset[str]] = frozenset({"control"})
     beta: float | None = Field(None, gt=0, le=1)
     """Share of the *new* gradient in the momentum. Default: the theorem's sqrt(S K / T), at most 1, for S
     uploads a step, K local steps and T server steps."""
@@ -67,6 +68,10 @@ class _MasFL(SumOnly):
     first_pass: bool = False
     """Begin as the paper does: the first step asks every client for its gradients at the first model,
     which does not move yet (a trip of every client). Otherwise all control variates start at 0."""
+
+    @property
+    def averages_memories(self) -> bool:
+        return True
 
     @property
     def opening(self) -> bool:
@@ -79,7 +84,7 @@ class _MasFL(SumOnly):
         return super().start(model, situation) | {
             "momentum": torch.zeros_like(model),  # g
             "control": torch.zeros_like(model),  # c, the mean of all c_i
-            "population": situation.population,
+            "mass": situation.mass,
             **self._step_sizes(situation),
         }
 
@@ -132,8 +137,8 @@ class _MasFL(SumOnly):
         return momentum
 
     def _control(self, state: State, buffer: WeightedSum) -> Tensor:
-        share = len(buffer.members) / state["population"]  # S / N times the mean: 1 / N times the sum
-        control: Tensor = state["control"] + share * buffer.mean("control")
+        change = buffer.change_of_mean("control", state["mass"])  # (1/N) sum of dc
+        control: Tensor = state["control"] + change
         return control
 
 

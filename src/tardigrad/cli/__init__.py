@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from tardigrad.cli import privacy, service
-from tardigrad.cli.options import look_in
+from tardigrad.cli.options import Guard, Moved, look_in
 from tardigrad.errors import TardigradError
 
 app = typer.Typer(
@@ -102,6 +102,8 @@ def run(
         list[str] | None,
         typer.Option(metavar="NAME", help="Also tell tensorboard, mlflow or wandb. Repeatable."),
     ] = None,
+    guard: Guard = None,
+    moved: Moved = False,
 ) -> None:
     """Simulate one federated run in virtual time."""
     from tardigrad.errors import ConfigError
@@ -126,6 +128,8 @@ def run(
             resume=resume,
             workers=int(workers) if processes else workers,
             snapshot_seconds=snapshot_seconds,
+            guard=guard,
+            moved=moved,
             profile=profile,
             observers=(display, *trackers),
         )

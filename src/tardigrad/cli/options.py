@@ -4,6 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Guard = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Of a private run: a file outside DIR that notices a folder from a backup."
+    ),
+]
+Moved = Annotated[
+    bool, typer.Option("--moved", help="Of a private run: DIR was moved here, and the original is not used.")
+]
 
 
 def look_in(data_dir: Path | None) -> None:

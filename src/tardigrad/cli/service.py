@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tardigrad.cli.options import look_in
+from tardigrad.cli.options import Guard, Moved, look_in
+from tardigrad.core.plain_json import plain_json
 from tardigrad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,6 +77,12 @@ def serve(
         int | None, typer.Option(min=0, max=65535, help="Metrics for Prometheus, plain HTTP. 0: any port.")
     ] = None,
     metrics_host: Annotated[str, typer.Option(help="Where metrics can be had.")] = "127.0.0.1",
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Go on although acknowledged uploads or events are lost."),
+    ] = False,
+    guard: Guard = None,
+    moved: Moved = False,
     log_format: LogFormatOption = LogFormat.text,
     log_level: LogLevelOption = LogLevel.info,
 ) -> None:
@@ -87,9 +93,13 @@ def serve(
     from tardigrad.service.serving import Place
 
     log_to_stderr(log_format.value, log_level.value)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a server that listens reads its list of clients again
     look_in(data_dir)
     place = Place(host, port, keys, insecure, durability, metrics_port, metrics_host)
-    result = serve_run(load_config(file, settings or ()), out=out, place=place, model=model, say=_say)
+    result = serve_run(
+        load_config(file, settings or ()), out=out, place=place, model=model, say=_say,
+        accept_loss=accept_loss, guard=guard, moved=moved,
+    )  # fmt: skip
     if result is not None:
         _say(f"the run is over ({result.stopped_by}): tardigrad show {out}")
     else:
@@ -242,7 +252,7 @@ async def _watch(source: AsyncIterator[Status], once: bool, as_json: bool) -> No
     with Live(console=console, auto_refresh=False) if in_place else nullcontext() as live:
         async for found in source:
             if as_json:
-                print(json.dumps(asdict(found)), flush=True)
+                print(plain_json(asdict(found)), flush=True)
             elif live is not None:
                 live.update(status_table(found, before), refresh=True)
             else:

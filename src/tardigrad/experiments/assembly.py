@@ -24,11 +24,15 @@ from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.local import LocallyPrivateAggregator
 from tardigrad.privacy.normal import Seeded
+from tardigrad.privacy.releases import NEW_RUN, ReleaseLog
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.privacy.statement import NOTHING_PROMISED, statement
 
 KEYS = "noise.keys"
 """In a run's folder: what the noise since the last snapshot is made of."""
+RELEASES = "releases.log"
+"""In the folder of a private run: a digest of each version that was released."""
+SNAPSHOT = "snapshot.safetensors"
 SAMPLING = "sampling.key"
 """In a run's folder: what Poisson sampling is drawn from, until the run is over."""
 
@@ -45,8 +49,10 @@ def situation_of(config: Config, clients: Clients) -> Situation:
         else:
             by_trips = trips // size
         steps = by_trips if steps is None else min(steps, by_trips)
-    buffer = config.buffer
-    return Situation(len(clients), buffer.size, buffer.staleness_bound, steps, local_steps)
+    buffer, examples = config.buffer, None
+    if buffer.weights == "examples" and config.algorithm.averages_memories:
+        examples = sum(clients.examples(c) for c in range(len(clients)))
+    return Situation(len(clients), buffer.size, buffer.staleness_bound, steps, local_steps, examples)
 
 
 def guarantee_of(
@@ -114,26 +120,38 @@ def privacy_text(config: Config, guarantee: Guarantee | None, population: int, m
     return statement(guarantee, config.privacy, algorithm, population, made)
 
 
+def open_releases(
+    guarantee: Guarantee | None, folder: Path, guard: Path | None = None, moved: bool = False
+) -> ReleaseLog | None:
+    """Open the record of released versions; None where nothing is promised that a repetition could break."""
+    if guarantee is None or guarantee.noise_from == "seed" or guarantee.noise_multiplier == 0:
+        if guard is not None:
+            raise ConfigError("--guard: is for private runs, with noise from the system; leave it out")
+        return None
+    if guard is not None and guard.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(f"--guard {guard}: must lie outside the run's folder, or a backup would include it")
+    return ReleaseLog(folder / RELEASES, guard, moved, has_begun(folder))
+
+
 def keep_chosen(guarantee: Guarantee, folder: Path) -> None:
     """Store what a private run goes on with, before its first step."""
     if (folder / CHOSEN).exists():
         return
     if has_begun(folder):
         raise RunError(
-            f"{folder / CHOSEN} is gone, so it is not known with which noise the run began; put it back from "
-            "a backup, or start a new run"
+            f"{folder / CHOSEN} is gone, so it is not known with which noise the run began; {NEW_RUN}"
         )
     guarantee.chosen.write(folder / CHOSEN)
 
 
 def has_begun(folder: Path) -> bool:
     """Whether a private run may have released a step."""
-    return (folder / "snapshot.safetensors").exists() or (folder / KEYS).exists()
+    return (folder / SNAPSHOT).exists() or (folder / KEYS).exists()
 
 
 def forget_secrets(folder: Path) -> None:
     """After a private run: what its noise and sampling were made of, and what the clients uploaded last."""
-    for name in (KEYS, SAMPLING, "snapshot.safetensors"):
+    for name in (KEYS, SAMPLING, SNAPSHOT):
         (folder / name).unlink(missing_ok=True)
 
 

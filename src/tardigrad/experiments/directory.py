@@ -7,8 +7,9 @@ import fcntl
 import io
 import json
 import os
+import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tardigrad.core.plain_json import plain_json
 from tardigrad.core.snapshot import BEGIN_AGAIN, read_snapshot, replace, write_snapshot, write_text
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config import Config
@@ -23,21 +25,30 @@ from tardigrad.experiments.config import Config
 Event = dict[str, Any]
 SCHEMA = 1
 BACKUP = "put it back from a backup, or start a new run"
+NEW_RUN = "start a new run: a private run must neither be repeated nor go on from a backup"
+ACCEPT = "--accept-loss goes on without it"
+BEFORE = "events.before"
+"""The events that a dead server had recorded after its last snapshot, while recovery tells them again."""
 _IN_USE: set[Path] = set()  # by this process: file locks are between processes
 
 
 class RunDirectory:
     """Writes a run. What is on disk at any moment is enough to go on from the last snapshot."""
 
-    def __init__(self, path: Path, live: bool = False) -> None:
-        """`live`: a served run, whose events are there to be read at once, and which goes on by itself."""
+    def __init__(self, path: Path, live: bool = False, private: bool = False) -> None:
+        """`live`: a served run, whose events are there to be read at once, and which goes on by itself.
+        `private`: a run that must not be repeated, so that no error message may advise it."""
         self.path = path
         self._live = live
         self._again = f"--out {path}" if live else "--resume"
-        self._repair = "start a new run" if live else "delete it and go on with --resume"
+        self._repair = "start a new run" if live or private else "delete it and go on with --resume"
+        self._advice = NEW_RUN if private else BACKUP if live else BEGIN_AGAIN
         self.events = path / "events.jsonl"
         self._lock: io.IOBase | None = None
         self._log: BinaryIO | None = None
+        self._metrics = MetricsTable(path / "metrics.csv")
+        self._before: list[bytes] = []  # lines that a dead server had recorded after its last snapshot
+        self._recovering_from = 0  # the length of the events that are in the snapshot
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -75,7 +86,8 @@ class RunDirectory:
             others = "" if self._live else ", or --resume to go on"
             raise ConfigError(f"--out {self.path}: already holds {holds}; give another folder{others}")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            # the folder of a server names its clients and holds their uploads
+            self.path.mkdir(mode=0o700 if self._live else 0o777, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--out {self.path}: cannot be made ({error})") from None
         self._acquire()
@@ -88,10 +100,10 @@ class RunDirectory:
         write_text(self.path / "config.toml", config.to_toml())
 
     def reopen(
-        self, config: Config, inputs: dict[str, str]
+        self, config: Config, inputs: dict[str, str], accept_loss: bool = False
     ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Go on with a run of the same config and inputs: its snapshot, or nothing if it died before the
-        first."""
+        """Go on with a run of the same config and inputs: return its snapshot, or None if it died before the
+        first. `accept_loss`: go on although a part of the recorded events is damaged or gone."""
         stored_file = self.path / "config.toml"
         if not stored_file.exists() and (self.path / ".lock").exists():
             self._write_inputs(config, inputs)  # killed in its first moment
@@ -120,18 +132,67 @@ class RunDirectory:
         if self._live:
             write_text(stored_file, config.to_toml())  # with the limits as they are now
         file = self.path / "snapshot.safetensors"
-        snapshot = read_snapshot(file, BACKUP if self._live else BEGIN_AGAIN) if file.exists() else None
+        snapshot = read_snapshot(file, self._advice) if file.exists() else None
         length = 0 if snapshot is None else snapshot[1]["events_bytes"]
         if snapshot is None:
             self.events.touch()  # killed before it wrote any: begin afresh
         if not self.events.exists() or self.events.stat().st_size < length:
-            raise RunError(f"{self.events} is shorter than the snapshot says; start a new run")
+            if not accept_loss:
+                raise RunError(
+                    f"{self.events} is shorter than the snapshot says; "
+                    + (ACCEPT if self._live else "start a new run")
+                )
+            self.events.touch()
+        if self._live:
+            length = self._check_events(length, accept_loss)
         self._log = self.events.open("r+b")
         self._log.truncate(length)
         self._log.seek(length)
+        self._recovering_from = length
+        self._metrics.begin(read_events(self.events))
         if snapshot is None:
             self._record_start(config)
         return snapshot
+
+    def _check_events(self, length: int, accept_loss: bool) -> int:
+        """Look at the events up to the snapshot and put those after it aside; return the length to keep.
+
+        Recovery tells the events after the snapshot again; `unrecovered` compares. Meanwhile they are in a
+        file of their own, because the server may be killed while it recovers.
+        """
+        aside = self.path / BEFORE
+        with self.events.open("rb") as file:
+            kept, tail = file.read(length), file.read()
+        before = aside.read_bytes() if aside.exists() else b""
+        told = (before + tail[: tail.rfind(b"\n") + 1]).splitlines(keepends=True)
+        self._before = list(dict.fromkeys(told))
+        partial = aside.with_name(aside.name + ".partial")
+        partial.write_bytes(b"".join(self._before))
+        replace(partial, aside)
+        lines = kept.splitlines(keepends=True)
+        good = [line for line in lines if _event(line) is not None]
+        if len(good) < len(lines):
+            number = next(n for n, line in enumerate(lines, 1) if _event(line) is None)
+            if not accept_loss:
+                raise RunError(f"{self.events}, line {number}: not an event; the file is damaged; {ACCEPT}")
+            shutil.copyfile(self.events, self.path / "events.damaged")
+            partial = self.events.with_name(self.events.name + ".partial")
+            partial.write_bytes(b"".join(good))
+            replace(partial, self.events)
+        return sum(map(len, good))
+
+    def unrecovered(self) -> list[Event]:
+        """The uploads that a dead server had recorded after its last snapshot and that recovery, which has
+        come to its end, has not told again: they were acknowledged and are lost."""
+        if not self._before:
+            return []
+        assert self._log is not None
+        self._log.flush()
+        with self.events.open("rb") as file:
+            file.seek(self._recovering_from)
+            again = {event["trip"] for event in map(_event, file) if event and "trip" in event}
+        before = [event for event in map(_event, self._before) if event is not None]
+        return [event for event in before if event["event"] == "upload" and event["trip"] not in again]
 
     def _record_start(self, config: Config) -> None:
         start = {"event": "start", "schema": SCHEMA, "seed": config.seed, "oracle": config.algorithm.oracle}
@@ -141,7 +202,9 @@ class RunDirectory:
         """Append events."""
         assert self._log is not None
         for event in events:
-            self._log.write(json.dumps(event).encode() + b"\n")
+            self._log.write(plain_json(event).encode() + b"\n")
+            if event["event"] == "evaluation":
+                self._metrics.add(event)
         if self._live:
             self._log.flush()
 
@@ -152,7 +215,8 @@ class RunDirectory:
         os.fsync(self._log.fileno())
         document = document | {"events_bytes": self._log.tell()}
         write_snapshot(self.path / "snapshot.safetensors", tensors, document)
-        self._write_metrics()
+        self._metrics.write()
+        self._forget_before()
 
     def finish(self, model: dict[str, Tensor], summary: dict[str, Any]) -> None:
         """Write the model and the result; the summary comes last and says that all is there."""
@@ -162,8 +226,14 @@ class RunDirectory:
         partial = self.path / "model.safetensors.partial"
         save_file(model, partial)
         replace(partial, self.path / "model.safetensors")
-        self._write_metrics()
-        write_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        self._metrics.write()
+        write_text(self.path / "summary.json", plain_json(summary, indent=2) + "\n")
+        self._forget_before()
+
+    def _forget_before(self) -> None:
+        if self._before:
+            self._before = []
+            (self.path / BEFORE).unlink(missing_ok=True)
 
     def write(self, name: str, text: str) -> None:
         """Put a text file into the folder, whole or not at all."""
@@ -194,14 +264,53 @@ class RunDirectory:
         _IN_USE.add(self.path.resolve())
         self._lock = lock
 
-    def _write_metrics(self) -> None:
-        rows = [event for event in read_events(self.events) if event["event"] == "evaluation"]
-        columns = list(dict.fromkeys(name for row in rows for name in row if name != "event"))
+
+class MetricsTable:
+    """metrics.csv: a row for each evaluation, appended as they come. The events are the record; this file is
+    made from them again whenever a run goes on."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._columns: list[str] = []
+        self._rows: list[Event] = []  # not written yet
+
+    def begin(self, events: Iterable[Event]) -> None:
+        """Write the table of these events in the place of what there is."""
+        self._columns, self._rows = [], [e for e in events if e["event"] == "evaluation"]
+        self._file.unlink(missing_ok=True)
+        if self._rows:
+            self.write()
+
+    def add(self, evaluation: Event) -> None:
+        """Add a row with the next `write`."""
+        self._rows.append(evaluation)
+
+    def write(self) -> None:
+        """Append what is new. A new column, which is rare, takes writing the table anew."""
+        new = dict.fromkeys(name for row in self._rows for name in row if name != "event")
         text = io.StringIO()
-        writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text(self.path / "metrics.csv", text.getvalue())
+        if not self._columns or new.keys() - set(self._columns):
+            before = list(csv.DictReader(io.StringIO(self._file.read_text()))) if self._columns else []
+            self._columns = list(dict.fromkeys([*self._columns, *new]))
+            writer = csv.DictWriter(text, self._columns, extrasaction="ignore", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows([*before, *self._rows])
+            write_text(self._file, text.getvalue())
+        elif self._rows:
+            writer = csv.DictWriter(text, self._columns, extrasaction="ignore", lineterminator="\n")
+            writer.writerows(self._rows)
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(text.getvalue())
+        self._rows = []
+
+
+def _event(line: bytes) -> Event | None:
+    """An event from its line, or None if the line is none."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None
 
 
 def read_events(file: Path) -> Iterator[Event]:
@@ -210,11 +319,8 @@ def read_events(file: Path) -> Iterator[Event]:
         for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):
                 return
-            try:
-                event = json.loads(line)
-            except ValueError:
-                event = None
-            if not isinstance(event, dict) or "event" not in event:
+            event = _event(line)
+            if event is None:
                 raise RunError(f"{file}, line {number}: not an event; the file is damaged")
             yield event
 

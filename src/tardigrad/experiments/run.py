@@ -33,6 +33,7 @@ from tardigrad.experiments.assembly import (
     has_begun,
     keep_chosen,
     make_aggregator,
+    open_releases,
     privacy_text,
     situation_of,
 )
@@ -256,6 +257,8 @@ def run(
     resume: bool = False,
     workers: int | str = 0,
     snapshot_seconds: float = 30.0,
+    guard: Path | str | None = None,
+    moved: bool = False,
     profile: bool = False,
     observers: tuple[Observer, ...] = (),
     **settings: Any,
@@ -269,6 +272,8 @@ def run(
     `profile`: measure where the time goes (`result.profile`).
     A run with `out` is snapshotted every `snapshot_seconds` and when it is interrupted; `resume` goes on
     with it, or returns its result if it is finished.
+    `guard`: of a private run, a file outside `out` that notices when `out` was put back from a backup.
+    `moved`: `out` was moved to another place, and nobody goes on with the original (docs/privacy.md).
 
     >>> result = run(stop=Stop(trips=20), evaluation=Evaluation(every_steps=1))  # doctest: +SKIP
     >>> result.accuracy  # doctest: +SKIP
@@ -287,7 +292,11 @@ def run(
         chosen = Chosen.read(Path(out) / CHOSEN) if out is not None and resume else None
         simulation = build(config, model, clients, test, head, workers, chosen=chosen)
         simulation.profile.on = profile
-        directory = RunDirectory(Path(out)) if out is not None else None
+        if guard is not None and out is None:
+            raise ConfigError("guard: is for a run with a folder; give out too")
+        private = config.privacy is not None
+        directory = RunDirectory(Path(out), private=private) if out is not None else None
+        releases = None
         try:
             if directory is None:
                 return _drive(simulation, None, None, snapshot_seconds, observers)
@@ -299,10 +308,16 @@ def run(
             if directory.summary is not None:
                 simulation.forget_secrets(directory)
                 return result_of(directory)
+            outside = None if guard is None else Path(guard)
+            releases = open_releases(simulation.guarantee, directory.path, outside, moved)
+            if releases is not None:
+                simulation.engine.release = releases.release
             simulation.open_secrets(directory)
             return _drive(simulation, directory, snapshot, snapshot_seconds, observers)
         finally:
             simulation.executor.close()
+            if releases is not None:
+                releases.close()
             if directory is not None:
                 directory.close()
 

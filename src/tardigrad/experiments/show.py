@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.directory import RunDirectory, read_events
@@ -36,10 +37,11 @@ def show_summary(summary: dict[str, Any], console: Console, title: str = "") -> 
             text = ", ".join(f"{reason}: {count:,}" for reason, count in value.items()) or "none"
         else:
             text = f"{value:,}" if isinstance(value, int) else str(value)
-        table.add_row(name.replace("_", " "), text)
+        table.add_row(name.replace("_", " "), Text(text))
     for name, value in summary.get("metrics", {}).items():
         if name not in summary:
-            table.add_row(name.replace("_", " "), f"{value:.4g}")
+            text = "not finite" if value is None else f"{value:.4g}"
+            table.add_row(Text(name.replace("_", " ")), text)  # not markup: clients may have named it
     console.print(table)
 
 

@@ -9,9 +9,10 @@ destroyed once a snapshot of a run that has made the step holds what came of it.
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
-from tardigrad.core.snapshot import replace
+from tardigrad.core.snapshot import replace, sync_folder
 from tardigrad.errors import RunError
 from tardigrad.privacy.normal import Cryptographic
 
@@ -31,26 +32,35 @@ class NoiseKeys:
         self._keys: dict[int, bytes] = {}
         self._asked: set[int] = set()  # since the last `forget`
         self._whole: int | None = None  # so many bytes of the file are good, where it does not end well
+        self._lock = threading.Lock()
         if file is not None and file.exists():
             self._read(file)
 
     def __getitem__(self, number: int) -> bytes:
-        self._asked.add(number)
-        if number not in self._keys:
-            self._keys[number] = os.urandom(LENGTH)
-            if self._file is not None:
-                self._append(number)
-        return self._keys[number]
+        with self._lock:
+            self._asked.add(number)
+            if number not in self._keys:
+                key = os.urandom(LENGTH)
+                if self._file is not None:
+                    self._append(number, key)  # it counts only once it is on disk
+                self._keys[number] = key
+            return self._keys[number]
 
     def normals(self, number: int) -> Cryptographic:
         """Where the normal numbers of this step or trip come from."""
         return Cryptographic(self[number])
 
     def forget(self) -> None:
-        """All that was made with the keys asked for so far is in a snapshot, or the run is over.
+        """Destroy the keys asked for so far: what was made with them is in a snapshot, or the run is over.
 
-        Those that a dead run drew and this one has not come to yet are kept: their noise is out.
+        To be called on the thread that makes steps, as soon as the snapshot is durable and before the next
+        step, so that no key of a later step is among them. Keys that a dead process drew and this one has not
+        asked for yet are kept, because their noise was released.
         """
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
         self._keys = {number: key for number, key in self._keys.items() if number not in self._asked}
         self._asked.clear()
         if self._file is None:
@@ -59,19 +69,16 @@ class NoiseKeys:
         if self._keys:
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                file.writelines(self._line(number) for number in self._keys)
+                file.writelines(_line(number, key) for number, key in self._keys.items())
             replace(partial, self._file)
             self._whole = None
         else:
             self._file.unlink(missing_ok=True)
             partial.unlink(missing_ok=True)
 
-    def _line(self, number: int) -> bytes:
-        return f"{number} {self._keys[number].hex()}\n".encode()
-
-    def _append(self, number: int) -> None:
+    def _append(self, number: int, key: bytes) -> None:
         assert self._file is not None
-        line = self._line(number)
+        line = _line(number, key)
         new = not self._file.exists()
         descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -84,11 +91,7 @@ class NoiseKeys:
         finally:
             os.close(descriptor)
         if new:  # its name must last, too
-            folder = os.open(self._file.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_folder(self._file.parent)
 
     def _read(self, file: Path) -> None:
         text = file.read_bytes()
@@ -101,6 +104,10 @@ class NoiseKeys:
                 raise RunError(
                     f"{file} is damaged; going on would add noise twice to one step. Start a new run"
                 )
+
+
+def _line(number: int, key: bytes) -> bytes:
+    return f"{number} {key.hex()}\n".encode()
 
 
 def _number_and_key(line: bytes) -> tuple[int, bytes | None]:

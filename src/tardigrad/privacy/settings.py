@@ -216,7 +216,7 @@ class PoissonSampling(_Central):
                 f"privacy.sampling_rate: the pace {pace.kind!r} does not sample; give the rate that is to be "
                 "assumed, or the pace 'poisson', or privacy.kind 'participation', which assumes nothing"
             )
-        if buffer.size is not None and not buffer.once_per_client:
+        if buffer.size is not None and buffer.share != 1:
             raise ConfigError(
                 "buffer.once_per_client: with privacy.kind 'poisson' a client counts once in a step; set it "
                 "to true, or leave buffer.size out with the pace 'poisson'"

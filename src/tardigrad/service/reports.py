@@ -56,8 +56,8 @@ class Reports:
 
     def state(self) -> dict[str, Any]:
         """Everything, as JSON."""
-        rows = [[v, self._examples[v], self._clients[v], sums] for v, sums in self._sums.items()]
-        return {"rows": rows, "metrics": self.metrics}
+        rows = [[v, self._examples[v], self._clients[v], dict(sums)] for v, sums in self._sums.items()]
+        return {"rows": rows, "metrics": dict(self.metrics)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from `state()`."""

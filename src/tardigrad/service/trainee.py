@@ -23,6 +23,8 @@ class Assignment:
     seed: int
     settings: str
     evaluate: bool
+    epoch: int
+    """Of the server process that granted the ticket; it is returned with the trip."""
 
 
 class Trainee:
@@ -62,7 +64,7 @@ class Trainee:
             )  # fmt: skip
             evaluated = len(self._federation.test[1])
         upload, remembered = trainer.train(task, memory, self._federation.clients.indexed(0), assignment.seed)
-        return Finished(task.trip, task.version, upload, remembered, metrics, evaluated)
+        return Finished(task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch)
 
     def _with(self, settings: str) -> Trainer:
         if self._trainer is None or settings != self._settings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -49,6 +49,8 @@ class Engine:
         self._seed = seed
         self._tell_losses = tell_losses  # the clients' own: private runs neither tell nor keep them
         self._profile = profile or Profile(on=False)
+        self.release: Callable[[int, Vectors], None] = lambda version, vectors: None
+        """Called with each new version before anybody trains from it; it may raise to prevent that."""
         self._remembers = aggregator.algorithm.remembers
         self._plan: deque[Planned] = deque()  # planned, not committed
         self._ahead = 0  # accepted uploads among them
@@ -97,7 +99,7 @@ class Engine:
                 reason = "the script is over"
                 break
             limit = self._stop.virtual_time
-            if limit is not None and _time(self._plan[0]) > limit:
+            if limit is not None and self._plan[0].time > limit:
                 self.time, reason = limit, "virtual_time"
                 break
             with self._profile.part("commit"):
@@ -221,7 +223,10 @@ class Engine:
             }  # fmt: skip
         elif isinstance(item, Refusal):
             self.refused[item.reason] += 1
-            yield {"event": "turned_away", "client": self._name(item.client), "reason": item.reason}
+            yield {
+                "event": "turned_away", "client": self._name(item.client), "time": item.time,
+                "reason": item.reason,
+            }  # fmt: skip
         elif isinstance(item, Joined):
             self.time, moved = item.time, item.closes
         else:
@@ -258,6 +263,7 @@ class Engine:
     def _step(self) -> Event:
         with self._profile.part("step"):
             metrics = self._aggregator.step()
+        self.release(self.version, self._aggregator.broadcast())
         for version in self._in_buffer:
             self._want(version, -1)
         self._in_buffer = []
@@ -339,10 +345,6 @@ class Engine:
                 self._note(item)
         self._plan = deque(plan)
         self._resumed = True
-
-
-def _time(item: Planned) -> float:
-    return 0.0 if isinstance(item, Refusal) else item.time
 
 
 def _size(vectors: Vectors) -> int:

@@ -94,7 +94,8 @@ class Planner:
                 "all others took part as often or as recently as privacy allows; lower buffer.size, "
                 "privacy.separation or the number of steps, or have more clients"
                 if self.book.ledger is not None
-                else "lower buffer.size, or set buffer.once_per_client to false, or have more clients"
+                else "lower buffer.size, or let a client count more often in one buffer "
+                "(buffer.most_per_client, buffer.once_per_client), or have more clients"
             )
         )
 

@@ -1,0 +1,200 @@
+"""The record of what a private run has released: a digest of each version, durable before anybody sees it.
+
+The promise of a private run is made for one history of models. If a step is made again, with other noise or
+from other uploads, the two models together tell more than was promised. That happens when a folder, or a part
+of it, is put back from a backup, when a snapshot or the noise keys are deleted, or when two processes go on
+from copies of one folder. Recovery repeats steps deterministically, so each repeated version must have the
+digest that was recorded the first time; anything else ends the run before the version is published.
+
+A folder that is put back as a whole looks consistent from inside. A copy is recognised because the record is
+another file (its inode changed), and an older state of the same file by the guard: a small file outside the
+folder, kept where the backup of the folder does not reach it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import torch
+from blake3 import blake3
+
+from tardigrad.core.snapshot import sync_folder, write_text
+from tardigrad.core.upload import Vectors
+from tardigrad.errors import ConfigError, RunError
+
+NEW_RUN = "start a new run, for example from the last model; a private run must not be repeated"
+
+
+class ReleaseLog:
+    """The file `releases.log` of one run, and its guard.
+
+    Lines: `run ID`, then `open GENERATION INODE GUARDED` for each process that went on with the run, and
+    `VERSION DIGEST` for each version that was released.
+    """
+
+    def __init__(
+        self, file: Path, guard: Path | None = None, moved: bool = False, begun: bool = False
+    ) -> None:
+        """Open the record, or begin it.
+
+        `guard`: a file outside the run's folder that is compared and kept up to date. `moved`: the caller
+        knows that the folder was moved here and that nobody goes on with the original. `begun`: the run has
+        made steps, so its record must exist. A ConfigError says why the run must not go on.
+        """
+        self._file, self._guard = file, guard
+        self._run, self._generation, self._digests = "", 0, dict[int, str]()
+        self._last = 0
+        self._inode, self._guarded = 0, False
+        self._opened_last = False  # whether the last line is that of a process which released nothing
+        self._lock: io.IOBase | None = None
+        whole = self._read() if file.exists() else 0
+        if not self._run and begun:
+            raise ConfigError(f"{file}: the record of the released versions is gone; {NEW_RUN}")
+        if self._run and not moved and file.stat().st_ino != self._inode:
+            raise ConfigError(
+                f"{file}: the folder was copied or put back from a backup. If the original, or this folder "
+                f"since the backup was made, has released a model, {NEW_RUN}. If the folder was only moved, "
+                "and nobody goes on with the original, give --moved"
+            )
+        try:
+            self._check_guard()
+            self._log = os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "wb", buffering=0)
+            self._log.truncate(whole)
+            self._log.seek(whole)
+            if not self._run:
+                self._run = secrets.token_hex(16)
+                self._append(f"run {self._run}")
+                sync_folder(file.parent)
+            self._generation += 1
+            self._append(f"open {self._generation} {file.stat().st_ino} {int(guard is not None)}")
+            self._write_guard()
+        except OSError as error:
+            self.close()
+            raise ConfigError(f"{file} or its guard {guard} cannot be written ({error})") from None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def last(self) -> int:
+        """The newest version that was released."""
+        return self._last
+
+    def release(self, version: int, vectors: Vectors) -> None:
+        """Record a version before it is published; a version that was released before must be the same."""
+        digest = digest_of(vectors)
+        before = self._digests.get(version)
+        if before is None and version == self._last + 1:
+            self._digests[version], self._last = digest, version
+            try:
+                self._append(f"{version} {digest}")
+                self._write_guard()
+            except OSError as error:
+                raise RunError(f"{self._file} or its guard cannot be written ({error})") from None
+        elif before != digest:
+            what = "was released before, with other values" if before else f"does not follow {self._last}"
+            raise RunError(
+                f"{self._file}: version {version} {what}. A part of the folder was lost or put back from a "
+                f"backup; {NEW_RUN}"
+            )
+
+    def close(self) -> None:
+        """Close the files."""
+        if hasattr(self, "_log"):
+            self._log.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _append(self, line: str) -> None:
+        self._log.write(line.encode() + b"\n")
+        os.fsync(self._log.fileno())
+
+    def _read(self) -> int:
+        """Read the record and return the length of its whole lines. Nobody relied on an unfinished line."""
+        content = self._file.read_bytes()
+        *lines, rest = content.split(b"\n")
+        try:
+            for line in lines:
+                words = line.decode().split()
+                self._opened_last = words[0] == "open"
+                if words[0] == "run":
+                    (self._run,) = words[1:]
+                elif words[0] == "open":
+                    self._generation, self._inode = int(words[1]), int(words[2])
+                    self._guarded = words[3] == "1"
+                else:
+                    self._last = int(words[0])
+                    self._digests[self._last] = words[1]
+        except (ValueError, IndexError, UnicodeDecodeError):
+            raise ConfigError(f"{self._file} is damaged; {NEW_RUN}") from None
+        return len(content) - len(rest)
+
+    # -- the guard ---------------------------------------------------------------------------------
+
+    def _check_guard(self) -> None:
+        """Raise a ConfigError if the guard knows of another history than the record."""
+        guard = self._guard
+        if guard is None:
+            if self._guarded:
+                raise ConfigError(f"{self._file}: the run was begun with a guard; give the same --guard FILE")
+            return
+        if self._run and not self._guarded:
+            raise ConfigError(
+                "--guard: the run was begun without a guard, so none can vouch for it now; leave it out"
+            )
+        lock = self._lock = guard.with_name(guard.name + ".lock").open("w")
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"--guard {guard}: another process goes on with this run right now") from None
+        if not self._run:
+            if guard.exists():
+                raise ConfigError(f"--guard {guard}: belongs to another run; give a new file for each run")
+            return
+        known = self._read_guard(guard)
+        interrupted = self._opened_last and known["generation"] == self._generation - 1
+        if known["run"] != self._run:
+            raise ConfigError(
+                f"--guard {guard}: belongs to another run; give the file that this run was begun with"
+            )
+        if known["generation"] != self._generation and not interrupted:
+            raise ConfigError(f"--guard {guard}: another copy of the folder went on with this run; {NEW_RUN}")
+        if known["version"] > self._last or self._digests.get(known["version"], "") != known["digest"]:
+            raise ConfigError(
+                f"--guard {guard}: version {known['version']} was released, but the folder knows of "
+                f"{self._last} only: it was put back from a backup; {NEW_RUN}"
+            )
+
+    def _read_guard(self, guard: Path) -> dict[str, Any]:
+        try:
+            known = json.loads(guard.read_text())
+            if {name: type(value) for name, value in known.items()} != {
+                "run": str, "generation": int, "version": int, "digest": str
+            }:  # fmt: skip
+                raise ValueError("it is not a guard")
+        except (OSError, ValueError, AttributeError) as error:
+            raise ConfigError(f"--guard {guard}: is gone or damaged ({error}); {NEW_RUN}") from None
+        return known
+
+    def _write_guard(self) -> None:
+        if self._guard is not None:
+            state = {"run": self._run, "generation": self._generation, "version": self._last,
+                     "digest": self._digests.get(self._last, "")}  # fmt: skip
+            write_text(self._guard, json.dumps(state) + "\n")
+
+
+def digest_of(vectors: Vectors) -> str:
+    """A digest of names, types and values."""
+    digest = blake3()
+    for name in sorted(vectors):
+        vector = vectors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {vector.dtype} {tuple(vector.shape)}\n".encode())
+        digest.update(vector.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
