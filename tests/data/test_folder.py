@@ -9,7 +9,6 @@ import zipfile
 
 import pytest
 
-from tardigrad.data import cifar10, idx
 from tardigrad.data.folder import (
     Published,
     check_md5,
@@ -22,6 +21,8 @@ from tardigrad.data.folder import (
     whole,
 )
 from tardigrad.data.get import get
+from tardigrad.data.sets import cifar10
+from tardigrad.data.sets import mnist as idx
 from tardigrad.errors import ConfigError
 
 

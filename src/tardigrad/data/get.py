@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tardigrad.data.cifar10 import CIFAR10
 from tardigrad.data.dataset import ImageSource
-from tardigrad.data.idx import EMNIST, MNIST, FashionMNIST
+from tardigrad.data.sets.cifar10 import CIFAR10
+from tardigrad.data.sets.mnist import EMNIST, MNIST, FashionMNIST
 from tardigrad.errors import ConfigError
 
 FETCHED: dict[str, ImageSource] = {

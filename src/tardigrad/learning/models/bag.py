@@ -8,7 +8,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from tardigrad.learning.models.architecture import Architecture, Shape, sequence
-from tardigrad.learning.models.layers import Tokens
+from tardigrad.learning.models.building_blocks import Tokens
 
 
 class BagOfWords(Architecture):

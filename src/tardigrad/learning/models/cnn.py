@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt
 from torch import nn
 
 from tardigrad.learning.models.architecture import Architecture, Shape, image
-from tardigrad.learning.models.layers import group_norm
+from tardigrad.learning.models.building_blocks import group_norm
 from tardigrad.learning.models.mlp import MLP
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from tardigrad.learning.models.architecture import Architecture, Shape, sequence
-from tardigrad.learning.models.layers import Tokens
+from tardigrad.learning.models.building_blocks import Tokens
 
 
 class FedBuffLSTM(Architecture):

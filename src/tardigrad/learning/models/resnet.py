@@ -8,7 +8,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from tardigrad.learning.models.architecture import Architecture, Shape, image
-from tardigrad.learning.models.layers import group_norm
+from tardigrad.learning.models.building_blocks import group_norm
 
 
 class ResNet18(Architecture):

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from tardigrad.learning.models.architecture import Architecture, Shape, sequence
-from tardigrad.learning.models.layers import Tokens
+from tardigrad.learning.models.building_blocks import Tokens
 
 
 class Transformer(Architecture):

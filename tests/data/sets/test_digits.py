@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tardigrad.data.digits import load_digits
+from tardigrad.data.catalogue import Digits, Synthetic
 from tardigrad.data.partition import IID, Central, Dirichlet
-from tardigrad.data.sources import Digits, Synthetic
+from tardigrad.data.sets.digits import load_digits
 
 
 def test_digits():

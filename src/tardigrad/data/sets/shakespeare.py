@@ -15,8 +15,8 @@ from pydantic import PositiveInt, model_validator
 from tardigrad.data.by_user import Users, UserSource, federate
 from tardigrad.data.clients import Federation
 from tardigrad.data.folder import require
-from tardigrad.data.leaf import LeafUser, read_leaf
 from tardigrad.data.lines import parse_json, read_lines
+from tardigrad.data.sets.leaf import LeafUser, read_leaf
 from tardigrad.data.vocabulary import Characters, TokenNumbers
 from tardigrad.errors import ConfigError
 from tardigrad.learning.head import MultiClass, NextToken

@@ -17,8 +17,8 @@ from pydantic import PositiveInt
 
 from tardigrad.data.dataset import DataSet, ImageSource
 from tardigrad.data.folder import require, whole
-from tardigrad.data.leaf import LeafUser, read_leaf
 from tardigrad.data.partition import Natural, Partition
+from tardigrad.data.sets.leaf import LeafUser, read_leaf
 from tardigrad.data.split import Aside, SetAside
 from tardigrad.errors import ConfigError
 

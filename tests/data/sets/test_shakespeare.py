@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from torch import nn
 
 import tardigrad as td
-from tardigrad.data.chat import Chat, split_words
-from tardigrad.data.sent140 import Sent140
-from tardigrad.data.shakespeare import LEAF_ALPHABET, LENGTH, PRINTABLE, Shakespeare
-from tardigrad.data.stackoverflow import StackOverflow
+from tardigrad.data.sets.chat import Chat, split_words
+from tardigrad.data.sets.sent140 import Sent140
+from tardigrad.data.sets.shakespeare import LEAF_ALPHABET, LENGTH, PRINTABLE, Shakespeare
+from tardigrad.data.sets.stackoverflow import StackOverflow
 from tardigrad.data.vocabulary import (
     BEGIN,
     END,

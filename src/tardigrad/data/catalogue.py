@@ -9,20 +9,20 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from tardigrad.core.setting import Setting, by_name
-from tardigrad.data.celeba import CelebA
-from tardigrad.data.chat import Chat
-from tardigrad.data.cifar10 import CIFAR10
 from tardigrad.data.clients import Federation
 from tardigrad.data.dataset import DataSet
-from tardigrad.data.digits import load_digits
-from tardigrad.data.flair import FLAIR
-from tardigrad.data.generic import Files
-from tardigrad.data.idx import EMNIST, MNIST, FashionMNIST
 from tardigrad.data.partition import Dirichlet, Partition
-from tardigrad.data.sent140 import Sent140
-from tardigrad.data.shakespeare import Shakespeare
-from tardigrad.data.stackoverflow import StackOverflow
-from tardigrad.data.synthetic import SyntheticClients
+from tardigrad.data.sets.celeba import CelebA
+from tardigrad.data.sets.chat import Chat
+from tardigrad.data.sets.cifar10 import CIFAR10
+from tardigrad.data.sets.digits import load_digits
+from tardigrad.data.sets.flair import FLAIR
+from tardigrad.data.sets.mnist import EMNIST, MNIST, FashionMNIST
+from tardigrad.data.sets.own_files import Files
+from tardigrad.data.sets.sent140 import Sent140
+from tardigrad.data.sets.shakespeare import Shakespeare
+from tardigrad.data.sets.stackoverflow import StackOverflow
+from tardigrad.data.sets.synthetic import SyntheticClients
 
 
 class _Source(Setting):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import tardigrad as td
-from tardigrad.data.hugging_face import from_hugging_face
+from tardigrad.data.sets.hugging_face import from_hugging_face
 from tardigrad.errors import ConfigError
 
 datasets = pytest.importorskip("datasets", reason="needs datasets, an extra")

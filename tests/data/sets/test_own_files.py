@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from torch import nn
 
 import tardigrad as td
-from tardigrad.data.generic import Files
+from tardigrad.data.sets.own_files import Files
 from tardigrad.errors import ConfigError
 
 ROWS = [(f"c{i % 4}", i / 2, -i, "yes" if i % 3 else "no") for i in range(40)]

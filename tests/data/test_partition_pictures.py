@@ -5,11 +5,11 @@ import pytest
 import torch
 from PIL import Image
 
+from tardigrad.data.catalogue import Digits, Synthetic
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.data.dataset import Holders
 from tardigrad.data.partition import Dirichlet
-from tardigrad.data.show import Holdings, draw_partition, holdings
-from tardigrad.data.sources import Digits, Synthetic
+from tardigrad.data.partition_pictures import Holdings, draw_partition, holdings
 from tardigrad.learning.head import MultiLabel
 
 

@@ -12,10 +12,10 @@ from typing import Any, Literal, Protocol
 
 from pydantic import PositiveInt
 
-from tardigrad.data.chat import NextWord, Text, read_texts
 from tardigrad.data.clients import Federation
 from tardigrad.data.folder import require
 from tardigrad.data.lines import read_lines
+from tardigrad.data.sets.chat import NextWord, Text, read_texts
 from tardigrad.data.vocabulary import Vocabulary
 from tardigrad.errors import ConfigError
 

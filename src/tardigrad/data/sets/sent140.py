@@ -15,8 +15,8 @@ from pydantic import PositiveInt
 from tardigrad.data.by_user import Users, UserSource, federate
 from tardigrad.data.clients import Federation
 from tardigrad.data.folder import data_folder
-from tardigrad.data.leaf import read_leaf
 from tardigrad.data.lines import read_table
+from tardigrad.data.sets.leaf import read_leaf
 from tardigrad.data.vocabulary import (
     Corpus,
     TokenNumbers,

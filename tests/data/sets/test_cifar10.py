@@ -15,12 +15,13 @@ import torch
 from PIL import Image
 
 import tardigrad as td
-from tardigrad.data import celeba, cifar10, idx
-from tardigrad.data.celeba import CelebA
-from tardigrad.data.cifar10 import CIFAR10
-from tardigrad.data.flair import FLAIR
-from tardigrad.data.idx import EMNIST, MNIST, FashionMNIST, read_idx
 from tardigrad.data.partition import IID, Central
+from tardigrad.data.sets import celeba, cifar10
+from tardigrad.data.sets import mnist as idx
+from tardigrad.data.sets.celeba import CelebA
+from tardigrad.data.sets.cifar10 import CIFAR10
+from tardigrad.data.sets.flair import FLAIR
+from tardigrad.data.sets.mnist import EMNIST, MNIST, FashionMNIST, read_idx
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config import parse_config
 from tardigrad.learning.head import MultiLabel
