@@ -108,7 +108,7 @@ def device(monkeypatch):
 # -- the made-up device itself --------------------------------------------------------------------------
 
 
-def test_the_made_up_device_tells_what_is_where(device):
+def test_simulated_device_refuses_to_mix_devices(device):
     near, far = torch.arange(3.0), torch.arange(3.0).to(device)
     assert far.device == device
     assert near.device != device
@@ -144,7 +144,7 @@ def trip(device, module=None, seed=7, index=True, **local):
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_a_trip_stays_on_the_device_and_has_the_same_minibatches(device, index):
+def test_trip_on_the_device_gives_the_same_upload(device, index):
     here = trip(torch.device("cpu"), index=index, weight_decay=0.1)
     there = trip(device, index=index, weight_decay=0.1)
     assert there.vectors["delta"].device == device
@@ -152,12 +152,12 @@ def test_a_trip_stays_on_the_device_and_has_the_same_minibatches(device, index):
     assert (there.loss, there.steps, there.examples) == (here.loss, here.steps, here.examples)
 
 
-def test_a_trip_waits_once_for_the_device(device):
+def test_trip_synchronises_with_the_device_once(device):
     assert trip(device).steps == 10
     assert OtherDevice.reads == 1
 
 
-def test_a_module_on_the_device_draws_from_the_trips_own_seed(device):
+def test_module_on_the_device_draws_from_the_seed_of_the_trip(device):
     seeds = []
 
     class Drawing(nn.Linear):
@@ -171,7 +171,7 @@ def test_a_module_on_the_device_draws_from_the_trips_own_seed(device):
     assert torch.equal(OtherDevice.generator.get_state(), before)
 
 
-def test_the_module_is_the_same_on_the_device(device):
+def test_module_keeps_its_state_when_moved_to_the_device(device):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(16, 2))
     module.register_buffer("shift", torch.ones(2))
@@ -190,7 +190,7 @@ def test_the_module_is_the_same_on_the_device(device):
 # -- transforms and evaluation ------------------------------------------------------------------------------
 
 
-def test_images_are_augmented_alike_on_every_device(device):
+def test_image_augmentation_is_the_same_on_every_device(device):
     images = torch.randint(256, (20, 3, 9, 11), dtype=torch.uint8)
     transform = Images(
         [RandomCrop(side=8, padding=2), Flip()], mean=[0.4, 0.5, 0.6], deviation=[0.2, 0.3, 0.4]
@@ -204,7 +204,7 @@ def test_images_are_augmented_alike_on_every_device(device):
 
 
 @pytest.mark.parametrize("head", [MultiClass(), MultiLabel()])
-def test_evaluation_takes_the_examples_to_the_device(device, head):
+def test_evaluation_moves_examples_to_the_device(device, head):
     torch.manual_seed(0)
     flat = FlatModule(nn.Linear(6, 3))
     features = torch.randn(300, 6)
@@ -248,7 +248,7 @@ def config(case, **more):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_is_the_same_on_the_device(device, case):
+def test_run_on_the_device_gives_the_same_model(device, case):
     here, there = td.run(config(case)), td.run(config(case, device="cuda"), workers="auto")
     assert there.model_sha256 == here.model_sha256  # the made-up device has the CPU's own arithmetic
     assert there.history == here.history
@@ -256,7 +256,7 @@ def test_a_run_is_the_same_on_the_device(device, case):
 
 
 @pytest.mark.parametrize("kind", ["participation", "local"])
-def test_noise_is_brought_to_the_device(device, kind):
+def test_noise_is_added_on_the_device(device, kind):
     privacy = {"kind": kind, "noise_multiplier": 0.1, "noise_from": "seed"}
     if kind == "participation":
         privacy |= {"adaptive": {}}
@@ -266,7 +266,7 @@ def test_noise_is_brought_to_the_device(device, kind):
 
 
 @pytest.mark.parametrize("case", ["fedbuff", "fedasync", "scaffold"])
-def test_clients_at_once_stay_on_the_device(device, case):
+def test_several_clients_at_once_train_on_the_device(device, case):
     here = td.run(config(case))
     there = td.run(config(case, device={"kind": "cuda", "clients_at_once": 4}))
     for name, value in here.model.items():
@@ -285,7 +285,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_kind_of_model_works_on_the_device(device, name):
+def test_every_kind_of_model_trains_on_the_device(device, name):
     model, more = MODELS[name]
     random = torch.Generator().manual_seed(0)
 
@@ -308,7 +308,7 @@ def test_every_kind_of_model_works_on_the_device(device, name):
 
 
 @pytest.mark.parametrize("case", ["approximation, adam", "fedac", "scaffold"])
-def test_a_run_on_the_device_is_resumed_there(device, case, tmp_path):
+def test_run_on_the_device_is_resumed_on_the_device(device, case, tmp_path):
     setting = config(case, device="cuda")
     whole = td.run(setting)
 
@@ -319,7 +319,7 @@ def test_a_run_on_the_device_is_resumed_there(device, case, tmp_path):
     assert resumed.history == whole.history
 
 
-def test_small_tensors_that_belong_on_the_cpu_are_restored_there(device):
+def test_tensors_that_belong_on_the_cpu_are_restored_on_the_cpu(device):
     setting = config("approximation, adam", device="cuda")
     stopped, resumed = build(setting), build(setting)
     for _, _ in zip(range(30), stopped.engine.run()):
@@ -336,13 +336,13 @@ def test_small_tensors_that_belong_on_the_cpu_are_restored_there(device):
 # -- the setting ---------------------------------------------------------------------------------------------
 
 
-def test_a_word_stands_for_the_device():
+def test_string_is_short_for_a_device():
     assert td.Config(device="cuda:1").device == Device(kind="cuda:1", clients_at_once=1)
     assert td.Config().device == Device(kind="cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_named_with_those_that_are():
+def test_error_for_a_missing_device_lists_the_available_ones():
     with pytest.raises(td.ConfigError, match=r"device\.kind: there is no cuda:3 .*; there is cpu$"):
         td.run(config("fedbuff", device="cuda:3"))
 
@@ -355,12 +355,12 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are():
         ({"number": 1}, r"unknown key 'device\.number'"),
     ],
 )
-def test_bad_settings_name_the_key(device, says):
+def test_error_for_bad_device_settings_names_the_key(device, says):
     with pytest.raises(td.ConfigError, match=says):
         td.run(device=device)
 
 
 @pytest.mark.parametrize("workers", [2, "ray"])
-def test_workers_do_not_go_with_a_device(workers):
+def test_workers_are_refused_with_a_device(workers):
     with pytest.raises(td.ConfigError, match=rf"^workers: .* give 0 or 'auto', not {workers!r}$"):
         td.run(config("fedbuff", device={"clients_at_once": 4}), workers=workers)

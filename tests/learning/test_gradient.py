@@ -64,7 +64,7 @@ def walk(name, trace):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_tracing_never_shows(name, monkeypatch):
+def test_traced_gradient_has_the_bits_of_the_eager_one(name, monkeypatch):
     monkeypatch.setattr(gradient, "TRACE_AFTER", 3)
     eager, _ = walk(name, trace=False)
     traced, compute = walk(name, trace=True)

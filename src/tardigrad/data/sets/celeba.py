@@ -53,9 +53,8 @@ class CelebA(ImageSource):
         train = sum(len(user.x) for user in users if not user.test)
         owners = np.array([user.name for user in users if not user.test for _ in user.x])
         folder = require(*FOLDERS, publisher=PUBLISHER)
-        faces = torch.from_numpy(
-            _load_faces(folder, [str(name) for user in users for name in user.x], self.side)
-        )
+        names = [str(name) for user in users for name in user.x]
+        faces = torch.from_numpy(_load_faces(folder, names, self.side))
         test = (faces[train:], labels[train:]) if train < len(labels) else None
         return DataSet(faces[:train], labels[:train], test, (3, self.side, self.side), 2, owners)
 

@@ -191,9 +191,7 @@ def _numbers(where: Callable[[int], str], name: str, column: Column) -> np.ndarr
     """Return a column of features as float32, or unchanged if its type has at most two bytes."""
     if isinstance(column, list):
         try:
-            with np.errstate(
-                over="ignore"
-            ):  # numbers too large for float32 become infinite and are refused below
+            with np.errstate(over="ignore"):  # numbers that are too large become infinite; refused below
                 numbers = np.array(column, dtype=np.float32)
         except ValueError:
             _refuse(where, [not _is_number(value) for value in column], name, "not a number")

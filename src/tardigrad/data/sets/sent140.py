@@ -68,9 +68,8 @@ class _Tweets:
         self.corpus = Corpus(settings.length)
         self.labels, of, test = array("B"), array("i"), array("b")
         accounts: dict[str, int] = {}
-        for where, account, label, text, in_test in (
-            _read_leaf_tweets() if settings.format == "leaf" else _read_tsv_tweets()
-        ):
+        tweets = _read_leaf_tweets() if settings.format == "leaf" else _read_tsv_tweets()
+        for where, account, label, text, in_test in tweets:
             number = _LABELS.get(str(label))
             if number is None:
                 raise ConfigError(f"{where}: the label {label!r} is not 0 (negative), 1 or 4 (positive)")
