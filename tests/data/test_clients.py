@@ -1,4 +1,4 @@
-"""Clients: a part of a data set, one's own data, and what is held out."""
+"""Clients: parts of a data set, data that the caller passes, and held-out examples."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tardigrad.learning.head import Binary
 
 
 def partitioned(sizes):
-    """Clients of these sizes; the feature of an example is its number, the label that times ten."""
+    """Clients of these sizes; the feature of an example is its number n, and its label is 10 n."""
     parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     numbers = torch.arange(sum(sizes))
     return Holders(numbers.float().unsqueeze(1), numbers * 10, parts)
@@ -70,13 +70,13 @@ def test_holding_out_keeps_the_names_of_clients():
     assert HoldingOut(own, 0.5, seed=0).name(0) == "ann"
 
 
-# -- one's own -----------------------------------------------------------------------------------------
+# -- data that the caller passes -----------------------------------------------------------------------
 
 X, Y = np.arange(12.0).reshape(4, 3), np.array([0, 2, 1, 2])
 
 
 class Rows(Dataset):
-    """As users write them."""
+    """A map-style data set over a list of rows."""
 
     def __init__(self, rows):
         self.rows = rows

@@ -14,7 +14,7 @@ from tardigrad.errors import ConfigError
 
 @pytest.fixture
 def small_cifar10(monkeypatch, server):
-    """CIFAR-10 with two images a file, at a publisher on this machine."""
+    """CIFAR-10 with two images in each file, on the local HTTP server."""
     row = 1 + cifar10.PIXELS
     files = {
         f"{n}.bin": bytes([i] * row + [i + 1] * row) for i, n in enumerate([*cifar10.TRAIN, "test_batch"])

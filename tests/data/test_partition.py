@@ -1,4 +1,4 @@
-"""Partitions: nothing lost, nothing doubled, nobody empty, and the skew that was asked for."""
+"""Partitions: each example is assigned once, no client is empty, and the skew is as configured."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A partition in numbers and as a picture."""
+"""A partition as a table and as a picture."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_labels_of_at_most_5000_clients_are_counted():
 
 
 class Several(Clients):
-    """Three clients with several labels an image, who would rather not load them."""
+    """Three clients with several labels for each image, which must not be loaded."""
 
     def __len__(self):
         return 3
@@ -91,7 +91,7 @@ def test_picture_is_drawn_for_few_and_many_clients(tmp_path, clients, alpha):
 @pytest.mark.parametrize(
     "counts",
     [
-        np.random.default_rng(0).poisson(0.3, size=(40, 300)),  # more labels than there is room for
+        np.random.default_rng(0).poisson(0.3, size=(40, 300)),  # more labels than are drawn
         np.random.default_rng(0).poisson(3, size=(5, 62)),
         np.concatenate([np.full((50, 4), 1), np.full((1, 4), 100_000)]),  # a long tail
         np.array([[1]]),
@@ -110,7 +110,7 @@ def test_skew_is_visible_in_the_picture(tmp_path):
         federation = Digits(partition=Dirichlet(clients=100, alpha=alpha)).federation(0)
         draw_partition(holdings(federation), tmp_path / f"{name}.png")
 
-    def dark(name):  # of the left half, where clients meet labels
+    def dark(name):  # share of dark pixels in the left half, which shows labels by client
         pixels = picture(tmp_path / f"{name}.png")
         return (pixels[80:-120, 100 : pixels.shape[1] // 2].sum(axis=2) < 200).mean()
 

@@ -1,4 +1,4 @@
-"""Examples set aside: nobody trains on them, and nobody is left without examples."""
+"""Examples set aside: no client trains on them, and every client keeps at least one example."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_by_example_every_client_keeps_at_least_one_example(share):
 
 
 def test_by_example_the_share_is_exact_on_average():
-    parts = list(np.arange(20_000).reshape(-1, 4))  # a tenth of four is nothing or one
+    parts = list(np.arange(20_000).reshape(-1, 4))  # a tenth of four examples is rounded to zero or one
     left, _, aside = take(Aside(share=0.1), parts)
     assert len(aside) == pytest.approx(2000, rel=0.1)
     assert {len(part) for part in left} == {3, 4}

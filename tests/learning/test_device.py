@@ -1,5 +1,8 @@
-"""Training on another device. There is none here, so one is made up: its tensors have their values on the
-CPU, say that they are elsewhere, and refuse to be mixed with tensors that are not."""
+"""Training on another device, which is simulated here.
+
+Tensors of the simulated device keep their values on the CPU, report another device, and refuse to be mixed
+with tensors of the CPU.
+"""
 
 import json
 from types import SimpleNamespace
@@ -21,7 +24,7 @@ from tardigrad.learning.images import Flip, Images, RandomCrop
 from tardigrad.learning.local import Local, Trainer
 from tardigrad.simulation.device import Device
 
-ELSEWHERE = torch.device("meta")  # a name that torch knows; what is there has values all the same
+ELSEWHERE = torch.device("meta")  # a name that torch knows; unlike real meta tensors, these have values
 
 
 class MixedError(AssertionError):
@@ -29,13 +32,13 @@ class MixedError(AssertionError):
 
 
 class Far(Tensor):
-    """A tensor on the device. Only `.to()` and `.cpu()` bring it back, and only reading gives a number."""
+    """A tensor on the simulated device. Only `.to()` and `.cpu()` move it to the CPU."""
 
     held: Tensor
 
     @staticmethod
     def __new__(cls, held):
-        with torch.inference_mode(False):  # or there would be no views of it
+        with torch.inference_mode(False):  # inference tensors have no views
             far = Tensor._make_wrapper_subclass(
                 cls, held.shape, strides=held.stride(), storage_offset=held.storage_offset(),
                 dtype=held.dtype, device=ELSEWHERE,
@@ -64,7 +67,7 @@ class Far(Tensor):
 
 
 def operate(operation, args, kwargs):
-    """Do it with the values; the result is where the operands are, or where it is asked to be."""
+    """Run an operation on the values; the result is on the operands' device, or on the one requested."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     far = [tensor for tensor in tensors if isinstance(tensor, Far)]
     if far and any(not isinstance(tensor, Far) and tensor.dim() > 0 for tensor in tensors):
@@ -74,7 +77,7 @@ def operate(operation, args, kwargs):
     if kwargs.get("device") is not None:
         stays = kwargs["device"] == ELSEWHERE
         kwargs = kwargs | {"device": torch.device("cpu")}
-    whose = {id(tensor.held): tensor for tensor in far}  # what is changed in place stays itself
+    whose = {id(tensor.held): tensor for tensor in far}  # an in-place operation returns the same object
     args, kwargs = tree_map_only(Far, lambda tensor: tensor.held, (args, kwargs))
     result = operation(*args, **kwargs)
     if not stays:
@@ -83,10 +86,10 @@ def operate(operation, args, kwargs):
 
 
 class OtherDevice(TorchDispatchMode):
-    """While it is on, there is another device."""
+    """While this mode is active, there is another device."""
 
     reads = 0
-    """How often somebody has waited for a number."""
+    """How often a number was read, which waits for the device."""
     generator = torch.Generator()
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
@@ -105,7 +108,7 @@ def device(monkeypatch):
         yield ELSEWHERE
 
 
-# -- the made-up device itself --------------------------------------------------------------------------
+# -- the simulated device itself --------------------------------------------------------------------------
 
 
 def test_simulated_device_refuses_to_mix_devices(device):
@@ -196,7 +199,7 @@ def test_image_augmentation_is_the_same_on_every_device(device):
         [RandomCrop(side=8, padding=2), Flip()], mean=[0.4, 0.5, 0.6], deviation=[0.2, 0.3, 0.4]
     )
     here = transform.train(images, torch.Generator().manual_seed(1))
-    for _ in range(2):  # there, and back
+    for _ in range(2):  # to the device and back, twice
         there = transform.train(images.to(device), torch.Generator().manual_seed(1))
         assert there.device == device
         assert torch.equal(there.cpu(), here)
@@ -250,7 +253,7 @@ def config(case, **more):
 @pytest.mark.parametrize("case", CASES)
 def test_run_on_the_device_gives_the_same_model(device, case):
     here, there = td.run(config(case)), td.run(config(case, device="cuda"), workers="auto")
-    assert there.model_sha256 == here.model_sha256  # the made-up device has the CPU's own arithmetic
+    assert there.model_sha256 == here.model_sha256  # the simulated device computes on the CPU
     assert there.history == here.history
     assert all(value.device.type == "cpu" for value in there.model.values())
 
@@ -302,7 +305,7 @@ def test_every_kind_of_model_trains_on_the_device(device, name):
         "local": td.Local(batch_size=4),
     }  # fmt: skip
     here, there = td.run(**given, **settings), td.run(**given, **settings, device="cuda")
-    for part, value in here.model.items():  # torch picks another way to compute them elsewhere
+    for part, value in here.model.items():  # torch uses other kernels on the device
         assert torch.allclose(there.model[part], value, rtol=1e-4, atol=1e-6)
     assert there.metrics == pytest.approx(here.metrics, rel=1e-4)
 

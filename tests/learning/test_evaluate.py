@@ -1,4 +1,4 @@
-"""Evaluation: right numbers, whatever the batches, and nothing else is touched."""
+"""Evaluation: metrics are right for every batch size, and nothing else is changed."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tardigrad.learning.head import MultiClass
 
 
 def test_accuracy_and_loss_equal_values_computed_by_hand():
-    # the identity: the larger of two features is the answer; four of five are right
+    # The model is the identity: it predicts the larger of two features. Four of five are right.
     flat = FlatModule(nn.Linear(2, 2, bias=False))
     features = torch.tensor([[2.0, 0.0], [0.0, 2.0], [3.0, 1.0], [1.0, 3.0], [2.0, 0.0]])
     labels = torch.tensor([0, 1, 0, 1, 1])
@@ -62,7 +62,7 @@ def test_evaluated_vector_is_unchanged():
 
 
 def test_gradients_can_be_computed_after_an_evaluation():
-    # what was made in inference mode must not get in the way of gradients
+    # Tensors made in inference mode must not break the gradients of later training.
     flat, vector, features, labels = make()
     evaluate(flat, MultiClass(), vector, features, labels)
     flat.module.train()

@@ -1,4 +1,4 @@
-"""Any module as one flat vector."""
+"""Modules that are stored in one flat vector."""
 
 import pytest
 import torch
@@ -111,7 +111,7 @@ def test_frozen_parameters_and_buffers_are_in_the_state_but_not_in_the_vector():
 
 
 class Tied(nn.Module):
-    """Words in, words out, with one matrix for both."""
+    """One matrix is both the embedding and the output layer."""
 
     def __init__(self):
         super().__init__()
@@ -140,7 +140,7 @@ def test_state_dict_has_both_names_of_a_tied_parameter():
     assert (fresh(torch.tensor([0])) == 12.0).all()
 
 
-# -- what cannot be trained ----------------------------------------------------------------------------
+# -- modules that are refused ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Image transforms: the right pixels, from the trip's own generator, and none of it in evaluation."""
+"""Image transforms: pixels are right, and all randomness is from the generator and in training only."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def generator(seed=0):
 
 
 def numbered(count=64, channels=3, side=8):
-    """Images in which no two pixels of a channel are alike, and every image has its own mark."""
+    """Images in which all pixels of a channel differ, and every image is different."""
     pixels = torch.arange(side * side, dtype=torch.uint8).reshape(1, 1, side, side)
     return (
         pixels
@@ -52,7 +52,7 @@ def test_centre_crop_takes_the_middle():
 
 
 def places(out, padded, side):
-    """Where in its own padded image each crop was taken from."""
+    """The corner of each crop in its own padded image."""
     found = []
     for crop, image in zip(out, padded):
         where = [
@@ -124,7 +124,7 @@ def test_evaluation_has_no_randomness():
 
 
 def test_images_that_are_not_contiguous_give_the_same_result():
-    # as CIFAR-10's rows lie in its files, and EMNIST's on their side
+    # CIFAR-10's images are slices of rows in its files, and EMNIST's are transposed
     rows = torch.randint(256, (50, 1 + 3 * 64), dtype=torch.uint8, generator=generator())
     images = rows[:, 1:].unflatten(1, (3, 8, 8)).transpose(2, 3)
     transform = Images(STEPS, mean=[0.5] * 3, deviation=[0.5] * 3)

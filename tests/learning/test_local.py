@@ -1,4 +1,4 @@
-"""Local training: which examples when, and every number by hand."""
+"""Local training: the order of examples, and results against values computed by hand."""
 
 import math
 from collections import Counter
@@ -79,7 +79,7 @@ def test_default_is_one_epoch():
 
 
 class Line(nn.Module):
-    """w times the feature."""
+    """Multiplies the feature by w."""
 
     def __init__(self, w=0.0):
         super().__init__()
@@ -90,7 +90,7 @@ class Line(nn.Module):
 
 
 class Sum(Head):
-    """The mean output: its gradient is the mean feature, wherever w is."""
+    """The loss is the mean output, so its gradient is the mean feature for every w."""
 
     def loss(self, outputs, labels):
         return outputs.mean()
@@ -100,7 +100,7 @@ class Sum(Head):
 
 
 def trip(local, features, w=0.0, version=0, algorithm=None, seed=0, client="ann", number=7):
-    """One trip of one client, through the executor: upload and memory."""
+    """Run one trip of one client through the executor; return its upload and memory."""
     flat = FlatModule(Line(w))
     clients = Given({client: (np.asarray(features, float), np.zeros(len(features)))}, torch.float64)
     executor = Inline(Trainer(flat, Sum(), algorithm or td.FedAvg(), local), clients)
@@ -120,7 +120,7 @@ def test_delta_is_start_minus_end():
 
 
 def test_lr_normalisation_scales_with_the_size_of_the_minibatch():
-    # 5 examples in batches of 2, 2 and 1: the last counts half
+    # 5 examples in batches of 2, 2 and 1: the learning rate of the last is halved
     plain = Local(batch_size=2, lr=0.1)
     assert change(plain, [1] * 5) == pytest.approx(0.3)
     assert change(plain.model_copy(update={"lr_normalisation": True}), [1] * 5) == pytest.approx(0.25)
@@ -241,7 +241,7 @@ def test_trip_equals_plain_sgd(case):
 
 
 def dropping_trips(trips, shared=True):
-    """The deltas of these trips (number by number the seed) with a module that drops half of everything."""
+    """The deltas of these trips, whose number is their seed, with a module that has dropout 0.5."""
     clients = Given({0: (np.ones((6, 4)), np.arange(6) % 3)}, torch.float32)
 
     def executor():
@@ -256,11 +256,11 @@ def dropping_trips(trips, shared=True):
     for place, number in enumerate(trips):
         if not shared:
             one, flat = executor()
-        torch.manual_seed(place)  # whatever the global generator is at ...
+        torch.manual_seed(place)  # the state of the global generator must not matter ...
         before = torch.get_rng_state()
         one.submit(Job(0.0, Task(number, 0, 0, {"model": model}), 0, {}, 1000 + number))
         results[number] = one.result(number)[0].vectors["delta"]
-        assert torch.equal(torch.get_rng_state(), before)  # ... it stays there
+        assert torch.equal(torch.get_rng_state(), before)  # ... and must not change
     return results
 
 
@@ -279,7 +279,7 @@ def test_dropout_sets_some_activations_to_zero():
     assert (deltas[0] == 0).any()
 
 
-# -- what goes wrong --------------------------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -1,4 +1,4 @@
-"""The papers' models: sizes, shapes, and that they learn."""
+"""The models of the papers: numbers of parameters, shapes, and that their loss falls."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tardigrad.learning.models import (
     ResNet18,
     Transformer,
 )
-from tardigrad.learning.models.transformer import Layer, positions
+from tardigrad.learning.models.transformer import TransformerLayer, positions
 
 PAD = 0
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model on examples of the right shape, as small as it can be."""
+    """A model, and small examples of the shape that it takes."""
 
     model: Architecture
     shape: tuple[int, ...]
@@ -328,7 +328,7 @@ def test_transformer_output_does_not_depend_on_later_tokens() -> None:
 
 def test_transformer_output_depends_on_the_order_of_tokens() -> None:
     torch.manual_seed(0)
-    module = Transformer(layers=1).build((6,), 30).eval()  # further layers would see it without positions
+    module = Transformer(layers=1).build((6,), 30).eval()  # more layers would see the order without positions
     with torch.inference_mode():
         outputs = module(torch.tensor([[1, 2, 3, 4], [3, 2, 1, 4]]))
     assert not torch.allclose(outputs[0, 3], outputs[1, 3], atol=1e-3)
@@ -340,7 +340,7 @@ def test_transformer_output_depends_on_the_order_of_tokens() -> None:
 def test_transformer_layer_equals_that_of_pytorch() -> None:
     torch.manual_seed(0)
     ours, theirs = (
-        Layer(24, 4, 40, 0.1).eval(),
+        TransformerLayer(24, 4, 40, 0.1).eval(),
         nn.TransformerEncoderLayer(24, 4, 40, batch_first=True).eval(),
     )
     names = {

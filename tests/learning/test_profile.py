@@ -1,4 +1,4 @@
-"""Time is charged to the innermost part, and all of it is charged."""
+"""All time is counted, each moment for the innermost part only."""
 
 import time
 

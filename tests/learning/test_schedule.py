@@ -1,4 +1,4 @@
-"""Schedules of the learning rate, by hand."""
+"""Schedules of the learning rate, against values computed by hand."""
 
 import pytest
 

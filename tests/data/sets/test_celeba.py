@@ -25,7 +25,7 @@ TEST = {"2880": [("000004.jpg", 0)], "31": [("000005.jpg", 1.0)]}
 
 @pytest.fixture
 def faces(folder):
-    """Five faces of the published size, each of one colour with a grey left edge and a shaded brow."""
+    """Five images of the published size: one colour, a grey left edge, and a gradient at the top."""
     target = folder / "celeba" / "raw" / "img_align_celeba"
     target.mkdir(parents=True)
     for number in range(1, 6):

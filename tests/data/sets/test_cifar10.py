@@ -48,7 +48,7 @@ def write_cifar10(folder, images, monkeypatch, version):
 
 
 def python2_pickle(rows, labels):
-    """As Python 2 and its numpy wrote it: byte strings, and numpy's old module names."""
+    """A pickle as Python 2 and its NumPy wrote it: byte strings, and NumPy's old module names."""
 
     def short(text):  # SHORT_BINSTRING, or BINSTRING
         return (b"U" + bytes([len(text)]) if len(text) < 256 else b"T" + struct.pack("<I", len(text))) + text

@@ -29,7 +29,7 @@ def test_splits_are_read(folder, small_emnist, where, split, first, classes):
     features, labels = federation.clients.load(0)
     assert federation.classes == classes
     assert labels.tolist() == [i % classes for i in range(train)]
-    assert torch.equal(features[5, 0], torch.from_numpy(pixels[5].T.copy()))  # stood on its side
+    assert torch.equal(features[5, 0], torch.from_numpy(pixels[5].T.copy()))  # transposed
 
 
 @pytest.mark.parametrize(

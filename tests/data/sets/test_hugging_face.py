@@ -105,7 +105,7 @@ def test_error_for_unusable_data_says_what_is_wrong(data, settings, message):
 
 
 def federated(tmp_path, monkeypatch, **partitioners):
-    """A real FederatedDataset of 30 rows, read from a file: nothing is fetched."""
+    """A real FederatedDataset of 30 rows, read from a local file without a download."""
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
     flwr_datasets = pytest.importorskip("flwr_datasets", reason="needs flwr-datasets, an extra")
     file = tmp_path / "a.csv"

@@ -20,7 +20,7 @@ def test_plain_and_compressed_files_are_read(folder, monkeypatch, source, name, 
     monkeypatch.setattr(source, "COUNTS", COUNTS)
     train = write_idx_pair(folder / name, "train", list(range(10)) * 3, packed)
     test = write_idx_pair(folder / name, "t10k", range(10), packed, seed=1)
-    for _ in range(2):  # packed files are unpacked by the first, found by the second
+    for _ in range(2):  # the first load decompresses the files, the second finds the result
         federation = source(partition=Central()).federation(0)
         features, labels = federation.clients.load(0)
         assert np.array_equal(features[:, 0].numpy(), train)

@@ -1,4 +1,4 @@
-"""One's own data in files: tables with a client column, and folders with a part for each client."""
+"""Your own data in files: tables with a client column, and folders with a part for each client."""
 
 import lzma
 import sys
@@ -48,7 +48,7 @@ WRITERS = {".csv": write_csv, ".parquet": write_parquet, ".npz": write_npz}
 
 
 def everything(federation):
-    """Every client's rows as (features, label), sorted; what is tested on under "test"."""
+    """Every client's rows as (features, label), sorted; the test set is under "test"."""
     clients = federation.clients
     loaded = {clients.name(c): clients.load(c) for c in range(len(clients))} | {"test": federation.test}
     return {name: sorted(zip(x.tolist(), y.tolist())) for name, (x, y) in loaded.items()}
@@ -102,7 +102,7 @@ def test_folder_with_a_file_for_each_client_is_read(tmp_path, suffix):
 def test_folder_with_a_folder_for_each_client_is_read(tmp_path):
     for client in ("ann", "bob"):
         (tmp_path / client).mkdir()
-        write_csv(tmp_path / client / "monday.csv", ROWS[:20])  # its client column does not count
+        write_csv(tmp_path / client / "monday.csv", ROWS[:20])  # its client column is ignored
         write_csv(tmp_path / client / "tuesday.csv", ROWS[20:])
     (tmp_path / ".hidden").touch()
     found = everything(Files(path=str(tmp_path)).federation(0))
@@ -142,7 +142,7 @@ def test_npz_file_with_images_is_read(tmp_path):
     ("labels", "classes"),
     [
         (["10", "9", "2"] * 4, {"2": 0, "9": 1, "10": 2}),  # numbers by value
-        (["b", "10", "9"] * 4, {"10": 0, "9": 1, "b": 2}),  # words by alphabet, if there is one
+        (["b", "10", "9"] * 4, {"10": 0, "9": 1, "b": 2}),  # sorted as words if one of them is a word
     ],
 )
 def test_classes_are_the_sorted_labels(tmp_path, labels, classes):

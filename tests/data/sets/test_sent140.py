@@ -71,11 +71,13 @@ def test_split_settings_choose_clients_and_test_examples(folder):
     by_client = Sent140(format="tsv", test={"share": 0.2, "by": "client"}).federation(0)
     assert len(by_client.clients) == 24
     tuning = Sent140(format="tsv", validation=0.5).federation(0)
-    assert sum(sizes(tuning).values()) + len(tuning.test[1]) < 360  # the test set is out of reach
+    assert (
+        sum(sizes(tuning).values()) + len(tuning.test[1]) < 360
+    )  # the test set is not part of the validation set
     fewer = Sent140(format="tsv", validation={"share": 0.5, "by": "client"}).federation(0)
     full = sizes(Sent140(format="tsv").federation(0))
     assert len(fewer.clients) == 15
-    assert sizes(fewer).items() <= full.items()  # those who train keep their names
+    assert sizes(fewer).items() <= full.items()  # clients that train keep their names
     dealt = Sent140(format="tsv", partition={"kind": "iid", "clients": 7}).federation(0)
     assert len(dealt.clients) == 7
     central = Sent140(format="tsv", partition="central").federation(0)

@@ -21,7 +21,7 @@ SPEECHES = {
 
 
 def leaf_windows(text):
-    """As LEAF's preprocessing does it: line by line, each after 80 spaces."""
+    """Windows as LEAF's preprocessing makes them: line by line, each line after 80 spaces."""
     x, y = [], []
     for line in text.splitlines(keepends=True):
         padded = " " * LENGTH + line
@@ -125,7 +125,7 @@ def test_speeches_of_a_role_make_one_text(folder):
 
 
 def test_no_training_window_overlaps_the_test_set(folder):
-    text = "".join(map(chr, range(33, 127))) * 5  # the characters say where we are
+    text = "".join(map(chr, range(33, 127))) * 5  # each character tells its position
     folger(folder, {"R": text})
     federation = Shakespeare(edition="folger", min_examples=1).federation(0)
     (_, trained), (windows, tested) = federation.clients.load(0), federation.test
@@ -140,7 +140,9 @@ def test_predict_every_labels_each_character_of_a_window(folder):
     assert federation.head.pad == -1
     features, labels = federation.clients.load(0)
     every = torch.cat([labels, federation.test[1]])
-    assert decode(every.flatten(), PRINTABLE) == text[: len(text) // 80 * 80]  # the rest is no whole window
+    assert (
+        decode(every.flatten(), PRINTABLE) == text[: len(text) // 80 * 80]
+    )  # the rest is shorter than a window
     assert torch.equal(features.flatten()[1:], labels.flatten()[:-1])
     assert decode(features[0, :1], PRINTABLE) == " "
 
