@@ -6,7 +6,7 @@ from dataclasses import replace
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from service_harness import serving
+from service_harness import enrolled_key, serving
 from test_client import ALONE, participant
 
 import tardigrad as td
@@ -39,7 +39,7 @@ def test_who_was_away_at_the_end_hears_of_it(tmp_path):
         assert await asyncio.wait_for(work, 20) == "somebody said so"
         before = Connection(client._address, running.signer("0"), None)  # its session is of before
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await before.give_up(0)
+            await before.give_up(0, 0)
         assert dict(caught.value.trailing_metadata())["tardigrad-why"] == Why.SESSION
         with pytest.raises(grpc.aio.AioRpcError, match="not enrolled"):
             async with Connection(client._address, Signer("eve", Ed25519PrivateKey.generate()), None):
@@ -58,8 +58,8 @@ def test_who_leaves_while_it_downloads_gives_its_ticket_back(tmp_path):
             client = participant(running, "0", 0, simulation)
             begin = client._begin
 
-            def begin_and_leave(trip):
-                begin(trip)
+            def begin_and_leave(trip, epoch):
+                begin(trip, epoch)
                 work.cancel()
 
             client._begin = begin_and_leave
@@ -99,7 +99,11 @@ def test_limits_may_change_and_what_decides_may_not(tmp_path):
 
 
 def test_a_folder_with_something_else_in_it_is_refused(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
+    out, keys = tmp_path / "run", tmp_path / "keys"
+    out.mkdir()
+    keys.mkdir()
+    enrolled_key(keys, "ann")
+    (out / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="already holds something") as caught:
-        serve(ALONE, out=tmp_path, place=Place(insecure=True))
+        serve(ALONE, out=out, place=Place(keys=keys, insecure=True))
     assert "--resume" not in str(caught.value)

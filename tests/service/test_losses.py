@@ -20,6 +20,7 @@ from tardigrad.experiments import directory
 from tardigrad.experiments.directory import RunDirectory, read_events
 from tardigrad.experiments.serve import assemble
 from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.service.connection import Connection
 from tardigrad.service.journal import ANSWERS, Journal, Recorded
 from tardigrad.service.trainee import Trainee
 
@@ -313,6 +314,32 @@ def test_snapshot_does_not_hold_up_the_event_loop(tmp_path):
                 assert (await puppets[1].deliver(trip)).accepted
                 await health(running.address)
                 removed.set()
+
+    asyncio.run(asyncio.wait_for(scene(), 60))
+
+
+def test_reading_the_list_of_clients_does_not_hold_up_the_event_loop(tmp_path):
+    reading, read = threading.Event(), threading.Event()
+
+    async def scene():
+        async with serving(CONFIG, tmp_path / "run") as running:
+            enrolled = running.server.servicer._gate._enrolled
+            refresh = enrolled.refresh
+
+            def slow_refresh():
+                reading.set()
+                assert read.wait(60)
+                refresh()
+
+            enrolled.refresh = slow_refresh
+            signer = running.signer("new")  # unknown until the list is read again
+            joining = asyncio.ensure_future(Connection(running.address, signer, None).__aenter__())
+            await asyncio.to_thread(reading.wait)
+            await health(running.address)
+            assert not joining.done()
+            read.set()
+            connection = await joining
+            await connection.__aexit__(None, None, None)
 
     asyncio.run(asyncio.wait_for(scene(), 60))
 

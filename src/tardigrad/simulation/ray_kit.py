@@ -48,7 +48,10 @@ def pack_kit(cloudpickle: Any, trainer: Trainer, clients: Clients) -> Kit:
     """What a worker needs. The tensors are apart, so that the workers of a node share them; a tensor that is
     mapped from a file is read here and sent with the others."""
     trainer.flat.reset_buffers()  # theirs begin as ours did
-    parts = trainer.flat.module, trainer.head, trainer.algorithm, trainer.local, trainer.transform
+    parts = (
+        trainer.flat.module, trainer.head, trainer.algorithm, trainer.local, trainer.transform,
+        trainer.accept_divergence,
+    )  # fmt: skip
     own = _own_modules()
     for module in own:  # their code goes along; others are taken to be installed on every node
         cloudpickle.register_pickle_by_value(module)

@@ -96,15 +96,12 @@ class Together(Inline):
             return
         for job, rule, row, own, path in zip(jobs, rules, rows, losses, paths):
             result: Result | RunError
+            examples = self._clients.examples(job.client)
             try:
-                mean = self._trainer.mean_loss(job.task, own)
+                with torch.no_grad():
+                    result = self._trainer.finished(job.task, job.memory, rule, row, own, path, examples)
             except RunError as error:  # to be raised when the engine comes to this trip
                 result = error
-            else:
-                with torch.no_grad():
-                    vectors = rule.finish(row, len(own), path)
-                examples = self._clients.examples(job.client)
-                result = Upload(vectors, examples, len(own), mean), rule.memory
             self._results[job.task.trip] = result
 
     def _trained(self, jobs: list[Job], rules: list[Rule]) -> tuple[Tensor, list[list[float]], list[float]]:
