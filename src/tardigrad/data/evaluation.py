@@ -44,9 +44,9 @@ class Evaluation(Setting):
     held_out: float = Field(0.0, ge=0, lt=1)
     """Share of its examples that each client keeps for evaluation; 0 for none."""
     examples: PositiveInt | None = None
-    """Evaluate on so many examples of the test set, drawn once (default: on all)."""
+    """Evaluate on a random sample of this many test examples, drawn once (default: on all)."""
     clients: PositiveInt = 100
-    """How many clients (drawn once) are asked to evaluate on what they hold out."""
+    """Number of clients, drawn once, that evaluate on their held-out examples."""
     metrics: tuple[MetricName, ...] | None = None
     """Metrics that a server takes from its clients besides those of the built-in heads, such as ["f1"]."""
 

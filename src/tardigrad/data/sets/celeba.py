@@ -27,7 +27,7 @@ FOLDERS = tuple(f"celeba/{where}img_align_celeba" for where in ("data/raw/", "ra
 
 
 class CelebA(ImageSource):
-    """CelebA: is this face smiling? Each of LEAF's 9,343 celebrities is a client."""
+    """CelebA: faces that are smiling or not; each of LEAF's 9,343 celebrities is a client."""
 
     kind: Literal["celeba"] = "celeba"
     partition: Partition = Natural()

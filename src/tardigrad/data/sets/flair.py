@@ -33,7 +33,7 @@ FILES = ("flair/flair_federated.hdf5", "flair/flair_federated.h5")
 
 
 class FLAIR(DataSource):
-    """FLAIR: what is in this photograph? 41,131 Flickr users are clients; 17 labels, or 1,628 fine ones."""
+    """FLAIR: photographs of 41,131 Flickr users, who are the clients, with 17 labels, or 1,628 fine ones."""
 
     kind: Literal["flair"] = "flair"
     labels: Literal["coarse", "fine"] = "coarse"
