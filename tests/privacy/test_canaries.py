@@ -12,11 +12,12 @@ import tardigrad as td
 from tardigrad.core.participation import Ledger
 from tardigrad.experiments import assembly
 from tardigrad.experiments.audit import AuditRun
-from tardigrad.privacy import aggregator
-from tardigrad.privacy.aggregator import PrivateAggregator
 from tardigrad.privacy.blt import BLT
-from tardigrad.privacy.canaries import Canaries, log_likelihoods, mixing_matrix
 from tardigrad.privacy.independent import Independent
+from tardigrad.privacy.layers import central_noise, clip
+from tardigrad.privacy.layers.canaries import Canaries, log_likelihoods, mixing_matrix
+from tardigrad.privacy.layers.central_noise import CentralNoiseLayer
+from tardigrad.privacy.layers.clip import WITHIN, ClipLayer
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import PoissonSampling
 from tardigrad.privacy.tree import Tree
@@ -81,26 +82,26 @@ def test_several_vectors_and_private_versions_are_consistent():
 
 
 def no_noise(patch):
-    patch.setattr(aggregator, "add_noise", lambda total, noise, scale, *precision: None)
+    patch.setattr(central_noise, "add_noise", lambda total, noise, scale, *precision: None)
 
 
 def little_noise(patch):
-    right = aggregator.add_noise
+    right = central_noise.add_noise
     patch.setattr(
-        aggregator,
+        central_noise,
         "add_noise",
         lambda total, noise, scale, *precision: right(total, noise, scale / 8, *precision),
     )
 
 
 def no_clipping(patch):
-    right = aggregator.clipped
-    patch.setattr(aggregator, "clipped", lambda vectors, clip: (vectors, right(vectors, clip)[1]))
+    right = clip.clipped
+    patch.setattr(clip, "clipped", lambda vectors, limit: (vectors, right(vectors, limit)[1]))
 
 
 def longer_clip(patch):
-    right = aggregator.clipped
-    patch.setattr(aggregator, "clipped", lambda vectors, clip: right(vectors, 10 * clip))
+    right = clip.clipped
+    patch.setattr(clip, "clipped", lambda vectors, limit: right(vectors, 10 * limit))
 
 
 def one_key(patch):
@@ -125,28 +126,30 @@ def no_separation(patch):
 
 
 def bit_without_noise(patch):
-    right = aggregator.add_noise
+    right = central_noise.add_noise
 
     def add_noise(total, noise, scale, *precision):
         if total.numel() > 1:  # the clipping bit is the only extra
             right(total, noise, scale, *precision)
 
-    patch.setattr(aggregator, "add_noise", add_noise)
+    patch.setattr(central_noise, "add_noise", add_noise)
 
 
 def clip_without_noise(patch):
     """The extras are released with noise, but the clip follows those without it."""
-    right = PrivateAggregator._move
+    release, moved = CentralNoiseLayer.release, ClipLayer.moved
+    counts = []
 
-    def move(self):
-        count = float(self._extras[0])
-        clip = self.state["clip"]
-        metrics = right(self)
-        share = count / (self.guarantee.adaptive.gamma * self.guarantee.divisor) + 0.5
-        self.state["clip"] = self.guarantee.adaptive.next(clip, share)
-        return metrics
+    def releasing(self, buffer, total):
+        counts.append(buffer.extras[WITHIN].clone())
+        return release(self, buffer, total)
 
-    patch.setattr(PrivateAggregator, "_move", move)
+    def following(self, buffer, total):
+        buffer.extras[WITHIN] = counts[-1]
+        return moved(self, buffer, total)
+
+    patch.setattr(CentralNoiseLayer, "release", releasing)
+    patch.setattr(ClipLayer, "moved", following)
 
 
 ADAPTIVE = {"adaptive": {"quantile": 0.5}}

@@ -10,6 +10,7 @@ import torch
 
 import tardigrad as td
 from observers import InterruptAfter
+from private_aggregators import noise_of
 from tardigrad.experiments.directory import read_events
 from tardigrad.experiments.serve import assemble, serve
 from tardigrad.privacy import blt, settings
@@ -155,7 +156,7 @@ def test_a_server_is_put_together_with_the_constants_its_run_began_with(tmp_path
     again = assemble(SERVED, None, NoiseKeys, Chosen.read(tmp_path / "privacy.json"))
     assert again.guarantee == began.guarantee
     assert again.plan.budget == began.plan.budget
-    noise, first = (run.plan.aggregator._noise for run in (again, began))
+    noise, first = (noise_of(run.plan.aggregator) for run in (again, began))
     assert (noise["decay"], noise["scale"]) == (first["decay"], first["scale"])
     assert assemble(SERVED, None, NoiseKeys).guarantee != began.guarantee
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tardigrad as td
+from private_aggregators import centrally_private, locally_private
 from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Task, Upload
@@ -13,9 +14,7 @@ from tardigrad.experiments.directory import read_events
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import MultiClass
 from tardigrad.learning.local import Trainer
-from tardigrad.privacy.aggregator import PrivateAggregator
 from tardigrad.privacy.clipping import AdaptiveClip
-from tardigrad.privacy.local import LocallyPrivateAggregator
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
 from tardigrad.service.app import Client
@@ -63,7 +62,7 @@ def test_centrally_it_is_the_upload_of_zeros(bad, dtype, noise, payload):
 
     def outcome(second):
         algorithm = td.FedBuff(momentum=td.Approximation())
-        aggregator = PrivateAggregator(algorithm, model, Situation(9, 3, 2, 1), guarantee, Seeded)
+        aggregator = centrally_private(algorithm, model, Situation(9, 3, 2, 1), guarantee, Seeded)
         first, third = torch.full((SIZE,), 0.1, dtype=dtype), torch.full((SIZE,), 7.0, dtype=dtype)
         return stepped(aggregator, [{"delta": first}, {"delta": second}, {"delta": third}], model)
 
@@ -84,7 +83,7 @@ def test_locally_it_is_the_upload_of_zeros(kind, bad, dtype, noise):
     def outcome(change):
         algorithm = td.FedAC() if kind == "fedac" else td.FedAsync()
         vectors = {"delta": change, "control": change} if kind == "fedac" else {"model": model + change}
-        aggregator = LocallyPrivateAggregator(algorithm, model, Situation(9, 1, 2, 1), guarantee, Seeded)
+        aggregator = locally_private(algorithm, model, Situation(9, 1, 2, 1), guarantee, Seeded)
         return stepped(aggregator, [vectors], model)
 
     found = outcome(torch.tensor(NOT_FINITE[bad], dtype=dtype))

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import tardigrad as td
+from private_aggregators import Watching, centrally_private, clip_of, locally_private
 from tardigrad.algorithms.algorithm import SumOnly
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.bookkeeping import Delivery
@@ -22,12 +23,10 @@ from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.directory import read_events
 from tardigrad.experiments.run import build
-from tardigrad.privacy.aggregator import PrivateAggregator
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.clipping import AdaptiveClip
 from tardigrad.privacy.independent import Independent
 from tardigrad.privacy.keys import NoiseKeys
-from tardigrad.privacy.local import LocallyPrivateAggregator
 from tardigrad.privacy.momentum_payload import xi_from_gamma
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
@@ -326,10 +325,10 @@ def test_every_upload_gets_noise_of_its_own(length):
         (td.FedAsync(), {"model": start + change}, start),
         (td.FedAC(), {"delta": change, "control": torch.zeros(40)}, torch.zeros(40)),
     ):
-        aggregator = LocallyPrivateAggregator(algorithm, start, Situation(9, 500, 5, 1), guarantee, Seeded)
+        aggregator = locally_private(algorithm, start, Situation(9, 500, 5, 1), guarantee, Seeded)
         for trip in range(400):
             aggregator.add(delivery(trip), Upload(upload, 17, 4, 2.5), start)
-        received = [one.upload for one in aggregator._received]
+        received = [one.upload for one in aggregator._open.received]
         short = change * min(1.0, 0.7 / length)
         for name in upload:
             values = torch.stack([one.vectors[name] for one in received])
@@ -396,21 +395,6 @@ def test_without_noise_private_versions_are_the_true_ones(momentum):
         torch.testing.assert_close(hidden[name], public[name], rtol=1e-4, atol=1e-5)
 
 
-class Rows(PrivateAggregator):
-    """Keeps the row that the algorithm is given beside the true one."""
-
-    def _move(self):
-        true = [0.0] * (self._bound + 1)
-        for member in self._members:
-            true[-1 - member.staleness] += member.weight / self.guarantee.divisor
-        self.true = true
-        return super()._move()
-
-    def _row(self):
-        self.row = super()._row()
-        return self.row
-
-
 def rows(noise_multiplier, law, steps=40, bound=5, **settings):
     privacy = Participation(
         participations=steps, separation=1, noise_multiplier=noise_multiplier, versions="private",
@@ -418,7 +402,8 @@ def rows(noise_multiplier, law, steps=40, bound=5, **settings):
     )  # fmt: skip
     guarantee = privacy.guarantee(steps, 30, td.Asynchronous(), td.Buffer(size=4))
     algorithm = td.FedBuff(momentum=td.Approximation(), staleness=law)
-    aggregator = Rows(algorithm, torch.zeros(3), Situation(30, 4, bound, steps), guarantee, Seeded)
+    situation, watching = Situation(30, 4, bound, steps), Watching()
+    aggregator = centrally_private(algorithm, torch.zeros(3), situation, guarantee, Seeded, watching)
     draw = random.Random(3)
     for version in range(steps):
         for _ in range(4):
@@ -426,7 +411,10 @@ def rows(noise_multiplier, law, steps=40, bound=5, **settings):
             one = delivery(version=version, staleness=staleness, weight=law(staleness))
             aggregator.add(one, Upload({"delta": torch.ones(3)}, 1, 1, 0.0), torch.zeros(3))
         aggregator.step()
-        yield version, np.array(aggregator.true), np.array(aggregator.row)
+        true = np.zeros(bound + 1)
+        for member in watching.members[-1]:
+            true[-1 - member.staleness] += member.weight / guarantee.divisor
+        yield version, true, np.array(watching.totals[-1].row)
 
 
 LAWS = [td.Constant(), td.Polynomial(), td.Exponential(a=20.0), td.Exponential(a=400.0)]
@@ -452,17 +440,15 @@ def test_private_versions_with_a_staleness_bound_of_zero():
     assert run(private(versions="private"), **settings).steps == 16
 
 
-class Nobody(PrivateAggregator):
+def drawn(aggregator, watching, steps):
     """What is released where nobody took part: the noise itself."""
-
-    def drawn(self, steps):
-        sums, extras = [], []
-        for _ in range(steps):
-            sums.append(torch.cat([v.reshape(-1) for v in self._released().values()]))
-            extras.append(self._extras)
-            self._extras = torch.zeros_like(self._extras)
-            self.version += 1
-        return torch.stack(sums), torch.stack(extras)
+    clip = clip_of(aggregator)
+    first = clip.clip
+    for _ in range(steps):
+        aggregator.step()
+        clip.clip = first
+    sums = [torch.cat([v.reshape(-1) for v in total.sums.values()]) for total in watching.totals]
+    return torch.stack(sums), torch.stack([torch.cat(list(extras.values())) for extras in watching.told])
 
 
 @pytest.mark.parametrize("noise", [Independent(), Tree(), BLT()], ids=lambda noise: noise.kind)
@@ -477,11 +463,11 @@ def test_the_noise_is_as_large_as_the_payload_asks(noise, adaptive):
     half = adaptive.gamma / 2 if adaptive else 0.0
     overhead = math.sqrt(1.1**2 + half**2)
     assert guarantee.overhead == pytest.approx(overhead)
-    aggregator = Nobody(
-        td.FedBuff(momentum=td.Approximation()), torch.zeros(2000), Situation(10**6, 1, 1999, steps),
-        guarantee, Seeded,
-    )  # fmt: skip
-    sums, extras = aggregator.drawn(steps)
+    watching = Watching()
+    aggregator = centrally_private(
+        td.FedBuff(), torch.zeros(2000), Situation(10**6, 1, 1999, steps), guarantee, Seeded, watching
+    )
+    sums, extras = drawn(aggregator, watching, steps)
     model_noise = math.sqrt(noise.prefix_variance(steps, steps, 1, steps)) * z * overhead
     assert float(sums.sum(dim=0).std()) == pytest.approx(model_noise * clip, rel=0.06)
     versions = extras[:, -2000:]
@@ -499,7 +485,7 @@ def test_the_clip_finds_the_quantile_of_the_norms(quantile):
     adaptive = AdaptiveClip(quantile=quantile)
     privacy = generous(steps=200, adaptive=adaptive).model_copy(update={"clip": 5.0})
     guarantee = privacy.guarantee(200, 10**4, td.Asynchronous(), td.Buffer(size=20))
-    aggregator = PrivateAggregator(
+    aggregator = centrally_private(
         td.FedBuff(), torch.zeros(1), Situation(10**4, 20, 5, 200), guarantee, Seeded
     )
     norms = np.random.default_rng(1).lognormal(-1.0, 0.7, size=(200, 20))
@@ -508,7 +494,7 @@ def test_the_clip_finds_the_quantile_of_the_norms(quantile):
         for norm in row:
             upload = Upload({"delta": torch.tensor([norm], dtype=torch.float32)}, 1, 1, 0.0)
             aggregator.add(delivery(version=version, weight=0.5), upload, torch.zeros(1))
-        clips.append(aggregator.state["clip"])
+        clips.append(clip_of(aggregator).clip)
         assert aggregator.step()["clip"] == clips[-1]
     assert clips[0] == 5.0
     assert np.mean(clips[-80:]) == pytest.approx(np.quantile(norms, quantile), rel=0.1)

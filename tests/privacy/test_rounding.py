@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import tardigrad as td
+from private_aggregators import Watching, centrally_private
 from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.run import build
 from tardigrad.experiments.serve import assemble
 from tardigrad.privacy.accounting import ByParticipation, BySampling
-from tardigrad.privacy.aggregator import PrivateAggregator
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.clipping import AdaptiveClip
 from tardigrad.privacy.grid import cost
@@ -36,11 +36,14 @@ def test_an_attack_that_rounding_makes_stronger_stays_within_the_accounting():
 
     def released(victim):
         model = torch.zeros(size)
-        aggregator = PrivateAggregator(td.FedBuff(), model, Situation(9, 2, 5, 1), guarantee, Seeded)
-        aggregator._sums = {"delta": torch.full((size,), 0.49 * step)}  # of all others
+        aggregator = centrally_private(
+            td.FedBuff(), model, Situation(9, 2, 5, 1), guarantee, Seeded, watching := Watching()
+        )
+        aggregator._open.sums = {"delta": torch.full((size,), 0.49 * step)}  # of all others
         one = Delivery(0, 0, 0.0, 1.0, 0, 0, 0, 1.0, 1.0, True, None, 1, True)
         aggregator.add(one, Upload({"delta": victim}, 1, 1, 0.0), model)
-        return aggregator._released()["delta"].double()
+        aggregator.step()
+        return watching.totals[0].sums["delta"].double()
 
     moved = float((released(torch.full((size,), 5.0)) - released(torch.zeros(size))).norm())
     assert moved > 9 * clip, "rounding carries it far above the clip"

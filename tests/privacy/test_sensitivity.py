@@ -11,15 +11,15 @@ import pytest
 import torch
 
 import tardigrad as td
+from private_aggregators import Watching, centrally_private, clip_of, locally_private
 from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload, WeightedSum
-from tardigrad.privacy import aggregator as private
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.clipping import AdaptiveClip, clipped
 from tardigrad.privacy.grid import FINENESS, add_noise
 from tardigrad.privacy.independent import Independent
-from tardigrad.privacy.local import LocallyPrivateAggregator
+from tardigrad.privacy.layers import clip
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
 from tardigrad.privacy.tree import Tree
@@ -60,25 +60,6 @@ class Two(td.SumOnly):
         state["means"] = {name: buffer.mean(name) for name in buffer.sums}
 
 
-class Watched(private.PrivateAggregator):
-    """Keeps everything that leaves the mechanism, over the clip."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.seen = []
-
-    def _released(self):
-        sums = super()._released()
-        self.extras = self._extras.double().numpy().copy()
-        return sums
-
-    def step(self):
-        clip = self.state["clip"]
-        super().step()
-        means = torch.cat(list(self.state["means"].values())).double().numpy()
-        self.seen.append(np.concatenate([means * self.guarantee.divisor / clip, self.extras]))
-
-
 class Attack(NamedTuple):
     """A schedule, everybody's uploads, and the promise that is put to the test."""
 
@@ -91,17 +72,23 @@ class Attack(NamedTuple):
         """What is released, with the clips that were used; the same noise in every world."""
         situation = Situation(60, K, BOUND, STEPS)
         algorithm = Two(discount=self.law)
-        aggregator = Watched(algorithm, torch.zeros(SIZE), situation, self.guarantee, Seeded)
-        used = []
+        watching = Watching()
+        aggregator = centrally_private(
+            algorithm, torch.zeros(SIZE), situation, self.guarantee, Seeded, watching
+        )
+        clipping, used, seen = clip_of(aggregator), [], []
         for delivery in self.deliveries:
             if delivery.client != without:
                 aggregator.add(delivery, Upload(self.uploads[delivery.trip], 1, 1, 0.0), torch.zeros(SIZE))
             if delivery.closes:
-                used.append(aggregator.state["clip"])
+                used.append(clipping.clip)
                 aggregator.step()
+                means = torch.cat(list(aggregator.state["means"].values())).double().numpy()
+                extras = [extra.double().numpy() for extra in watching.told[-1].values()]
+                seen.append(np.concatenate([means * self.guarantee.divisor / used[-1], *extras]))
                 if clips is not None:  # the attacker saw the same until now, so the clip is the same
-                    aggregator.state["clip"] = clips[min(len(used), len(clips) - 1)]
-        return np.array(aggregator.seen), used
+                    clipping.clip = clips[min(len(used), len(clips) - 1)]
+        return np.array(seen), used
 
     def moved(self):
         """How far the victim moves all releases together, over the noise at a multiplier of 1; after each
@@ -234,7 +221,7 @@ def test_clipping_each_vector_by_itself_would_be_found(noise, monkeypatch):
         return {name: part[0][name] for name, part in parts.items()}, all(p[1] for p in parts.values())
 
     assert not exceeds(noise, law=td.Constant())
-    monkeypatch.setattr(private, "clipped", each)
+    monkeypatch.setattr(clip, "clipped", each)
     assert exceeds(noise, law=td.Constant())
 
 
@@ -302,7 +289,7 @@ def known(upload_size, dtype, privately):
 
 def centrally(x, guarantee):
     situation = Situation(1, 1, 0, 1)
-    aggregator = private.PrivateAggregator(td.FedBuff(), torch.zeros_like(x), situation, guarantee, Seeded)
+    aggregator = centrally_private(td.FedBuff(), torch.zeros_like(x), situation, guarantee, Seeded)
     delivery = Delivery(0, 0, 0.0, 1.0, 0, 0, 0, 1.0, 1.0, True, None, 1, True)
     aggregator.add(delivery, Upload({"delta": x}, 1, 1, 0.0), torch.zeros_like(x))
     aggregator.step()
@@ -314,9 +301,7 @@ def locally(x, guarantee):
         1, 1, td.Asynchronous(), td.Buffer(size=1)
     )
     algorithm = td.FedAC(weights="uniform", momentum="none", lr=1.0, correction=False)
-    aggregator = LocallyPrivateAggregator(
-        algorithm, torch.zeros_like(x), Situation(1, 1, 0, 1), guarantee, Seeded
-    )
+    aggregator = locally_private(algorithm, torch.zeros_like(x), Situation(1, 1, 0, 1), guarantee, Seeded)
     delivery = Delivery(0, 0, 0.0, 1.0, 0, 0, 0, 1.0, 1.0, True, None, 1, True)
     aggregator.add(delivery, Upload({"delta": x}, 1, 1, 0.0), torch.zeros_like(x))
     aggregator.step()

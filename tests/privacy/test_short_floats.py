@@ -7,14 +7,13 @@ import torch
 
 import tardigrad as td
 from observers import InterruptAfter
+from private_aggregators import centrally_private, locally_private
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
-from tardigrad.privacy.aggregator import PrivateAggregator
 from tardigrad.privacy.clipping import AdaptiveClip, clipped
-from tardigrad.privacy.local import LocallyPrivateAggregator
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy, Participation
 
@@ -38,11 +37,11 @@ def released(uploads, weights, without=None):
     privacy = Participation(participations=1, noise_multiplier=0.0, clip=CLIP)
     guarantee = privacy.guarantee(1, K, td.Asynchronous(), td.Buffer(size=K))
     model = torch.zeros_like(uploads[0])
-    aggregator = PrivateAggregator(td.FedBuff(), model, Situation(K, K, 9, 1), guarantee, Seeded)
+    aggregator = centrally_private(td.FedBuff(), model, Situation(K, K, 9, 1), guarantee, Seeded)
     for trip, (upload, weight) in enumerate(zip(uploads, weights)):
         delta = torch.zeros_like(upload) if trip == without else upload
         aggregator.add(delivery(trip, weight=weight), Upload({"delta": delta}, 1, 1, 0.0), model)
-    return aggregator._sums["delta"].double()
+    return aggregator._open.sums["delta"].double()
 
 
 @each_dtype
@@ -156,9 +155,9 @@ def test_local_noise_is_added_in_float32(dtype):
         (td.FedAC(), {"delta": torch.ones(40, dtype=dtype), "control": torch.zeros(40, dtype=dtype)}),
         (td.FedAsync(), {"model": start + 1}),
     ):
-        aggregator = LocallyPrivateAggregator(algorithm, start, Situation(9, 1, 5, 1), guarantee, Seeded)
+        aggregator = locally_private(algorithm, start, Situation(9, 1, 5, 1), guarantee, Seeded)
         aggregator.add(delivery(0), Upload(upload, 1, 1, 0.0), start)
-        (received,) = aggregator._received
+        (received,) = aggregator._open.received
         for name, vector in received.upload.vectors.items():
             assert vector.dtype == torch.float32
             assert not torch.equal(vector, vector.to(dtype).float()), f"{name} was rounded"

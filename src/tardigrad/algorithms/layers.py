@@ -106,7 +106,7 @@ class UploadLayer:
         """Have `ready` called, from any thread, whenever a step that had to wait can be made."""
 
     def release(self, buffer: UploadBuffer, total: WeightedSum) -> WeightedSum:
-        """Change the sum of a buffer before the algorithm sees it. May change the buffer's extras in place."""
+        """Change the sum of a buffer before the algorithm sees it; the extras are changed in place."""
         return total
 
     def moved(self, buffer: UploadBuffer, total: WeightedSum) -> Metrics:
@@ -133,8 +133,8 @@ def check_layers(layers: Sequence[UploadLayer], only_sums: bool, algorithm: str)
     for position, layer in enumerate(layers):
         if layer.needs_only_sums and not only_sums:
             raise ConfigError(
-                f"{algorithm} looks at every upload by itself, which does not go with the {layer.name}, where "
-                "only their sum is known; use an algorithm that needs only the sum, such as 'fedbuff'"
+                f"{algorithm} looks at every upload by itself, which does not go with the {layer.name}, "
+                "where only their sum is known; use an algorithm that needs only the sum, such as 'fedbuff'"
             )
         if layer.needs_common_scale and not any(below.wire.common_scale for below in layers[:position]):
             raise ConfigError(

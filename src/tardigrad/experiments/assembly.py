@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tardigrad.algorithms.aggregator import Aggregator
-from tardigrad.algorithms.algorithm import SumOnly
+from tardigrad.algorithms.layers import UploadLayer
 from tardigrad.core.draws import key
 from tardigrad.core.situation import Situation
 from tardigrad.data.clients import Clients, Federation
@@ -17,12 +17,12 @@ from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.experiments.config import Config
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import MultiClass
-from tardigrad.privacy.aggregator import Normals, PrivateAggregator
-from tardigrad.privacy.canaries import AuditedAggregator, Canaries
 from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
-from tardigrad.privacy.local import LocallyPrivateAggregator
+from tardigrad.privacy.layers.canaries import Canaries
+from tardigrad.privacy.layers.central_noise import Normals
+from tardigrad.privacy.layers.stack import central_layers, local_layers
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.releases import NEW_RUN, ReleaseLog
 from tardigrad.privacy.settings import LocalPrivacy
@@ -95,21 +95,23 @@ def make_aggregator(
     canaries: Canaries | None = None,
 ) -> Aggregator:
     """The values of a run, private where that is promised. `keys`: asked whenever noise is needed."""
-    average = config.evaluation.model_average
-    if guarantee is None:
-        return Aggregator(config.algorithm, model, situation, average)
+    layers: list[UploadLayer] = []
+    if guarantee is not None:
+        layers = _layers(config, guarantee, keys, canaries)
+    return Aggregator(config.algorithm, model, situation, config.evaluation.model_average, layers)
+
+
+def _layers(
+    config: Config, guarantee: Guarantee, keys: Callable[[], NoiseKeys], canaries: Canaries | None
+) -> list[UploadLayer]:
+    """Return the upload layers of a private run."""
     if guarantee.noise_from == "seed":
         normals: Normals = lambda number: Seeded(key(config.seed, "noise", number))  # noqa: E731
     else:
         normals = lambda number: keys().normals(number)  # noqa: E731
     if isinstance(config.privacy, LocalPrivacy):
-        return LocallyPrivateAggregator(config.algorithm, model, situation, guarantee, normals, average)
-    assert isinstance(config.algorithm, SumOnly), "checked by the config"
-    if canaries is not None:
-        return AuditedAggregator(
-            config.algorithm, model, situation, guarantee, normals, average, canaries=canaries
-        )
-    return PrivateAggregator(config.algorithm, model, situation, guarantee, normals, average)
+        return local_layers(guarantee, normals)
+    return central_layers(guarantee, normals, canaries)
 
 
 def privacy_text(config: Config, guarantee: Guarantee | None, population: int, made: int | None) -> str:

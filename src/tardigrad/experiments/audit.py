@@ -13,7 +13,7 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.config import Config
 from tardigrad.experiments.run import build, one_thread
 from tardigrad.privacy.audit import audit_scores, largest_bound
-from tardigrad.privacy.canaries import AuditedAggregator, Canaries, noise_scale
+from tardigrad.privacy.layers.canaries import Auditor, Canaries, WatchLayer, noise_scale
 from tardigrad.privacy.mechanism_checks import length_defect, noise_defects
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.simulation.engine import Event
@@ -97,14 +97,14 @@ class AuditRun:
     def result(self) -> Audit:
         """What was found, after the run."""
         aggregator = self._simulation.aggregator
-        assert isinstance(aggregator, AuditedAggregator)
-        guarantee, steps = aggregator.guarantee, aggregator.version
-        scores, included = aggregator.scores()
+        (auditor,) = (layer.auditor for layer in aggregator.layers if isinstance(layer, WatchLayer))
+        guarantee, steps = auditor.guarantee, aggregator.version
+        scores, included = auditor.scores()
         confidence = 1 - self._error * (1 - CHECKS)
         bound = audit_scores(scores, included, guarantee.delta, confidence)
         largest = largest_bound(len(scores), guarantee.delta, confidence)
         epsilon = guarantee.epsilon(steps)
-        defects = _defects(aggregator, self._error * CHECKS / 2)
+        defects = _defects(auditor, self._error * CHECKS / 2)
         return Audit(
             accountant_epsilon=epsilon, lower_bound=bound, largest_bound=largest, power=largest > epsilon,
             defects=defects, confidence=1 - self._error, delta=guarantee.delta, canaries=len(scores),
@@ -112,11 +112,11 @@ class AuditRun:
         )  # fmt: skip
 
 
-def _defects(aggregator: AuditedAggregator, error: float) -> tuple[str, ...]:
+def _defects(auditor: Auditor, error: float) -> tuple[str, ...]:
     """What was seen to be broken; two tests, each with this error probability."""
-    record, scale = aggregator.record, noise_scale(aggregator.guarantee)
-    covariance = aggregator.covariance()
-    included = np.array(list(aggregator.canaries.included.values()))
+    record, scale = auditor.record, noise_scale(auditor.guarantee)
+    covariance = auditor.covariance()
+    included = np.array(list(auditor.drawn.included.values()))
     weights, along, sent = (
         np.array(rows).T[included] for rows in (record.weights, record.along, record.of_included)
     )

@@ -45,9 +45,9 @@ from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import Head
 from tardigrad.learning.local import Trainer
 from tardigrad.learning.models import Architecture, Model
-from tardigrad.privacy.canaries import Canaries
 from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.privacy.layers.canaries import Canaries
 from tardigrad.privacy.sampling import SamplingKey
 from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
 from tardigrad.simulation.delay import Durations

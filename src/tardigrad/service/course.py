@@ -13,7 +13,7 @@ from typing import Any
 from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Reason, Ticket
 from tardigrad.core.stop import Stop
 from tardigrad.data.evaluation import Evaluation
-from tardigrad.privacy.aggregator import BUDGET
+from tardigrad.privacy.layers.central_noise import BUDGET
 from tardigrad.service.admission import Admission
 from tardigrad.service.journal import Entry
 from tardigrad.service.reports import Reports

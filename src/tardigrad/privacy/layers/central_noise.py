@@ -47,7 +47,7 @@ class CentralNoiseLayer(UploadLayer):
 
     def begin(self, surroundings: Surroundings, extras: dict[str, int]) -> None:
         guarantee, situation = self.guarantee, surroundings.situation
-        self._shapes, self._device = surroundings.shapes, surroundings.device
+        self._shapes, self._device, self._extras = surroundings.shapes, surroundings.device, list(extras)
         self._short = is_short(surroundings.dtype)
         self._hides_who_joined = guarantee.limits is None and situation.buffer is None
         self._opening = float(situation.population) if surroundings.algorithm.opening else None
@@ -84,15 +84,15 @@ class CentralNoiseLayer(UploadLayer):
             precision = self.sums_of_short_floats if self._short else torch.float32
             for vector, part in zip(sums.values(), parts):
                 add_noise(vector, part.view(vector.shape), unit * self._clip.clip, precision)
-            for extra, part in zip(buffer.extras.values(), parts[len(sums) :], strict=True):
-                add_noise(extra, part, unit)
+            for name, part in zip(self._extras, parts[len(sums) :], strict=True):
+                add_noise(buffer.extras[name], part, unit)
         if self._short:
             sums = {name: vector.float() for name, vector in sums.items()}
         members = () if self._hides_who_joined else total.members
         return WeightedSum(sums, members, total.version, self._divisor(total.version))
 
     def _divisor(self, version: int) -> float:
-        """Return what is fixed beforehand: K; for an opening, in which all clients take part, their number."""
+        """Return a number that is fixed beforehand: K, or in an opening the number of all clients."""
         return self._opening if self._opening and version == 0 else self.guarantee.divisor
 
     def moved(self, buffer: UploadBuffer, total: WeightedSum) -> Metrics:

@@ -19,8 +19,9 @@ looks whether it is as large and as fresh as the accounting says.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,13 +29,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics
+from tardigrad.algorithms.layers import Surroundings, UploadBuffer, UploadLayer
 from tardigrad.core.bookkeeping import Delivery
-from tardigrad.core.upload import Upload, Vectors
+from tardigrad.core.upload import Upload, WeightedSum
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.accounting import BySampling
-from tardigrad.privacy.aggregator import PrivateAggregator
 from tardigrad.privacy.clipping import clipped
 from tardigrad.privacy.guarantee import Guarantee
+from tardigrad.privacy.layers.clip import WITHIN, ClipLayer
+from tardigrad.privacy.layers.private_versions import VERSIONS
 from tardigrad.privacy.noise import Noise
 
 MOST_SIGNS = 4_000_000_000
@@ -76,7 +79,7 @@ class Canaries:
 
 
 @dataclass
-class Record:
+class Observations:
     """What the auditor saw, step by step. Lengths are in clips."""
 
     weights: list[Matrix] = field(default_factory=list)
@@ -93,20 +96,30 @@ class Record:
     """Promises that were seen to be broken, each when it was first."""
 
 
-class AuditedAggregator(PrivateAggregator):
-    """A private aggregator some of whose clients are canaries, with an auditor who watches it."""
+class Auditor:
+    """Somebody who plays the canaries of a run and watches all that it releases.
 
-    def __init__(self, *arguments: Any, canaries: Canaries, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.canaries = canaries
-        self.record = Record()
+    Two layers belong to the auditor: `canaries`, below all others, puts the canaries' uploads in the place of
+    those that were trained; `watch`, above all others, sees what is released.
+    """
+
+    def __init__(self, canaries: Canaries, guarantee: Guarantee, clip: ClipLayer) -> None:
+        self.drawn, self.guarantee = canaries, guarantee
+        self.record = Observations()
+        self.canaries, self.watch = CanaryLayer(self), WatchLayer(self)
+        self._mechanism = clip
+        self._clip = guarantee.clip  # as promised; the auditor does not ask the mechanism for it
         self._rows = {client: row for row, client in enumerate(canaries.included)}
+        self._took_part: dict[int | str, list[int]] = {}
+
+    def begin(self, surroundings: Surroundings, extras: dict[str, int]) -> None:
+        """Draw the canaries' directions for what clients upload."""
+        self._shapes, self._bound = surroundings.shapes, surroundings.situation.staleness_bound or 0
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         size = sum(self._sizes)
-        self._signs, self._length = canaries.directions(size), math.sqrt(size)
-        self._samples = _samples(self._sizes, canaries.seed)
-        self._clip = self.guarantee.clip  # as promised; the auditor does not ask the mechanism for it
-        self._took_part: dict[int | str, list[int]] = {}
+        self._signs, self._length = self.drawn.directions(size), math.sqrt(size)
+        self._samples = _samples(self._sizes, self.drawn.seed)
+        self._extras = extras
         self._empty_buffer()
 
     def _empty_buffer(self) -> None:
@@ -114,40 +127,41 @@ class AuditedAggregator(PrivateAggregator):
         self._others = torch.zeros(sum(self._sizes), dtype=torch.float64)
         self._all = torch.zeros(sum(self._sizes))
         self._in = torch.zeros(sum(self._sizes))
-        self._known_extras = torch.zeros(len(self._extras), dtype=torch.float64)
+        self._known = {name: torch.zeros(size, dtype=torch.float64) for name, size in self._extras.items()}
 
-    def add(self, delivery: Delivery, upload: Upload, start: Tensor) -> None:
+    def upload_of(self, delivery: Delivery, upload: Upload, device: torch.device) -> Upload:
+        """Return what the client of this delivery uploads, and note what is known of it."""
         client = delivery.client
         assert client is not None
-        self._count(client)
+        self._count(client, delivery.version)
         row = self._rows.get(client) if isinstance(client, int) else None
         if row is None:
             short, within = clipped(upload.vectors, self._clip)
             flat = torch.cat([vector.reshape(-1) for vector in short.values()]).cpu()
             self._others.add_(flat.double(), alpha=delivery.weight)
-            self._known_extras += self._extras_of(delivery, within)
-            super().add(delivery, upload, start)
-            return
-        included = self.canaries.included[int(client)]
+            self._know_extras(delivery, within)
+            return upload
+        included = self.drawn.included[int(client)]
         own = self._signs[row].float() / self._length
         self._weights[row] += delivery.weight
         self._all.add_(own, alpha=delivery.weight)
-        sent = own * (TOO_LONG * self._clip if included else 0.0)
-        parts = sent.to(start.device).split(self._sizes)
-        vectors = {name: p.view(shape) for (name, shape), p in zip(self._shapes.items(), parts)}
-        extras = self._extras.clone()
-        super().add(delivery, replace(upload, vectors=vectors), start)
         if included:
             self._in.add_(own, alpha=delivery.weight)
-            self._known_extras += self._extras_of(delivery, within=False)
-        else:
-            self._extras = extras
+            self._know_extras(delivery, within=False)
+        sent = own * (TOO_LONG * self._clip if included else 0.0)
+        parts = sent.to(device).split(self._sizes)
+        vectors = {name: p.view(shape) for (name, shape), p in zip(self._shapes.items(), parts)}
+        return replace(upload, vectors=vectors)
 
-    def _count(self, client: int | str) -> None:
-        """Whether the client was let in too often or too early."""
+    def is_out(self, delivery: Delivery) -> bool:
+        """Whether the client of this delivery is a canary whose whole payload is zeros."""
+        return isinstance(delivery.client, int) and self.drawn.included.get(delivery.client) is False
+
+    def _count(self, client: int | str, step: int) -> None:
+        """Note whether the client was let in too often or too early."""
         k, b = _limits(self.guarantee)
         steps = self._took_part.setdefault(client, [])
-        steps.append(self.version)
+        steps.append(step)
         broken = self.record.broken
         if len(steps) > k:
             broken.setdefault(
@@ -158,20 +172,18 @@ class AuditedAggregator(PrivateAggregator):
                 "separation", f"a client took part in steps {apart} apart; at least {b} is promised"
             )
 
-    def _extras_of(self, delivery: Delivery, within: bool) -> Tensor:
-        """What an upload tells besides its vectors: whether it was within the clip, its version."""
-        extras = torch.zeros_like(self._known_extras)
+    def _know_extras(self, delivery: Delivery, within: bool) -> None:
+        """Note what an upload tells besides its vectors: whether it was within the clip, its version."""
         adaptive, gamma = self.guarantee.adaptive, self.guarantee.version_gamma
         if adaptive is not None:
-            extras[0] = adaptive.gamma * (within - 0.5)
+            self._known[WITHIN][0] += adaptive.gamma * (within - 0.5)
         if gamma:
             assert delivery.staleness is not None
-            extras[-1 - self._bound + delivery.staleness] = gamma * delivery.weight
-        return extras
+            self._known[VERSIONS][delivery.staleness] += gamma * delivery.weight
 
-    def _released(self) -> Vectors:
-        sums = super()._released()
-        whole = torch.cat([total.reshape(-1) for total in sums.values()]).double().cpu()
+    def see(self, released: Mapping[str, Tensor], extras: dict[str, Tensor]) -> None:
+        """Note what the run has released in this step."""
+        whole = torch.cat([total.reshape(-1) for total in released.values()]).double().cpu()
         rest = ((whole - self._others) / self._clip).float()
         seen = torch.stack([rest, self._all, self._in], dim=1)
         projections = torch.cat([signs.float() @ seen for signs in self._signs.split(CHUNK)])
@@ -183,29 +195,24 @@ class AuditedAggregator(PrivateAggregator):
         record.of_included.append(of_included)
         for name, noise, sample in zip(self._shapes, (rest - self._in).split(self._sizes), self._samples):
             record.noise.setdefault(f"the sum of {name!r}", []).append(noise[sample].double().numpy())
-        extras = (self._extras.double() - self._known_extras).numpy()
-        if self.guarantee.adaptive is not None:
-            record.noise.setdefault("the share within the clip", []).append(extras[:1])
-        if self.guarantee.version_gamma:
-            record.noise.setdefault("the versions", []).append(extras[-1 - self._bound :])
-        self._share = float(self._extras[0]) if self.guarantee.adaptive is not None else 0.0
-        return sums
+        for name, title in ((WITHIN, "the share within the clip"), (VERSIONS, "the versions")):
+            if name in extras:
+                left = (extras[name].double() - self._known[name]).numpy()
+                record.noise.setdefault(title, []).append(left)
+        self._share = float(extras[WITHIN][0]) if WITHIN in extras else 0.0
 
-    def _move(self) -> Metrics:
-        """The mechanism's step. The auditor follows the clip by what was released."""
-        divisor = self._divisor
-        metrics = super()._move()
+    def follow(self, version: int, divisor: float) -> None:
+        """Follow the clip by what was released, and compare it with the mechanism's own."""
         if (adaptive := self.guarantee.adaptive) is not None:
             self._clip = adaptive.next(self._clip, self._share / (adaptive.gamma * divisor) + 0.5)
-        if not math.isclose(self.state["clip"], self._clip, rel_tol=1e-6):
+        if not math.isclose(self._mechanism.clip, self._clip, rel_tol=1e-6):
             self.record.broken.setdefault(
                 "clip",
-                f"after step {self.version + 1} the clip is {self.state['clip']:.6g}; what was released "
+                f"after step {version + 1} the clip is {self._mechanism.clip:.6g}; what was released "
                 f"gives {self._clip:.6g}",
             )
-            self._clip = self.state["clip"]
+            self._clip = self._mechanism.clip
         self._empty_buffer()
-        return metrics
 
     def scores(self) -> tuple[list[float], list[bool]]:
         """For each canary that may have shown: how much it seems to be in, and whether it is.
@@ -214,7 +221,7 @@ class AuditedAggregator(PrivateAggregator):
         """
         record, guarantee = self.record, self.guarantee
         along, weights = np.array(record.along).T, np.array(record.weights).T  # canaries x steps
-        included = np.array(list(self.canaries.included.values()))
+        included = np.array(list(self.drawn.included.values()))
         if isinstance(guarantee.mode, BySampling):
             likelihoods = log_likelihoods(along, guarantee.mode.rate, noise_scale(guarantee))
             return likelihoods.tolist(), included.tolist()
@@ -234,6 +241,46 @@ class AuditedAggregator(PrivateAggregator):
         k, b = _limits(self.guarantee)
         mixing = mixing_matrix(self.guarantee.noise, len(self.record.weights), self.guarantee.steps, k, b)
         return mixing @ mixing.T
+
+
+class CanaryLayer(UploadLayer):
+    """Puts the canaries' uploads in the place of those that were trained. Lies below all other layers."""
+
+    name: ClassVar[str] = "canaries"
+
+    def __init__(self, auditor: Auditor) -> None:
+        self._auditor = auditor
+        self.before: dict[str, Tensor] = {}
+        """The buffer's extras before the last upload."""
+
+    def begin(self, surroundings: Surroundings, extras: dict[str, int]) -> None:
+        self._auditor.begin(surroundings, extras)
+
+    def add(self, buffer: UploadBuffer, delivery: Delivery, upload: Upload, start: Tensor) -> Upload:
+        self.before = {name: extra.clone() for name, extra in buffer.extras.items()}
+        return self._auditor.upload_of(delivery, upload, start.device)
+
+
+class WatchLayer(UploadLayer):
+    """Shows the auditor what is released. Lies above all other layers."""
+
+    name: ClassVar[str] = "watch"
+
+    def __init__(self, auditor: Auditor) -> None:
+        self.auditor = auditor
+
+    def add(self, buffer: UploadBuffer, delivery: Delivery, upload: Upload, start: Tensor) -> Upload:
+        if self.auditor.is_out(delivery):  # nothing of a payload of zeros is added up
+            buffer.extras |= self.auditor.canaries.before
+        return upload
+
+    def release(self, buffer: UploadBuffer, total: WeightedSum) -> WeightedSum:
+        self.auditor.see(total.sums, buffer.extras)
+        return total
+
+    def moved(self, buffer: UploadBuffer, total: WeightedSum) -> Metrics:
+        self.auditor.follow(total.version, total.divisor)
+        return {}
 
 
 def noise_scale(guarantee: Guarantee) -> float:

@@ -1,0 +1,31 @@
+"""The layers of a private run, from the bottom to the top of the stack."""
+
+from __future__ import annotations
+
+from tardigrad.algorithms.layers import UploadLayer
+from tardigrad.privacy.guarantee import Guarantee
+from tardigrad.privacy.layers.canaries import Auditor, Canaries
+from tardigrad.privacy.layers.central_noise import CentralNoiseLayer, Normals
+from tardigrad.privacy.layers.clip import ClipLayer
+from tardigrad.privacy.layers.local_noise import LocalNoiseLayer
+from tardigrad.privacy.layers.private_versions import PrivateVersionsLayer
+
+
+def central_layers(
+    guarantee: Guarantee, normals: Normals, canaries: Canaries | None = None
+) -> list[UploadLayer]:
+    """Return the layers of central privacy: clip, noise, private versions; with an auditor around them where
+    there are canaries. `normals`: asked for by step."""
+    clip = ClipLayer(guarantee.clip, guarantee.adaptive)
+    layers: list[UploadLayer] = [clip, CentralNoiseLayer(guarantee, normals, clip)]
+    if guarantee.version_gamma:
+        layers.append(PrivateVersionsLayer(guarantee))
+    if canaries is None:
+        return layers
+    auditor = Auditor(canaries, guarantee, clip)
+    return [auditor.canaries, *layers, auditor.watch]
+
+
+def local_layers(guarantee: Guarantee, normals: Normals) -> list[UploadLayer]:
+    """Return the layers of local privacy. `normals`: asked for by trip."""
+    return [LocalNoiseLayer(guarantee, normals)]

@@ -1,0 +1,46 @@
+"""Aggregators with the layers of privacy, and layers that watch them."""
+
+from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.algorithms.layers import UploadLayer
+from tardigrad.privacy.layers.central_noise import CentralNoiseLayer
+from tardigrad.privacy.layers.clip import ClipLayer
+from tardigrad.privacy.layers.stack import central_layers, local_layers
+
+
+def centrally_private(algorithm, model, situation, guarantee, normals, *more):
+    """The aggregator of a run with central privacy; further layers lie on top."""
+    return Aggregator(algorithm, model, situation, layers=[*central_layers(guarantee, normals), *more])
+
+
+def locally_private(algorithm, model, situation, guarantee, normals):
+    """The aggregator of a run with local privacy."""
+    return Aggregator(algorithm, model, situation, layers=local_layers(guarantee, normals))
+
+
+def layer(aggregator, kind):
+    """The layer of this class."""
+    (found,) = (layer for layer in aggregator.layers if isinstance(layer, kind))
+    return found
+
+
+def clip_of(aggregator):
+    return layer(aggregator, ClipLayer)
+
+
+def noise_of(aggregator):
+    return layer(aggregator, CentralNoiseLayer).noise
+
+
+class Watching(UploadLayer):
+    """Keeps each released sum with its extras; on top of the others it sees what the algorithm sees."""
+
+    name = "watching"
+
+    def __init__(self):
+        self.totals, self.told, self.members = [], [], []
+
+    def release(self, buffer, total):
+        self.totals.append(total)
+        self.told.append({name: extra.clone() for name, extra in buffer.extras.items()})
+        self.members.append(list(buffer.members))
+        return total
