@@ -101,15 +101,15 @@ class Load:
         """The headers of the next uploads, for tickets that the server gives; nothing is downloaded."""
         self._headers = []
         for signer in self._signers:
-            trip = version = 0
+            trip = version = epoch = 0
             if tickets:
                 call = self._stub.FetchTask(signer.sign("FetchTask"))
                 header = (await call.read()).header
                 call.cancel()
-                trip, version = header.trip, header.version
+                trip, version, epoch = header.trip, header.version, header.epoch
             content = v1.UploadHeader(
                 run=self._run, trip=trip, version=version, vectors=to_wire(LAYOUT), digest=self._digest,
-                examples=10, steps=1, loss=1.0,
+                examples=10, steps=1, loss=1.0, epoch=epoch,
             )  # fmt: skip
             signed = signer.sign("Deliver", content.SerializeToString())
             self._headers.append(v1.UploadPart(header=signed))

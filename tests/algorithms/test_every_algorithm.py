@@ -2,12 +2,16 @@
 its trips were trained."""
 
 import json
+import math
+from copy import deepcopy
 
 import pytest
 import torch
 
 import tardigrad as td
 from tardigrad.algorithms.registry import BUILT_IN
+from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.upload import Task, Upload
 from tardigrad.experiments.run import build
 
 TRIPS = 800
@@ -91,6 +95,40 @@ def _events(simulation, last):
         yield events
         if position == last:
             return
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_that_is_taken_back_leaves_no_trace(case):
+    """A server takes a step back after which something is not finite. Algorithms that change a part of their
+    state in place must go on as if it had not been made, too."""
+    simulation = build(settings(case, trips=260))
+    for _ in simulation.engine.run():
+        pass
+    aggregator = simulation.aggregator
+    aggregator.step()  # with what was left in the buffer
+
+    def state():
+        told = {f"broadcast {name}": vector for name, vector in aggregator.broadcast().items()}
+        return deepcopy(aggregator.state | told)
+
+    before = state()
+    for value in (1.0, float("nan")):
+        held, version, model = aggregator.held(), aggregator.version, aggregator.state["model"]
+        rule = aggregator.algorithm.rule(Task(-1, 0, version, aggregator.broadcast(), 0.0), {}, lr=0.1)
+        own = rule.finish(rule.start.clone(), 1, 0.1)
+        vectors = {name: torch.full_like(vector, value) for name, vector in own.items()}
+        delivery = Delivery(0, 0, 0.0, 0.0, version, version, 0, 1.0, 1.0, True, None, version + 1, True)
+        aggregator.add(delivery, Upload(vectors, 1, 1, 0.0), model)
+        aggregator.step()
+        # robust_fedbuff gives an upload that is not finite no vote
+        assert aggregator.spoilt(held) == (math.isnan(value) and case != "robust_fedbuff")
+        aggregator.take_back(held)
+        assert aggregator.version == version + 1
+    after = state()
+    assert set(after) == set(before)
+    for name, value in before.items():
+        same = torch.equal(after[name], value) if isinstance(value, torch.Tensor) else after[name] == value
+        assert same, name
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -62,9 +62,9 @@ def naive_fedac(lr, cosine=True, nadam=True, correction=True, population=False, 
             r.append(max(angle, 0.0))
             met_now["negative"] += int(angle < 0)
             met_now["cosines"].append(angle)
-        met_now["fallback"] = int(sum(r) == 0)
+        met_now["fallback"] = int(sum(r) <= 1e-6 * BUFFER)
         met.append(met_now)
-        if not cosine or sum(r) == 0:
+        if not cosine or sum(r) <= 1e-6 * BUFFER:
             r = [1.0] * BUFFER
         w = np.array(r) / sum(r)  # 5
         gs.append(sum(w_i * change for w_i, (_, change, _) in zip(w, buffer)))  # 7
@@ -208,6 +208,30 @@ def test_if_nothing_is_left_all_weigh_the_same():
         "fallback": 1,
         "cosine": pytest.approx(-0.8),
     }
+
+
+@pytest.mark.parametrize(
+    ("cosines", "uniform"),
+    [
+        ((1e-12, 3e-12, -0.5), True),
+        ((1e-300, 0.0, 0.0), True),
+        ((2.9e-6, 0.0, -0.1), True),  # a mean below 1e-6, although the largest is above
+        ((3.1e-6, 0.0, -0.1), False),
+        ((1e-3, 3e-3, -0.5), False),
+    ],
+)
+def test_if_almost_nothing_is_left_all_weigh_the_same(cosines, uniform):
+    """Each client moves by 1, along an axis of its own but for the cosine."""
+    buffer = []
+    for axis, cosine in enumerate(cosines, start=1):
+        change = [cosine, 0.0, 0.0, 0.0]
+        change[axis] = float(np.sqrt(1 - cosine**2))
+        buffer.append(received(change))
+    r = [1.0] * 3 if uniform else [max(cosine, 0.0) for cosine in cosines]
+    w = [r_i / sum(r) for r_i in r]
+    move, _, metrics = step_by_hand(buffer)
+    assert move[1:] == pytest.approx([w_i * float(np.sqrt(1 - c**2)) for w_i, c in zip(w, cosines)], abs=1e-9)
+    assert metrics["fallback"] == int(uniform)
 
 
 def test_a_client_that_did_not_move_weighs_nothing_unless_fresh():

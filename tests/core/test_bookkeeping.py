@@ -64,11 +64,12 @@ class Books(RuleBasedStateMachine):
         sized=st.booleans(),
         bound=st.none() | st.integers(0, 3),
         once=st.booleans(),
+        most=st.none() | st.integers(1, 3),
         weights=st.sampled_from(["equal", "examples"]),
         opening=st.sampled_from([0, 0, 0, 1, 3]),
         limits=st.none() | st.builds(Limits, st.integers(1, 3), st.integers(1, 4)),
     )
-    def begin(self, data, size, sized, bound, once, weights, opening, limits):
+    def begin(self, data, size, sized, bound, once, most, weights, opening, limits):
         pace = data.draw(self.paces)
         if isinstance(pace, Synchronous):
             size = pace.cohort
@@ -76,7 +77,9 @@ class Books(RuleBasedStateMachine):
             size = None
         self.pace, self.size, self.bound, self.opening = pace, size, bound, opening
         self.limits = limits
-        self.buffer = Buffer(size=size, staleness_bound=bound, once_per_client=once, weights=weights)
+        self.buffer = Buffer(
+            size=size, staleness_bound=bound, once_per_client=once, most_per_client=most, weights=weights
+        )
         self.books = [self.new_book(), self.new_book()]
         self.time = 0.0
         self.version = 0
@@ -102,11 +105,13 @@ class Books(RuleBasedStateMachine):
     def in_opening(self):
         return self.version == 0 and self.opening > 0
 
-    def once(self):
-        return self.buffer.once_per_client or self.in_opening
-
-    def in_buffer(self):
-        return {ticket.client for ticket in self.filling}
+    def has_its_share(self, client):
+        """Whether the buffer has as many uploads of this client as it may have."""
+        if self.buffer.once_per_client or self.in_opening:
+            most = 1
+        else:
+            most = self.buffer.most_per_client or 10**9
+        return sum(ticket.client == client for ticket in self.filling) >= most
 
     def beyond_limits(self, client):
         """Why the client may not take part in the step that is being filled."""
@@ -159,7 +164,7 @@ class Books(RuleBasedStateMachine):
         expected = None
         if client in working and not isinstance(self.pace, Queued):
             expected = Reason.TRAINING
-        elif self.once() and client in self.in_buffer():
+        elif self.has_its_share(client):
             expected = Reason.CONTRIBUTED
         elif self.beyond_limits(client):
             expected = self.beyond_limits(client)
@@ -167,29 +172,36 @@ class Books(RuleBasedStateMachine):
             expected = Reason.FULL
         answer = self.both(lambda book: book.check_in(client, self.time))
         if expected is not None:
-            assert answer == Refusal(client, expected)
+            assert answer == Refusal(client, expected, self.time)
             return
         assert answer == Ticket(len(self.tickets), client, self.version, self.time)
         self.tickets[answer.trip] = self.under_way[answer.trip] = answer
 
     @precondition(lambda self: self.under_way)
-    @rule(data=st.data(), examples=st.integers(1, 9), wait=st.sampled_from([0.0, 0.5]))
-    def deliver(self, data, examples, wait):
+    @rule(
+        data=st.data(),
+        examples=st.integers(1, 9),
+        wait=st.sampled_from([0.0, 0.5]),
+        refused=st.sampled_from([None, None, None, Reason.NORM, Reason.OUTLIER]),
+    )
+    def deliver(self, data, examples, wait, refused):
         self.time += wait
         trip = data.draw(st.sampled_from(sorted(self.under_way)))
         ticket = self.under_way.pop(trip)
         before = self.version
         staleness = before - ticket.version
-        reason = None
-        if isinstance(self.pace, Synchronous) and staleness > 0:
+        reason = refused
+        if refused is not None:
+            pass
+        elif isinstance(self.pace, Synchronous) and staleness > 0:
             reason = Reason.LATE
         elif self.bound is not None and staleness > self.bound:
             reason = Reason.STALE
-        elif self.once() and ticket.client in self.in_buffer():
+        elif self.has_its_share(ticket.client):
             reason = Reason.CONTRIBUTED
         else:
             reason = self.beyond_limits(ticket.client)
-        answer = self.both(lambda book: book.deliver(trip, self.time, examples))
+        answer = self.both(lambda book: book.deliver(trip, self.time, examples, refused))
         assert answer.staleness == staleness >= 0
         assert (answer.trip, answer.client, answer.start_time) == (trip, ticket.client, ticket.time)
         assert (answer.time, answer.start_version, answer.version) == (self.time, ticket.version, before)
@@ -271,6 +283,9 @@ class Books(RuleBasedStateMachine):
             assert size is None or len(buffer) == size
             if self.buffer.once_per_client or (version == 0 and self.opening):
                 assert len({t.client for t in buffer}) == len(buffer)
+            elif self.buffer.most_per_client is not None:
+                clients = [t.client for t in buffer]
+                assert all(clients.count(client) <= self.buffer.most_per_client for client in clients)
         taken = {}
         for step, buffer in [*self.steps, (self.version, self.filling)]:
             for ticket in buffer:
@@ -303,13 +318,13 @@ def test_random_events(name):
 def test_a_full_house_turns_away():
     book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1))
     book.check_in("ann", 0.0)
-    assert book.check_in("bob", 0.0) == Refusal("bob", Reason.FULL)
+    assert book.check_in("bob", 0.0) == Refusal("bob", Reason.FULL, 0.0)
 
 
 def test_a_client_at_work_may_not_start_again():
     book = Bookkeeping(Asynchronous(concurrency=5), Buffer(size=1))
     ticket = book.check_in("ann", 0.0)
-    assert book.check_in("ann", 1.0) == Refusal("ann", Reason.TRAINING)
+    assert book.check_in("ann", 1.0) == Refusal("ann", Reason.TRAINING, 1.0)
     book.deliver(ticket.trip, 2.0)
     assert isinstance(book.check_in("ann", 3.0), Ticket)
 
@@ -317,16 +332,43 @@ def test_a_client_at_work_may_not_start_again():
 def test_already_training_is_said_before_full():
     book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1))
     book.check_in("ann", 0.0)
-    assert book.check_in("ann", 0.0) == Refusal("ann", Reason.TRAINING)
+    assert book.check_in("ann", 0.0) == Refusal("ann", Reason.TRAINING, 0.0)
 
 
 def test_a_client_that_contributed_waits_for_the_step():
     book = Bookkeeping(Asynchronous(concurrency=5), Buffer(size=2, once_per_client=True))
     ann, bob = book.check_in("ann", 0.0), book.check_in("bob", 0.0)
     assert not book.deliver(ann.trip, 1.0).closes
-    assert book.check_in("ann", 1.0) == Refusal("ann", Reason.CONTRIBUTED)
+    assert book.check_in("ann", 1.0) == Refusal("ann", Reason.CONTRIBUTED, 1.0)
     assert book.deliver(bob.trip, 2.0).closes
     assert isinstance(book.check_in("ann", 2.0), Ticket)
+
+
+def test_a_client_with_its_share_of_the_buffer_waits_for_the_step():
+    book = Bookkeeping(Asynchronous(concurrency=5), Buffer(size=4, most_per_client=2))
+    for time in (0.0, 1.0):
+        assert book.deliver(book.check_in("liar", time).trip, time).accepted
+    assert book.check_in("liar", 2.0) == Refusal("liar", Reason.CONTRIBUTED)
+    assert not book.deliver(book.check_in("ann", 2.0).trip, 3.0).closes
+    assert book.deliver(book.check_in("ann", 3.0).trip, 4.0).closes
+    assert isinstance(book.check_in("liar", 4.0), Ticket)
+
+
+def test_an_upload_beyond_its_clients_share_is_refused_on_delivery():
+    book = Bookkeeping(Queued(concurrency=5), Buffer(size=5, most_per_client=2))
+    trips = [book.check_in("liar", 0.0).trip for _ in range(3)]
+    assert [book.deliver(trip, 1.0).reason for trip in trips] == [None, None, Reason.CONTRIBUTED]
+    assert book.accepted == 2
+
+
+def test_an_upload_that_the_caller_refuses_ends_its_trip_and_does_not_count():
+    book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1))
+    refused = book.deliver(book.check_in("liar", 0.0).trip, 1.0, refused=Reason.NORM)
+    assert (refused.accepted, refused.reason, refused.weight, refused.closes) == (
+        False, Reason.NORM, 0.0, False,
+    )  # fmt: skip
+    assert (book.accepted, book.version, book.room()) == (0, 0, 1)
+    assert isinstance(book.check_in("liar", 2.0), Ticket)
 
 
 def test_a_client_that_gave_up_did_not_contribute():
@@ -395,7 +437,7 @@ def test_a_bound_of_zero_takes_only_fresh_uploads():
 def test_over_selection_takes_the_first_of_the_selected():
     book = Bookkeeping(Synchronous(cohort=3, selected=5), Buffer(size=3))
     tickets = [book.check_in(client, 0.0) for client in range(5)]
-    assert book.check_in(5, 0.0) == Refusal(5, Reason.FULL)
+    assert book.check_in(5, 0.0) == Refusal(5, Reason.FULL, 0.0)
     first = [book.deliver(tickets[n].trip, 1.0 + n) for n in (4, 2, 0)]
     assert [d.accepted for d in first] == [True, True, True]
     assert [d.closes for d in first] == [False, False, True]
@@ -411,7 +453,7 @@ def test_a_new_round_starts_while_stragglers_are_under_way():
     a, _ = book.check_in(0, 0.0), book.check_in(1, 0.0)
     book.deliver(a.trip, 1.0)
     assert book.room() == 2
-    assert book.check_in(1, 1.0) == Refusal(1, Reason.TRAINING)
+    assert book.check_in(1, 1.0) == Refusal(1, Reason.TRAINING, 1.0)
     assert book.check_in(2, 1.0).version == 1
 
 
@@ -449,7 +491,7 @@ def test_the_opening_asks_everybody_once_whatever_the_pace():
     assert book.room() == 0
     assert not book.deliver(tickets[0].trip, 1.0).closes  # a buffer of 1 would close here
     assert book.room() == 0
-    assert book.check_in(0, 1.0) == Refusal(0, Reason.CONTRIBUTED)
+    assert book.check_in(0, 1.0) == Refusal(0, Reason.CONTRIBUTED, 1.0)
     assert not book.deliver(tickets[1].trip, 1.0).closes
     assert book.deliver(tickets[2].trip, 1.0).closes
     assert book.version == 1
@@ -563,6 +605,7 @@ def test_the_state_is_plain_json_and_restores_into_a_used_book():
         (lambda: Buffer(size=0), "size"),
         (lambda: Buffer(staleness_bound=-1), "staleness_bound"),
         (lambda: Buffer(weights="loss"), "weights"),
+        (lambda: Buffer(most_per_client=0), "most_per_client"),
         (lambda: Buffer(sise=3), "sise"),
         (lambda: Asynchronous(concurrency=0), "concurrency"),
         (lambda: Arrivals(rate=0.0), "rate"),

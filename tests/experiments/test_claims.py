@@ -5,7 +5,8 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from tardigrad.experiments.claims import Claim, chance, judge
+from tardigrad.experiments.claims import Claim, judge
+from tardigrad.experiments.statistics import Spread, chance
 
 
 def verdict(claim, numbers, budgets=None):
@@ -39,7 +40,7 @@ def test_a_factor_must_be_reached_and_a_margin_is_granted():
     numbers = {"a": [100, 101, 99], "b": [150, 152, 149]}
     assert verdict(Claim(says="", better="a", than=("b",), factor=1.4), numbers).verdict == "holds"
     assert verdict(Claim(says="", better="a", than=("b",), factor=1.6), numbers).verdict == "does not hold"
-    accuracy = {"a": [0.80, 0.81, 0.79], "b": [0.81, 0.82, 0.80]}
+    accuracy = {"a": [0.80, 0.81, 0.79], "b": [0.81, 0.82, 0.799]}
     claim = {"says": "", "better": "a", "than": ("b",), "measure": "accuracy"}
     assert verdict(Claim(**claim), accuracy).verdict == "does not hold"
     assert verdict(Claim(**claim, margin=0.02), accuracy).verdict == "holds"
@@ -92,6 +93,69 @@ def test_gaps_that_shrink():
 def test_what_was_not_run_is_not_judged():
     claim = Claim(says="", better="a", than=("b",))
     assert verdict(claim, {"a": [1.0]}).verdict == "not run"
+
+
+FORMS = {
+    "better": Claim(says="", better="a", than=("b",), measure="accuracy"),
+    "cost": Claim(says="", better="b", than=("a",)),
+    "level": Claim(says="", level=("a", "b"), within=0.5, measure="accuracy"),
+    "gaps": Claim(says="", gaps=(("a", "b"), ("b", "b")), measure="accuracy"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_seed_tests_nothing(form):
+    numbers = {"a": [0.9], "b": [0.5]}
+    found = verdict(FORMS[form], numbers)
+    assert found.verdict == "not tested"
+    assert "one seed" in found.found
+    assert "p =" not in found.found
+    more = {"a": [0.9, 0.91, 0.89], "b": [0.5, 0.52, 0.51]}
+    assert verdict(FORMS[form], more).verdict == "holds"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_not_a_number_is_not_tested(form):
+    numbers = {"a": [0.9, math.nan, 0.89], "b": [0.5, 0.52, 0.51]}
+    assert verdict(FORMS[form], numbers).verdict == "not tested"
+
+
+def test_a_missed_target_without_a_known_budget_is_not_tested():
+    claim = Claim(says="", better="a", than=("b",))
+    numbers = {"a": [100, 110, 90], "b": [math.inf, 300, 310], "c": [90, 95, 80]}
+    assert verdict(claim, numbers).verdict == "not tested"
+    both = Claim(says="", better="a", than=("b", "c"))
+    assert verdict(both, numbers).verdict == "does not hold", "c alone refutes it"
+    gaps = Claim(says="", gaps=(("b", "a"), ("c", "a")))
+    assert verdict(gaps, numbers | {"a": [math.inf, 110, 90]}).verdict == "not tested"
+    alone = verdict(claim, {"a": [math.inf], "b": [100]}, {"a": 400})
+    assert alone.verdict == "not tested"
+
+
+def test_a_cost_of_nothing_has_no_ratio():
+    claim = Claim(says="", better="a", than=("b",))
+    assert verdict(claim, {"a": [0, 110, 90], "b": [200, 230, 175]}).verdict == "not tested"
+    level = {"says": "", "level": ("a", "b"), "within": 0.1}
+    assert verdict(Claim(**level), {"a": [0, 0], "b": [0, 0]}).verdict == "holds"
+    assert verdict(Claim(**level), {"a": [0, 0], "b": [5, 5]}).verdict == "does not hold"
+
+
+def test_the_same_lead_with_every_seed_is_judged_by_its_sign():
+    claim = Claim(says="", better="a", than=("b",))
+    found = verdict(claim, {"a": [100] * 3, "b": [200] * 3})
+    assert found.verdict == "does not hold"
+    assert "p = 0.12, could be chance" in found.found
+    assert verdict(claim, {"a": [100] * 5, "b": [200] * 5}).verdict == "holds"
+    assert verdict(claim, {"a": [100] * 5, "b": [100] * 5}).verdict == "does not hold"
+
+
+def test_chance_of_what_cannot_be_tested():
+    assert chance([]) is chance([0.5]) is chance([-0.5]) is None
+    assert chance([0.1, math.nan, 0.2]) is chance([0.1, math.inf]) is None
+    assert chance([0.0, 0.0]) == chance([-0.3, -0.3]) == 1.0
+    assert chance([0.1 + 0.2, 0.3, 0.3]) == 0.125, "rounding is no spread"
+    assert Spread.of([]) is None
+    assert Spread.of([3.0]) == Spread(3.0, 0.0)
 
 
 def test_chance_is_students():

@@ -100,7 +100,23 @@ def test_the_paired_test_is_scipys_on_logarithms():
     assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)))
     assert paired([1.0], [2.0]) is None
     assert paired([0.0, 1.0], [2.0, 1.0]) is None
-    assert paired([2.0, 4.0], [1.0, 2.0]).p == 0.0
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan])
+def test_costs_that_have_no_ratio_are_not_compared(wrong):
+    assert paired([wrong, 1.0, 2.0], [2.0, 1.0, 3.0]) is None
+    assert paired([2.0, 1.0, 3.0], [1.0, 2.0, wrong]) is None
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 6])
+def test_the_same_ratio_with_every_seed_is_judged_by_its_sign(seeds):
+    """There is no spread to make a t-test or an interval of; rounding is none either."""
+    costs = [0.1 * 3**n for n in range(seeds)]
+    found = paired([2 * cost for cost in costs], costs)
+    assert found.ratio == pytest.approx(2.0)
+    assert (found.low, found.high) == (None, None)
+    assert found.p == 2 * 0.5**seeds == stats.binomtest(seeds, seeds).pvalue
+    assert paired(costs, costs).p == 1.0
 
 
 @pytest.mark.parametrize(

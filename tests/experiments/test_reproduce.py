@@ -124,6 +124,68 @@ def test_runs_are_shared_and_not_repeated(tiny, tmp_path, monkeypatch):
     assert result["failed"] == {}
 
 
+def configs_of(name, size):
+    """By task and entry, with the first seed."""
+    return {
+        (task, label): comparison.config(label, 0, name)
+        for task, comparison in load(library(EXPERIMENTS)[name]).comparisons(size).items()
+        for label in comparison.entries
+    }
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_momentum_approximation_pays_for_private_versions(size):
+    """Figure 5: S = 1.1 S_D for MA and MA-light (Appendix B.1); FedBuff uses no versions."""
+    for (task, label), config in configs_of("momentum_approximation/figure5", size).items():
+        assert config.privacy.versions == ("private" if label.startswith("MA") else "public"), label
+        assert config.privacy.version_overhead == 1.1
+        assert config.privacy.clip == (0.1 if task.startswith("FLAIR") else 0.2)
+
+
+TABLE_3 = {  # of FedBuff's paper: local lr, server lr (of a sum), beta, clip
+    "epsilon 6": (1.0, 4.3, 0.99, 1.2e-4),
+    "epsilon 12": (1e-2, 54, 0.0, 1.1e-3),
+    "epsilon 24": (0.1, 870, 0.3, 1e-4),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_private_fedbuff_has_the_papers_discount_momentum_and_rates(size):
+    """Figure 4: staleness exponent 0.5 (Appendix B.3.2), rates of a sum of K = 10 (Appendix B.2)."""
+    configs = configs_of("fedbuff/figure4", size)
+    for task, (local_lr, lr, beta, clip) in TABLE_3.items():
+        config = configs[task, "FedBuff, DP-FTRL"]
+        assert config.algorithm.law(3) == 0.5
+        if size == "paper":
+            momentum = config.algorithm.momentum
+            assert (getattr(momentum, "beta", 0.0), config.local.lr, config.privacy.clip) == (
+                beta, local_lr, clip
+            )  # fmt: skip
+            assert config.algorithm.lr == pytest.approx(10 * lr)
+        else:
+            assert config.algorithm.momentum.kind == "heavy_ball"
+    if size == "paper":
+        assert "Table 3" in load(library(EXPERIMENTS)["fedbuff/figure4"]).scales[size].tuning
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["figure3", "table2"])
+def test_weight_prediction_has_the_server_optimizers_momentum(name, size):
+    for (_, label), config in configs_of(f"momentum_approximation/{name}", size).items():
+        if label == "WP":
+            assert (config.algorithm.momentum.kind, config.algorithm.momentum.beta) == ("ema", 0.9)
+
+
+def test_with_one_seed_claims_are_not_tested(tiny, tmp_path):
+    file = tiny / "paper/table9.toml"
+    file.write_text(TINY.replace("[scales.small]", "[scales.small]\nseeds = [0]"))
+    result = reproduce(["all"], "small", tmp_path / "out", quiet(), tiny)["paper/table9"]
+    assert result["claims"][0]["verdict"] == "not tested"
+    text = (tmp_path / "out/paper/table9/reproduction.md").read_text()
+    assert "**not tested**" in text
+    assert "±" not in text
+
+
 def test_a_run_that_fails_is_shown_and_its_claim_is_not_judged(tiny, tmp_path):
     file = tiny / "paper/table9.toml"
     file.write_text(TINY.replace("lr = 0.003", "lr = 1e30"))

@@ -15,7 +15,15 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import Binary, Head, MultiClass, MultiLabel, NextToken, average_precision
+from tardigrad.learning.head import (
+    BUILT_IN,
+    Binary,
+    Head,
+    MultiClass,
+    MultiLabel,
+    NextToken,
+    average_precision,
+)
 
 PAD, UNKNOWN, END = 0, 1, 2
 
@@ -55,6 +63,13 @@ CASES: dict[str, tuple[Head, Callable[[], tuple[Tensor, Tensor]]]] = {
     "multi-label": (MultiLabel(), labels_of_each),
     "next token": (NextToken(PAD, ignore=[UNKNOWN], unscored=[END]), sentences),
 }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_head_declares_the_names_of_its_metrics(case: str) -> None:
+    head, examples = CASES[case]
+    assert set(head.metrics([examples()])) == set(head.names)
+    assert type(head) in BUILT_IN
 
 
 def log_softmax(scores: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tardigrad.errors import ConfigError
-from tardigrad.privacy.audit import audit_scores, epsilon_lower_bound, p_value
+from tardigrad.privacy.audit import audit_scores, epsilon_lower_bound, largest_bound, p_value
 from tardigrad.privacy.gaussian import gaussian_epsilon
 
 DELTA = 1e-5
@@ -52,7 +52,7 @@ def test_the_bound_goes_the_right_way():
 def scores(mu, seed, canaries=1000):
     generator = np.random.default_rng(seed)
     included = generator.random(canaries) < 0.5
-    return mu * included + generator.normal(size=canaries), included
+    return mu * (included - 0.5) + generator.normal(size=canaries), included
 
 
 @pytest.mark.parametrize("mu", [0.2, 1.0, 3.0])
@@ -67,7 +67,21 @@ def test_the_bound_of_a_gaussian_mechanism_is_below_its_epsilon(mu):
 def test_a_broken_mechanism_is_found_out():
     claimed = gaussian_epsilon(0.2, DELTA)  # what the accountant says; the noise was never added
     values, included = scores(0.2, 0)
-    assert audit_scores(included + 1e-6 * values, included, DELTA) > 4 > claimed
+    assert audit_scores(included - 0.5 + 1e-6 * values, included, DELTA) > 4 > claimed
+
+
+@pytest.mark.parametrize(("canaries", "delta"), [(2, 0.0), (37, 1e-5), (1000, 1e-6), (1000, 1e-3)])
+def test_no_bound_is_larger_than_that_of_right_guesses(canaries, delta):
+    included = np.random.default_rng(5).random(canaries) < 0.5  # not half of them
+    found = audit_scores(included - 0.5, included, delta)
+    assert found == largest_bound(canaries, delta)
+    values, included = scores(3.0, 0, canaries)
+    assert audit_scores(values, included, delta) <= largest_bound(canaries, delta)
+
+
+def test_few_canaries_and_a_large_delta_have_no_power():
+    assert largest_bound(100, 1e-7) < 3.1 < largest_bound(1000, 1e-7) < 5.4
+    assert largest_bound(1000, 1e-3) < 2 < largest_bound(1000, 1e-5)
 
 
 def test_confidence_is_kept_when_there_is_nothing_to_find():

@@ -1,15 +1,24 @@
 """The audit: below the accountant's epsilon for what works, above it for what is broken."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import tardigrad as td
+from tardigrad.core.participation import Ledger
+from tardigrad.experiments import assembly
 from tardigrad.experiments.audit import AuditRun
+from tardigrad.privacy import aggregator
+from tardigrad.privacy.aggregator import PrivateAggregator
 from tardigrad.privacy.blt import BLT
-from tardigrad.privacy.canaries import Canaries, mixing_matrix
+from tardigrad.privacy.canaries import Canaries, log_likelihoods, mixing_matrix
 from tardigrad.privacy.independent import Independent
+from tardigrad.privacy.normal import Seeded
+from tardigrad.privacy.settings import PoissonSampling
 from tardigrad.privacy.tree import Tree
 
 NOISES = {"blt": BLT(), "tree": Tree(), "plain tree": Tree(honaker=False), "independent": Independent()}
@@ -35,19 +44,178 @@ def audited(settings, canaries=600):
     return run.result()
 
 
-@pytest.mark.parametrize("noise", ["blt", "tree"])
-def test_the_bound_is_below_the_accountants_epsilon_and_above_it_when_the_noise_is_broken(noise, monkeypatch):
-    found = audited(config(noise))
-    assert found.canaries == 600
+HONEST = {
+    "blt": {},
+    "tree": {"noise": "tree"},
+    "restarted": {"noise": {"kind": "tree", "restart_every": 7}, "participations": 2, "separation": 10},
+    "independent": {"noise": "independent"},
+    "adaptive": {"adaptive": {"quantile": 0.5}},
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_a_run_that_keeps_its_promise_is_consistent(name):
+    found = audited(config(**HONEST[name]))
     assert found.accountant_epsilon == pytest.approx(2.0)
-    assert found.lower_bound < found.accountant_epsilon
-    assert found.holds
-    kind = type(config(noise).privacy.noise)
-    right = kind.draw
-    monkeypatch.setattr(kind, "draw", lambda self, state, normal: 0.01 * right(self, state, normal))
-    broken = audited(config(noise))
-    assert broken.lower_bound > broken.accountant_epsilon
-    assert not broken.holds
+    assert 0 <= found.lower_bound < found.accountant_epsilon < found.largest_bound
+    assert found.defects == ()
+    assert found.verdict() == "consistent"
+
+
+def test_several_vectors_and_private_versions_are_consistent():
+    settings = config(versions="private", adaptive={"quantile": 0.5})
+    settings = settings.model_copy(
+        update={
+            "algorithm": td.FedBuff(momentum=td.Approximation()),
+            "buffer": td.Buffer(size=20, staleness_bound=5),
+        }
+    )
+    found = audited(settings)
+    assert (found.holds, found.defects) == (True, ())
+    scaffold = {"algorithm": td.SCAFFOLD(), "pace": td.Synchronous(cohort=20)}
+    found = audited(config().model_copy(update=scaffold))
+    assert (found.holds, found.defects) == (True, ())
+
+
+# -- broken mechanisms: each defect is put where the real one would be -------------------------------------
+
+
+def no_noise(patch):
+    patch.setattr(aggregator, "add_noise", lambda total, noise, scale: None)
+
+
+def little_noise(patch):
+    right = aggregator.add_noise
+    patch.setattr(aggregator, "add_noise", lambda total, noise, scale: right(total, noise, scale / 8))
+
+
+def no_clipping(patch):
+    right = aggregator.clipped
+    patch.setattr(aggregator, "clipped", lambda vectors, clip: (vectors, right(vectors, clip)[1]))
+
+
+def longer_clip(patch):
+    right = aggregator.clipped
+    patch.setattr(aggregator, "clipped", lambda vectors, clip: right(vectors, 10 * clip))
+
+
+def one_key(patch):
+    patch.setattr(assembly, "Seeded", lambda key: Seeded(7))
+
+
+def no_ledger(patch):
+    patch.setattr(Ledger, "allows", lambda self, client, step: True)
+    patch.setattr(Ledger, "enter", lambda self, client, step: None)
+
+
+def no_separation(patch):
+    patch.setattr(Ledger, "allows", lambda self, client, step: not self.finished(client))
+    right = Ledger.enter
+
+    def enter(self, client, step):
+        right(self, client, step)
+        if not self.finished(client):
+            self.resting.discard(client)
+
+    patch.setattr(Ledger, "enter", enter)
+
+
+def bit_without_noise(patch):
+    right = aggregator.add_noise
+
+    def add_noise(total, noise, scale):
+        if total.numel() > 1:  # the clipping bit is the only extra
+            right(total, noise, scale)
+
+    patch.setattr(aggregator, "add_noise", add_noise)
+
+
+def clip_without_noise(patch):
+    """The extras are released with noise, but the clip follows those without it."""
+    right = PrivateAggregator._move
+
+    def move(self):
+        count = float(self._extras[0])
+        clip = self.state["clip"]
+        metrics = right(self)
+        share = count / (self.guarantee.adaptive.gamma * self.guarantee.divisor) + 0.5
+        self.state["clip"] = self.guarantee.adaptive.next(clip, share)
+        return metrics
+
+    patch.setattr(PrivateAggregator, "_move", move)
+
+
+ADAPTIVE = {"adaptive": {"quantile": 0.5}}
+TWICE = {"participations": 2, "separation": 10}
+BROKEN = {
+    "noise off": (no_noise, {}, "noise in the sum of 'delta' is .*e-0. times what is promised"),
+    "noise off, tree": (no_noise, {"noise": "tree"}, "noise in the sum of 'delta' is .*e-0. times"),
+    "noise / 8": (little_noise, {}, "noise in the sum of 'delta' is 0.1[23] times what is promised"),
+    "no clipping": (no_clipping, {}, r"contributions are (9\d|1e\+02) times as long as the clip"),
+    "clip x 10": (longer_clip, {}, r"contributions are (9\.\d|10) times as long as the clip"),
+    "one key": (one_key, {}, "noise in the sum of 'delta' is not fresh"),
+    "one key, tree": (one_key, {"noise": "tree"}, "noise in the sum of 'delta' is not fresh"),
+    "one key, independent": (one_key, {"noise": "independent"}, "noise in the sum of 'delta' is not fresh"),
+    "ledger off": (no_ledger, {}, "a client took part 2 times; at most 1 is promised"),
+    "separation off": (
+        no_separation,
+        TWICE,
+        r"a client took part in steps \d apart; at least 10 is promised",
+    ),
+    "bit without noise": (bit_without_noise, ADAPTIVE, "noise in the share within the clip is .*e-0. times"),
+    "clip without noise": (clip_without_noise, ADAPTIVE, "after step 1 the clip is"),
+}
+GUESSED = ("noise off", "noise off, tree", "noise / 8", "no clipping", "clip x 10")
+"""Those that a bound on epsilon shows, too."""
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_mechanism_is_caught(name, monkeypatch):
+    break_it, settings, said = BROKEN[name]
+    break_it(monkeypatch)
+    found = audited(config(**settings))
+    assert found.verdict().startswith("BROKEN")
+    assert not found.holds
+    assert any(re.search(said, defect) for defect in found.defects), found.defects
+    if name in GUESSED:
+        assert found.lower_bound > found.accountant_epsilon
+
+
+def test_the_shipped_private_experiment_is_caught_without_noise(cli, monkeypatch):
+    no_noise(monkeypatch)
+    file = Path(__file__).parents[2] / "experiments/private.toml"
+    half = [f"--set={setting}" for setting in ("local.steps=1", "stop.steps=100", "data.clients=2500")]
+    code, out, _ = cli("privacy", "audit", file, "--json", *half)
+    found = json.loads(out)
+    assert code == 3
+    assert found["accountant_epsilon"] == pytest.approx(4.0)
+    assert found["lower_bound"] > 4.6
+    assert found["power"]
+    assert not found["holds"]
+
+
+def test_sampling_is_a_secret_that_the_guesses_do_not_use(monkeypatch):
+    sampled = config().model_copy(
+        update={
+            "privacy": PoissonSampling(noise_multiplier=0.7, delta=1e-6, noise_from="seed"),
+            "pace": td.Poisson(probability=0.01),
+            "buffer": td.Buffer(),
+            "stop": td.Stop(steps=100),
+        }
+    )
+    found = audited(sampled)
+    assert (found.holds, found.canaries) == (True, 600), "also those that never joined"
+    no_noise(monkeypatch)
+    assert audited(sampled).verdict().startswith("BROKEN")
+
+
+def test_the_score_of_a_sampled_canary_is_its_log_likelihood():
+    along, rate, sigma = np.array([[0.3, -0.2, 1.4], [0.0, 0.1, 0.2]]), 0.1, 0.6
+    inside = (1 - rate) * norm.pdf(along, 0, sigma) + rate * norm.pdf(along, 1, sigma)
+    expected = np.log(inside / norm.pdf(along, 0, sigma)).sum(axis=1)
+    np.testing.assert_allclose(log_likelihoods(along, rate, sigma), expected)
+    everybody = ((along - 0.5) / sigma**2).sum(axis=1)
+    np.testing.assert_allclose(log_likelihoods(along, 1.0, sigma), everybody)
 
 
 def test_much_epsilon_shows_in_the_bound():
@@ -79,38 +247,24 @@ def test_the_mixing_matrix_is_that_of_the_noise(name):
 def test_what_cannot_be_audited_is_refused():
     with pytest.raises(td.ConfigError, match="an audit is of a run with central privacy"):
         AuditRun(td.Config())
+    with pytest.raises(td.ConfigError, match="without noise nothing is promised"):
+        AuditRun(config(epsilon=None, noise_multiplier=0.0))
+    with pytest.raises(td.ConfigError, match="confidence = 1"):
+        AuditRun(config(), confidence=1.0)
+    emulating = config().model_copy(
+        update={
+            "privacy": PoissonSampling(noise_multiplier=1.0, emulated_cohort=500),
+            "pace": td.Poisson(probability=0.1),
+            "buffer": td.Buffer(),
+        }
+    )
+    with pytest.raises(td.ConfigError, match="emulated_cohort: the promise is that of a larger run"):
+        AuditRun(emulating)
     with pytest.raises(td.ConfigError, match="do not fit into memory"):
         Canaries.drawn(10, 10, 0).directions(10**10)
 
 
-def test_plan_on_the_command_line(cli):
-    def planned(question):
-        code, out, err = cli("privacy", "plan", *question.split(), "--json")
-        assert code == 0, err
-        return json.loads(out)
-
-    tree = "--participations 4 --separation 512 --noise tree"
-    assert planned(f"--epsilon 2 --steps 2048 {tree}")["noise_multiplier"] == pytest.approx(
-        19.59249, rel=1e-5
-    )
-    sampled = planned("--noise-multiplier 1 --steps 2000 --sampling-rate 5e-4")
-    assert sampled["epsilon"] == pytest.approx(0.913268, abs=1e-4)
-    assert planned(f"--noise-multiplier 20 --epsilon 2 {tree}")["steps"] >= 2048
-    found = planned(f"--noise-multiplier 19.59249 --epsilon 2 --steps 2048 {tree}")
-    assert found["delta"] == pytest.approx(1e-7, rel=1e-4)
-    for wrong in (
-        ["--epsilon", "2"],
-        ["--epsilon", "2", "--steps", "5", "--noise-multiplier", "1", "--delta", "1e-6"],
-        ["--epsilon", "2", "--steps", "5", "--noise", "pink"],
-        ["--epsilon", "-2", "--steps", "5"],
-        ["--noise-multiplier", "3", "--epsilon", "2", "--participations", "2"],
-    ):
-        code, _, err = cli("privacy", "plan", *wrong)
-        assert code == 2, wrong
-        assert err.count("\n") == 1, err
-
-
-def test_audit_on_the_command_line(cli, tmp_path):
+def test_audit_on_the_command_line(cli, tmp_path, monkeypatch):
     file = tmp_path / "private.toml"
     file.write_text(config(epsilon=2.0).to_toml())
     code, out, err = cli("privacy", "audit", str(file), "--canaries", "100", "--json")
@@ -118,3 +272,12 @@ def test_audit_on_the_command_line(cli, tmp_path):
     found = json.loads(out)
     assert found["canaries"] == 100
     assert 0 <= found["lower_bound"] <= found["accountant_epsilon"] == pytest.approx(2.0)
+    assert found["power"]
+    assert found["defects"] == []
+    code, out, err = cli("privacy", "audit", str(file), "--canaries", "20")
+    assert code == 0, err
+    assert "no power: 20 canaries cannot show more than epsilon 1.3" in out
+    no_noise(monkeypatch)
+    code, out, err = cli("privacy", "audit", str(file), "--canaries", "20")
+    assert code == 3, err
+    assert "BROKEN: the noise in the sum of 'delta' is" in out

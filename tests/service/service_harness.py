@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 
 import torch
 
@@ -13,6 +14,7 @@ from tardigrad.experiments.serve import assemble
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.service.app import Client
 from tardigrad.service.claims import Gate, Signer
+from tardigrad.service.clock import SYSTEM, Clock
 from tardigrad.service.connection import Connection
 from tardigrad.service.keys import LIST, Enrolled, enter, make_key, public_text
 from tardigrad.service.remembering import Remembering
@@ -22,6 +24,28 @@ from tardigrad.service.trainee import Trainee
 from tardigrad.simulation.planner import GiveUp
 
 torch.set_num_threads(1)
+
+
+class FakeClock(Clock):
+    """Clocks that stand still until a test moves them."""
+
+    def __init__(self):
+        self._wall, self._monotonic = time.time(), 500.0
+
+    def wall(self):
+        return self._wall
+
+    def monotonic(self):
+        return self._monotonic
+
+    def advance(self, seconds):
+        """Time passes."""
+        self._wall += seconds
+        self._monotonic += seconds
+
+    def step(self, seconds):
+        """Somebody sets the wall clock."""
+        self._wall += seconds
 
 
 class Memory:
@@ -54,13 +78,13 @@ class Running:
     def refusals(self):
         return self.server.servicer.refusals.counts
 
-    def signer(self, name):
+    def signer(self, name, clock=SYSTEM):
         if name not in self.signers:
             self.signers[name] = enrolled_key(self.keys, name)
-        return Signer(name, self.signers[name])
+        return Signer(name, self.signers[name], clock)
 
-    def connect(self, name):
-        return Connection(self.address, self.signer(name), None)
+    def connect(self, name, clock=SYSTEM):
+        return Connection(self.address, self.signer(name, clock), None)
 
 
 def enrolled_key(keys, name):
@@ -72,9 +96,18 @@ def enrolled_key(keys, name):
 
 @contextlib.asynccontextmanager
 async def serving(
-    config, folder, record=None, snapshot=None, signers=None, durable=True, model=None, keys=None, noise=None,
+    config,
+    folder,
+    record=None,
+    snapshot=None,
+    signers=None,
+    durable=True,
+    model=None,
+    keys=None,
+    noise=None,
     accept_loss=False,
-):  # fmt: skip
+    clock=SYSTEM,
+):
     """The server of a config."""
     keys = folder / "keys" if keys is None else keys
     keys.mkdir(exist_ok=True, parents=True)
@@ -82,8 +115,8 @@ async def serving(
     noise = NoiseKeys() if noise is None else noise
     run = assemble(config, model, lambda: noise)
     record = record if record is not None else Memory()
-    coordinator = coordinate(run.plan, folder if durable else None, record, noise.forget)
-    gate = Gate(Enrolled(keys / LIST))
+    coordinator = coordinate(run.plan, folder if durable else None, record, noise.forget, clock)
+    gate = Gate(Enrolled(keys / LIST), clock)
     server = Server(Servicer(coordinator, gate, facts_of(run.plan)))
     await coordinator.start(None if snapshot is None else (dict(snapshot[0]), snapshot[1]), accept_loss)
     port = await server.start("127.0.0.1:0", None)
@@ -149,8 +182,7 @@ class Puppet:
         return answer
 
     async def give_up(self, trip):
-        del self.holding[trip]
-        return await self.connection.give_up(trip)
+        return await self.connection.give_up(trip, self.holding.pop(trip).epoch)
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ import socket
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from service_harness import app_of, enrolled_key, serving
+from service_harness import FakeClock, app_of, enrolled_key, serving
 
 import tardigrad as td
 from tardigrad.errors import ConfigError
@@ -28,7 +28,8 @@ CONFIG = td.Config(
 )  # fmt: skip
 
 
-def gate_and_signer(tmp_path, clock=lambda: 1000.0):
+def gate_and_signer(tmp_path, clock=None):
+    clock = clock or FakeClock()
     key = enrolled_key(tmp_path, "ann")
     gate = Gate(Enrolled(tmp_path / LIST), clock)
     signer = Signer("ann", key, clock)
@@ -55,7 +56,7 @@ def test_strangers_and_forged_requests_are_refused(tmp_path):
     stranger = Signer("eve", Ed25519PrivateKey.generate())
     stranger.session = gate.session
     assert refused(gate, stranger.sign("FetchTask")) is Why.NOT_ENROLLED
-    forger = Signer("ann", Ed25519PrivateKey.generate(), lambda: 1000.0)
+    forger = Signer("ann", Ed25519PrivateKey.generate())
     forger.session = gate.session
     assert refused(gate, forger.sign("FetchTask")) is Why.SIGNATURE
     signed = signer.sign("FetchTask", b"mine")
@@ -68,53 +69,53 @@ def test_strangers_and_forged_requests_are_refused(tmp_path):
 
 
 def test_old_requests_are_refused_also_by_a_server_that_has_forgotten_them(tmp_path):
-    now = [1000.0]
-    gate, signer = gate_and_signer(tmp_path, lambda: now[0])
+    clock = FakeClock()
+    gate, signer = gate_and_signer(tmp_path, clock)
     signed, join = signer.sign("FetchTask"), signer.sign("Join")
-    now[0] += 1
-    restarted = Gate(Enrolled(tmp_path / LIST), lambda: now[0])
+    clock.advance(1)
+    restarted = Gate(Enrolled(tmp_path / LIST), clock)
     assert refused(restarted, signed) is Why.SESSION
     assert refused(restarted, join, "Join") is Why.TIME
-    now[0] += WINDOW_MS / 1000
+    clock.advance(WINDOW_MS / 1000)
     assert refused(gate, signed) is Why.TIME
 
 
 def test_nonces_are_forgotten_no_sooner_than_their_requests_expire(tmp_path):
-    now = [1000.0]
-    gate, signer = gate_and_signer(tmp_path, lambda: now[0])
+    clock = FakeClock()
+    gate, signer = gate_and_signer(tmp_path, clock)
     signer.ahead_ms = WINDOW_MS  # dated as far ahead as is allowed
     signed = signer.sign("FetchTask")
     gate.admit(signed, "FetchTask")
-    now[0] += 2 * WINDOW_MS / 1000
+    clock.advance(2 * WINDOW_MS / 1000)
     assert refused(gate, signed) is Why.REPLAYED
-    now[0] += 1
+    clock.advance(1)
     assert refused(gate, signed) is Why.TIME
-    gate.admit(Signer("ann", signer._key, lambda: now[0]).sign("Join"), "Join")
+    gate.admit(Signer("ann", signer._key, clock).sign("Join"), "Join")
     assert len(gate._nonces) == 1
 
 
 def test_who_is_struck_off_the_list_is_out_and_who_is_entered_is_in(tmp_path):
-    now = [1000.0]
-    gate, _ = gate_and_signer(tmp_path, lambda: now[0])
-    bob = Signer("bob", make_key(tmp_path / "bob.key"), lambda: now[0])
+    clock = FakeClock()
+    gate, _ = gate_and_signer(tmp_path, clock)
+    bob = Signer("bob", make_key(tmp_path / "bob.key"), clock)
     assert refused(gate, bob.sign("Join"), "Join") is Why.NOT_ENROLLED
     enter(tmp_path / LIST, "bob", public_text(bob._key))
     assert gate.admit(bob.sign("Join"), "Join") == ("bob", b"")
     (tmp_path / LIST).write_text("")
-    now[0] += 2
+    clock.advance(2)
     assert refused(gate, bob.sign("Join"), "Join") is Why.NOT_ENROLLED
 
 
 @pytest.mark.parametrize("damage", [b"ann\n", b"\xff\xfe\n", None])
 def test_a_damaged_list_changes_nothing_for_a_server_that_runs(damage, tmp_path):
-    now = [1000.0]
-    gate, signer = gate_and_signer(tmp_path, lambda: now[0])
+    clock = FakeClock()
+    gate, signer = gate_and_signer(tmp_path, clock)
     (tmp_path / LIST).unlink()
     if damage is None:
         (tmp_path / LIST).mkdir()
     else:
         (tmp_path / LIST).write_bytes(damage)
-    now[0] += 2
+    clock.advance(2)
     assert gate.admit(signer.sign("FetchTask"), "FetchTask") == ("ann", b"")
     with pytest.raises(ConfigError, match=LIST):
         Enrolled(tmp_path / LIST)
@@ -164,7 +165,10 @@ def test_over_the_wire(tmp_path):
                 task = await ann.fetch()
                 finished = Trainee("ann", app_of(simulation, 0)).train(task, {})
                 assert await failed(bob.deliver(finished)) is grpc.StatusCode.PERMISSION_DENIED
-                assert await failed(bob.give_up(finished.trip)) is grpc.StatusCode.PERMISSION_DENIED
+                assert (
+                    await failed(bob.give_up(finished.trip, finished.epoch))
+                    is grpc.StatusCode.PERMISSION_DENIED
+                )
 
                 sent = []
                 honest = ann._stub.Deliver

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tardigrad.cli import app
-from tardigrad.errors import ConfigError
+from tardigrad.errors import ConfigError, RunError
 from tardigrad.service.app import load_app
 from tardigrad.service.claims import Signer
 from tardigrad.service.client import Participant
@@ -105,6 +105,62 @@ def test_enroll_serve_stop_serve_again_show(tmp_path):
     _, err = changed.communicate(timeout=60)
     assert changed.returncode == 2
     assert "local.lr" in err
+
+
+def test_sighup_reads_the_list_of_clients_again(tmp_path):
+    command("enroll", *NAMES, "--keys", tmp_path / "keys")
+    process = serve(tmp_path)
+    try:
+        listening(process)
+        said = []
+
+        def hear(words):
+            while not said or words not in said[-1]:
+                line = process.stderr.readline()
+                assert line, said
+                said.append(line)
+
+        command("enroll", "zoe", "--keys", tmp_path / "keys")
+        process.send_signal(signal.SIGHUP)
+        hear("the list has 4 clients")
+        (tmp_path / "keys" / "clients.txt").write_text("nonsense\n")
+        process.send_signal(signal.SIGHUP)
+        hear("going by the list as it was")
+        hear("the list has 4 clients")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("damage", ["service = [", "service = 3", "[service]\npopulation = 'many'", "\x00"])
+def test_a_damaged_config_of_a_run_is_one_sentence(damage, tmp_path):
+    command("enroll", "ann", "--keys", tmp_path / "keys")
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live" / "config.toml").write_text(damage)
+    with pytest.raises(
+        RunError, match=r"config\.toml is damaged \(.*\); put it back from a backup"
+    ) as caught:
+        command(
+            "serve", EXAMPLE / "run.toml", "--out", tmp_path / "live", "--keys", tmp_path / "keys",
+            "--model", f"{EXAMPLE / 'my_client.py'}:model", "--port", 0,
+        )  # fmt: skip
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unexpected_error_is_code_one(tmp_path):
+    """A bug, or what the system does: here in the file that makes the client."""
+    make_key(tmp_path / "ann.key")
+    (tmp_path / "app.py").write_text("def client():\n    return 1 / 0\n")
+    words = ["join", "127.0.0.1:1", "--app", "app.py:client", "--key", "ann.key", "--insecure"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tardigrad", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_example_is_short():

@@ -1,13 +1,16 @@
 """`tardigrad enroll`: all or nothing, and nothing is spoilt by a hand edit."""
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from service_harness import FakeClock
 from typer.testing import CliRunner
 
 from tardigrad.cli import app
 from tardigrad.errors import ConfigError
 from tardigrad.service import keys as module
 from tardigrad.service.certificates import FILES
-from tardigrad.service.keys import LIST, Enrolled
+from tardigrad.service.claims import Gate, Signer
+from tardigrad.service.keys import LIST, Enrolled, enter_all, public_text, read_key
 
 
 def enroll(folder, *words):
@@ -75,6 +78,44 @@ def test_who_cannot_be_enrolled(words, said, tmp_path):
         (tmp_path / file).unlink()
     if "ann" not in words:
         refused(tmp_path, said, *words)
+
+
+def test_one_key_is_one_client(tmp_path):
+    """With privacy, two names of one key would be two clients of one person."""
+    enroll(tmp_path, "ann")
+    public = public_text(read_key(tmp_path / "ann.key"))
+    refused(tmp_path, f"{LIST}: ann is enrolled with this public key", "bob", "--public", public)
+    fresh = {"bob": public_text(Ed25519PrivateKey.generate())}
+    with pytest.raises(ConfigError, match="the same public key is given for two clients"):
+        enter_all(tmp_path / LIST, fresh | {"eve": fresh["bob"]})
+    with pytest.raises(ConfigError, match="ann is enrolled with this public key"):
+        enter_all(tmp_path / LIST, {"eve": public})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("bob {ann}", "line 4: bob has the public key of ann"),
+        ("ann {other}", "line 4: ann is in an earlier line"),
+        ("ann {ann}", "line 4: ann is in an earlier line"),
+    ],
+)
+def test_a_list_with_somebody_twice_is_refused_by_its_line(line, said, tmp_path, caplog):
+    enroll(tmp_path, "ann")
+    clock = FakeClock()
+    gate = Gate(Enrolled(tmp_path / LIST), clock)
+    ann = Signer("ann", read_key(tmp_path / "ann.key"), clock)
+    other = public_text(Ed25519PrivateKey.generate())
+    keys = {"ann": public_text(ann._key), "other": other}
+    with (tmp_path / LIST).open("a") as file:
+        file.write(f"zoe {public_text(Ed25519PrivateKey.generate())}\n{line.format(**keys)}\n")
+    with pytest.raises(ConfigError, match=f"{LIST}, {said}"):
+        Enrolled(tmp_path / LIST)
+    refused(tmp_path, said, "eve")
+    for _ in range(3):
+        clock.advance(2)
+        assert gate.admit(ann.sign("Join"), "Join") == ("ann", b"")  # by the list as it was
+    assert sum(said in record.getMessage() for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize("host", ["", "a b", "m\u00fcller.example", "fl.example:7433", "1.2.3", "a..b", "-a"])

@@ -39,7 +39,7 @@ def test_who_was_away_at_the_end_hears_of_it(tmp_path):
         assert await asyncio.wait_for(work, 20) == "somebody said so"
         before = Connection(client._address, running.signer("0"), None)  # its session is of before
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await before.give_up(0)
+            await before.give_up(0, 0)
         assert dict(caught.value.trailing_metadata())["tardigrad-why"] == Why.SESSION
         with pytest.raises(grpc.aio.AioRpcError, match="not enrolled"):
             async with Connection(client._address, Signer("eve", Ed25519PrivateKey.generate()), None):
@@ -58,8 +58,8 @@ def test_who_leaves_while_it_downloads_gives_its_ticket_back(tmp_path):
             client = participant(running, "0", 0, simulation)
             begin = client._begin
 
-            def begin_and_leave(trip):
-                begin(trip)
+            def begin_and_leave(trip, epoch):
+                begin(trip, epoch)
                 work.cancel()
 
             client._begin = begin_and_leave

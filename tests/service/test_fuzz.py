@@ -87,6 +87,7 @@ class Fuzzer:
             "run": self.run, "trip": finished.trip, "version": finished.version,
             "vectors": to_wire(layout_of(upload.vectors)), "digest": digest(packed(upload.vectors)),
             "examples": upload.examples, "steps": upload.steps, "loss": upload.loss,
+            "epoch": finished.epoch,
         }  # fmt: skip
         return v1.UploadHeader(**(content | changes)).SerializeToString()
 
@@ -152,6 +153,7 @@ class Fuzzer:
             lambda: [begun(self.header(name, finished, vectors=huge)), *body],
             lambda: [begun(self.header(name, finished, vectors=[*wire, *wire])), *body],
             lambda: [begun(self.header(name, finished, trip=chance.choice((3, 99, 2**63)))), *body],
+            lambda: [begun(self.header(name, finished, epoch=chance.choice((0, 7, 2**64 - 1)))), *body],
             lambda: [begun(self.header(name, finished, digest=chance.randbytes(32))), *body],
             lambda: [begun(self.header(name, finished, run=chance.choice(("", "other")))), *body],
             lambda: [begun(self.header(name, finished, examples=2**63)), *body],

@@ -42,7 +42,8 @@ KILLS = 40 if SOAK else 4
 """Of the server, for each kind of run: 200 and 20 in all; about half as many again while it recovers."""
 CONFIG = td.Config(
     algorithm=td.FedAC(), data=td.Digits(partition=td.IID(clients=6)), model=td.MLP(hidden=(8,)),
-    pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=3, staleness_bound=2),
+    pace=td.Asynchronous(concurrency=4),
+    buffer=td.Buffer(size=3, staleness_bound=2, most_per_client=3),
     stop=td.Stop(trips=120 if SOAK else 40), evaluation=td.Evaluation(every_steps=2),
     delay=td.HalfNormal(give_up=0.1), local=td.Local(batch_size=32, lr=0.1),
     service={"requests_per_second": 10_000, "linger_seconds": 0.1, "snapshot_seconds": 0.05},
@@ -155,6 +156,7 @@ class Survivor:
         """`seen`: by version, the digest of what was handed out; shared by all clients."""
         self._signer, self._trainee, self._state = Signer(name, key), trainee, state
         self._seen = {} if seen is None else seen
+        self._epochs = {}  # of the trips it was given; it would write them down
         self.die()
 
     def die(self):
@@ -163,7 +165,7 @@ class Survivor:
     async def do(self, address, what, trip):
         async with Connection(address, self._signer, None) as connection:
             if what == "give_up":
-                await connection.give_up(trip)
+                await connection.give_up(trip, self._epochs[trip])
             elif what == "fetch":
                 await self._fetch(connection, trip)
             else:
@@ -177,6 +179,7 @@ class Survivor:
         digest = digest_of(found.task.vectors)
         assert self._seen.setdefault(found.task.version, digest) == digest, "a version was released twice"
         self._held = {trip: found}
+        self._epochs[trip] = found.epoch
 
     async def _deliver(self, connection, trip):
         pending = {finished.trip: finished for finished in self._remembering.pending()}
@@ -290,6 +293,7 @@ async def some_steps(running, simulation, steps, after):
         name = str(client)
         trainee = Trainee(name, app_of(simulation, client))
         survivor = Survivor(name, running.signer(name)._key, trainee, running.keys.parent / f"{name}.state")
+        survivor._epochs = dict(running.coordinator.course.epochs)
         await survivor.do(running.address, what, trip)
         after(number)
 

@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from service_harness import app_of, serving
+from service_harness import FakeClock, app_of, serving
 
 import tardigrad as td
 from tardigrad.errors import ConfigError
@@ -25,8 +25,8 @@ SIMULATION = build(CONFIG)
 
 
 def test_a_client_has_so_many_requests_a_second():
-    now = [0.0]
-    rates = Rates(2.0, lambda: now[0])
+    clock = FakeClock()
+    rates = Rates(2.0, clock)
     for _ in range(4):
         rates.take("ann")
     with pytest.raises(Refused) as caught:
@@ -34,7 +34,7 @@ def test_a_client_has_so_many_requests_a_second():
     assert caught.value.why is Why.RATE
     assert caught.value.retry_after == pytest.approx(0.5)
     rates.take("bob")
-    now[0] += 0.5
+    clock.advance(0.5)
     rates.take("ann")
 
 
@@ -76,7 +76,7 @@ def test_a_thousand_waiting_clients_are_cheap_and_served_in_their_order(tmp_path
             assert not any(one.done() for one in waiting)
             assert len(coordinator._journal.entries(0)) == 2  # who waits is not written down
             for ticket in first:
-                await coordinator.give_up(ticket.client, ticket.trip)
+                await coordinator.give_up(ticket.client, ticket.trip, coordinator.epoch)
             done = await asyncio.gather(*waiting[:2])
             assert [ticket.trip for ticket in done] == [2, 3]
             assert sum(one.done() for one in waiting) == 2

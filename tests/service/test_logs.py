@@ -5,6 +5,7 @@ import base64
 import io
 import json
 import logging
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -16,6 +17,7 @@ from tardigrad.experiments.run import build
 from tardigrad.service.claims import Signer
 from tardigrad.service.connection import Connection
 from tardigrad.service.logs import LONGEST, JsonLines, TextLines, log_to_stderr
+from tardigrad.service.refused import Why
 from tardigrad.service.trainee import Trainee
 
 FORGED = 'eve\n2026-01-01 ERROR all is lost \x1b[2J","level":"error'
@@ -65,6 +67,44 @@ def test_a_run_is_logged_without_secrets_and_nobody_forges_a_line(written, tmp_p
         assert (upload["client"], upload["trip"], upload["staleness"]) == ("ann", 0, 0)
         refused = next(record for record in records if record["event"] == "refused")
         assert (refused["why"], refused["level"]) == ("not enrolled", "warning")
+
+
+LONG = "n" * 2**20
+
+
+def test_long_names_are_neither_echoed_nor_logged(written, tmp_path):
+    """Of clients, methods, runs and vectors, signed by a stranger and by a client."""
+    simulation = build(CONFIG)
+
+    async def details(call):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        error = caught.value
+        assert error.code() not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+        told = [error.details(), *map(str, dict(error.trailing_metadata()).values())]
+        return dict(error.trailing_metadata())["tardigrad-why"], max(map(len, told))
+
+    async def scene():
+        async with serving(CONFIG, tmp_path) as running, running.connect("ann") as ann:
+            stranger = Signer(LONG, Ed25519PrivateKey.generate())
+            found = [await details(Connection(running.address, stranger, None).__aenter__())]
+            found.append(await details(ann._stub.Join(ann._signer.sign(LONG))))
+            finished = Trainee("ann", app_of(simulation, 0)).train(await ann.fetch(), {})
+            vectors = {LONG: finished.upload.vectors["delta"]}
+            named = replace(finished, upload=replace(finished.upload, vectors=vectors))
+            found.append(await details(ann.deliver(named)))
+            run, ann.run = ann.run, LONG
+            found.append(await details(ann.deliver(finished)))
+            ann.run = run
+            assert (await ann.deliver(finished)).accepted
+            return found
+
+    found = dict(asyncio.run(scene()))
+    assert set(found) == {Why.NOT_ENROLLED, Why.MISDIRECTED, Why.SHAPE, Why.UNSOLICITED}
+    assert max(found.values()) < 600
+    lines = written.getvalue().splitlines()
+    assert sum("refused" in line for line in lines) >= 4
+    assert max(map(len, lines)) < 1000
 
 
 @pytest.mark.parametrize("lines", [JsonLines(), TextLines()])

@@ -15,7 +15,7 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 def values():
-    return Values(Aggregator(td.FedBuff(), torch.zeros(size), Situation(2, 2)), None, None, False)
+    return Values(Aggregator(td.FedBuff(), torch.zeros(size), Situation(2, 2)), None, None, False, False)
 
 size, versions = 10_000_000, 6
 first = values()

@@ -31,7 +31,8 @@ from tardigrad.service.trainee import Trainee
 
 CONFIG = td.Config(
     algorithm=td.FedAC(), data=td.Digits(partition=td.IID(clients=6)), model=td.MLP(hidden=(8,)),
-    pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=3, staleness_bound=2),
+    pace=td.Asynchronous(concurrency=4),
+    buffer=td.Buffer(size=3, staleness_bound=2, most_per_client=3),
     stop=td.Stop(trips=24), evaluation=td.Evaluation(every_steps=2), delay=td.HalfNormal(give_up=0.1),
     local=td.Local(batch_size=32, lr=0.1), service={"requests_per_second": 10_000, "linger_seconds": 0.2},
 )  # fmt: skip

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import threading
 from dataclasses import replace
 
 import grpc
@@ -18,8 +19,8 @@ from tardigrad.service.trainee import Trainee
 from tardigrad.service.v1 import service_pb2 as v1
 
 SERVICE = {
-    "requests_per_second": 1000, "poll_seconds": 0.2, "idle_seconds": 0.5, "norm_bound": 100.0,
-    "examples_bound": 10_000, "linger_seconds": 0.0,
+    "requests_per_second": 1000, "poll_seconds": 0.2, "idle_seconds": 0.5, "examples_bound": 10_000,
+    "linger_seconds": 0.0,
 }  # fmt: skip
 CONFIG = td.Config(
     data=td.Digits(partition=td.IID(clients=4)), model=td.MLP(hidden=(4,)),
@@ -61,7 +62,6 @@ def with_delta(finished, value):
 BAD = {
     "not a number": (lambda f: with_delta(f, float("nan")), Why.VALUES),
     "infinite": (lambda f: with_delta(f, float("inf")), Why.VALUES),
-    "too long": (lambda f: with_delta(f, 101.0), Why.NORM),
     "another shape": (lambda f: changed(f, vectors={"delta": torch.zeros(3)}), Why.SHAPE),
     "huge": (lambda f: changed(f, vectors={"delta": torch.zeros(10_000_000)}), Why.SHAPE),
     "another name": (lambda f: changed(f, vectors={"gift": f.upload.vectors["delta"]}), Why.SHAPE),
@@ -70,7 +70,6 @@ BAD = {
     "a loss that is none": (lambda f: changed(f, loss=float("nan")), Why.VALUES),
     "another version": (lambda f: replace(f, version=7), Why.VERSION),
     "a trip that never was": (lambda f: replace(f, trip=77), Why.UNSOLICITED),
-    "metrics that are none": (lambda f: replace(f, metrics={"accuracy": float("inf")}), Why.NUMBERS),
 }
 
 
@@ -200,6 +199,77 @@ def test_a_full_disk_refuses_and_keeps_what_was_acknowledged(where, tmp_path, mo
             return running.refusals
 
     assert asyncio.run(scene()) == {Why.DISK: 1}
+
+
+def test_who_waits_for_a_task_hears_that_the_disk_is_full(tmp_path, monkeypatch):
+    async def scene():
+        async with two_clients(tmp_path) as (running, ann, _):
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with monkeypatch.context() as patch:
+                patch.setattr(running.coordinator._journal, "append", _raising(full))
+                found = await ann.fetch()
+            assert "No space left" in found.reason
+            assert found.seconds >= 5
+            assert running.refusals == {Why.DISK: 1}
+            assert (await ann.fetch()).task.trip == 0
+
+    asyncio.run(scene())
+
+
+def test_who_waits_for_a_task_hears_that_there_is_no_room(tmp_path):
+    async def scene():
+        async with two_clients(tmp_path) as (running, ann, bob), running.connect("2") as eve:
+            await ann.fetch()
+            await bob.fetch()
+            assert (await eve.fetch()).reason == "there is no room"
+            assert running.refusals == {}
+
+    asyncio.run(scene())
+
+
+def test_an_upload_that_is_being_counted_is_guarded_though_its_client_has_hung_up(tmp_path, monkeypatch):
+    """Neither its ticket expires nor a second delivery begins until it counts."""
+    written, hung_up = threading.Event(), asyncio.Event()
+
+    async def scene():
+        async with two_clients(tmp_path) as (running, ann, _):
+            coordinator = running.coordinator
+            begun, loop = asyncio.Event(), asyncio.get_running_loop()
+            write, arrived = coordinator.write, coordinator.arrived
+
+            def slowly(trip, room):
+                loop.call_soon_threadsafe(begun.set)
+                assert written.wait(30)
+                return write(trip, room)
+
+            def first_arrived(trip):
+                arrived(trip)
+                hung_up.set()
+
+            monkeypatch.setattr(coordinator, "write", slowly)
+            monkeypatch.setattr(coordinator, "arrived", first_arrived)
+            finished = await trained(ann)
+            delivery = asyncio.ensure_future(ann.deliver(finished))
+            await begun.wait()
+            delivery.cancel()
+            await hung_up.wait()  # the server has ended the call
+            coordinator.settings = coordinator.settings.model_copy(update={"ticket_seconds": 1e-9})
+            await coordinator._sweep()
+            assert coordinator.course.given_up == 0
+            assert finished.trip in coordinator.course.book.in_flight
+            assert await code_of(ann.deliver(finished)) is grpc.StatusCode.ABORTED
+            assert await code_of(ann.give_up(finished.trip)) is grpc.StatusCode.ABORTED
+            written.set()
+            while coordinator.course.trips == 0:
+                await asyncio.sleep(0.01)
+            assert (await ann.deliver(finished)).accepted
+            assert coordinator.course.trips == 1
+            assert not coordinator._arriving
+
+    try:
+        asyncio.run(scene())
+    finally:
+        written.set()
 
 
 def _raising(error):

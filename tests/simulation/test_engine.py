@@ -526,6 +526,18 @@ def test_a_run_ends_at_whichever_comes_first(stop, reason):
         assert end["trips" if reason == "trips" else "version"] == getattr(stop, reason)
 
 
+def test_check_ins_after_the_end_are_not_turned_away():
+    """Clients turn up every quarter; two may be at work, and take four."""
+    pace, delay = td.Arrivals(rate=4.0, concurrency=2), td.ConstantDelay(duration=4.0)
+    stop = td.Stop(virtual_time=1.5)
+    simulation = make("arrivals", executor=AtOnce, pace=pace, delay=delay, stop=stop)
+    events, _ = finish(simulation)
+    turned_away = [event for event in events if event["event"] == "turned_away"]
+    assert [event["time"] for event in turned_away] == [0.5, 0.75, 1.0, 1.25, 1.5]
+    assert simulation.engine.refused == {"full": 5}
+    assert (events[-1]["reason"], events[-1]["time"]) == ("virtual_time", 1.5)
+
+
 def test_a_script_ends_by_itself():
     events, _ = finish(make("script", stop=td.Stop(trips=1000)))
     assert (events[-1]["reason"], events[-1]["trips"]) == ("the script is over", 60)

@@ -148,7 +148,7 @@ def test_a_scripted_start_that_is_not_allowed_is_turned_away():
     planner = make(
         Scripted(trips=((0.0, 1.0, 0), (2.0, 1.0, 0))), Buffer(size=2, once_per_client=True), population=3
     )
-    assert plan(planner, 3)[-1] == Refusal(0, Reason.CONTRIBUTED)
+    assert plan(planner, 3)[-1] == Refusal(0, Reason.CONTRIBUTED, 2.0)
 
 
 def test_a_script_from_a_file_is_the_same(tmp_path):
@@ -508,6 +508,21 @@ def test_once_per_client(pace):
             assert len(buffer) == 6
             buffer = set()
     assert seen == 600
+
+
+@pytest.mark.parametrize("pace", [Asynchronous(concurrency=4), Arrivals(rate=9.0)])
+@pytest.mark.parametrize("share", [2, None])
+def test_a_share_of_the_buffer_for_each_client(pace, share):
+    planner = make(pace, Buffer(size=6, most_per_client=share), population=8)
+    buffer, most = Counter(), 0
+    for d in deliveries(until(planner, 600)):
+        if d.accepted:
+            buffer[d.client] += 1
+            most = max(most, *buffer.values())
+        if d.closes:
+            assert buffer.total() == 6
+            buffer.clear()
+    assert most == 2 if share else most > 2
 
 
 def test_who_waits_for_the_step_starts_after_it():

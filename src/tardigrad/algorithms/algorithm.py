@@ -48,6 +48,9 @@ class Algorithm(Setting):
     """Whether its clients keep a memory between trips."""
     single_upload: ClassVar[bool] = False
     """Whether every upload moves the model, so that K is 1."""
+    undiscounted: ClassVar[frozenset[str]] = frozenset()
+    """Uploaded vectors that are not discounted by staleness: the changes of what clients remember. Every
+    client replaces what it remembers in full, so the server must add the change in full."""
     default_buffer: ClassVar[int] = 10
     """K where the config names none."""
 
@@ -59,6 +62,12 @@ class Algorithm(Setting):
     @property
     def opening(self) -> bool:
         """Whether all clients take part in the first step, once each."""
+        return False
+
+    @property
+    def averages_memories(self) -> bool:
+        """Whether the server keeps the mean over all clients of what they remember: where clients weigh by
+        their examples it must know how many examples all of them have together."""
         return False
 
     @property

@@ -38,20 +38,24 @@ class CA2FL(SumOnly):
 
     kind: Literal["ca2fl"] = "ca2fl"
     remembers: ClassVar[bool] = True
+    undiscounted: ClassVar[frozenset[str]] = frozenset({"difference"})
     lr: PositiveFloat = 1.0
     """The server's learning rate (eta)."""
 
+    @property
+    def averages_memories(self) -> bool:
+        return True
+
     def start(self, model: Tensor, situation: Situation) -> State:
         state = super().start(model, situation)
-        return state | {"cache": torch.zeros_like(model), "population": situation.population}
+        return state | {"cache": torch.zeros_like(model), "mass": situation.mass}
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
         return CachingRule(task, memory, lr)
 
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
-        difference = buffer.mean("difference")  # (1/M) sum of delta_i - h_i
-        share = len(buffer.members) / state["population"]  # M / N
-        v = state["cache"] + difference  # the calibrated direction: h + (1/M) sum
+        v = state["cache"] + buffer.mean("difference")  # h + (1/M) sum of delta_i - h_i
         state["model"] = state["model"] - self.lr * v
-        state["cache"] = state["cache"] + share * difference  # h + (1/N) sum: the mean of all h_i again
+        change = buffer.change_of_mean("difference", state["mass"])  # (1/N) sum
+        state["cache"] = state["cache"] + change  # the mean of all h_i again
         return {}

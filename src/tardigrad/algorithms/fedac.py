@@ -22,6 +22,11 @@ from tardigrad.core.situation import Situation
 from tardigrad.core.step import Step
 from tardigrad.core.upload import Received, Task, Vectors, WeightedSum
 
+ALMOST_NOTHING = 1e-6
+"""Where the mean of r over the buffer is at most this, all uploads weigh the same. Cosines that small are
+rounding errors in float32, and less than what two random directions have in a model of any usual size; their
+ratios would give the whole step to whichever upload has the largest."""
+
 
 class FedAC(Individual):
     """Uploads weigh by how well they agree with where the model went meanwhile; the server steps by
@@ -53,7 +58,7 @@ class FedAC(Individual):
     control_scale: Literal["paper", "population"] = "paper"
     """How far the buffer moves the common control c: by the weighted mean of the clients' changes, as the
     paper prints it; or by buffer / population of that, which keeps c the mean of all clients' controls
-    where weights are uniform."""
+    where weights are uniform (the mean weighted by examples, where clients weigh by them)."""
 
     @cached_property
     def _step(self) -> Step:
@@ -62,10 +67,14 @@ class FedAC(Individual):
         adam = Adam(beta2=self.beta2, adaptivity=self.adaptivity)
         return Step(lr=self.lr, momentum=Nesterov(beta=self.beta1), preconditioner=adam)
 
+    @property
+    def averages_memories(self) -> bool:
+        return self.correction and self.control_scale == "population"
+
     def start(self, model: Tensor, situation: Situation) -> State:
         state = super().start(model, situation) | self._step.begin(model, situation)
         if self.correction:
-            state |= {"control": torch.zeros_like(model), "population": situation.population}
+            state |= {"control": torch.zeros_like(model), "mass": situation.mass}
         return state
 
     def broadcast(self, state: State) -> Vectors:
@@ -84,19 +93,24 @@ class FedAC(Individual):
         weighted = _weighted(buffer, r, version)  # Eqs 5 and 7, and the sum of Eq. 17
         state["model"] = self._step.move(state, weighted.mean(), weighted)  # Eqs 8 to 11, of this buffer
         if self.correction:
-            scale = 1.0 if self.control_scale == "paper" else len(buffer) / state["population"]
+            scale = 1.0
+            if self.control_scale == "population":
+                scale = sum(received.member.mass for received in buffer) / state["mass"]
             state["control"] = state["control"] + scale * weighted.mean("control")  # Eq. 17
         return metrics
 
 
 def _agreement(model: Tensor, buffer: Sequence[Received]) -> tuple[list[float], Metrics]:
     """Eq. 4 with its gaps closed: r_i = max(cosine, 0); 1 if the model did not move during the trip
-    (fresh), 0 if the client did not. If nothing is left, all weigh the same. And how often that was."""
+    (fresh), 0 if the client did not. If almost nothing is left, all weigh the same. The metrics say how often
+    each happened."""
     r: list[float] = []
     cosines: list[float] = []
     fresh = unchanged = 0
     for received in buffer:
-        delta, moved = received.upload.vectors["delta"], received.start - model  # both signs turned
+        delta, start = received.upload.vectors["delta"], received.start
+        now = model.to(start.dtype).to(model.dtype)  # rounded as the start was, if to short floats
+        moved = start.to(model.dtype) - now  # both signs turned
         lengths = float(torch.linalg.vector_norm(moved)), float(torch.linalg.vector_norm(delta))
         if lengths[0] == 0:
             fresh += 1
@@ -108,7 +122,7 @@ def _agreement(model: Tensor, buffer: Sequence[Received]) -> tuple[list[float], 
             cosine = float((moved * delta).sum()) / (lengths[0] * lengths[1])
             cosines.append(cosine)
             r.append(max(cosine, 0.0))
-    fallback = sum(r) == 0
+    fallback = sum(r) <= ALMOST_NOTHING * len(buffer)
     if fallback:
         r = [1.0] * len(buffer)
     metrics = {

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, Rule, SumOnly
 from tardigrad.core.momentum import State
+from tardigrad.core.precision import at_least_float32
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Task, Vectors, WeightedSum
 from tardigrad.errors import ConfigError
@@ -29,14 +30,14 @@ class MasFLRule(Rule):
         self.beta = task.vectors["beta"].item()
         self.drift = task.vectors["drift"]  # beta c + (1 - beta) g
         self.control = memory["control"] if memory else torch.zeros_like(self.start)  # c_i
-        self.total = torch.zeros_like(self.start)  # of the raw gradients
+        self.total = torch.zeros_like(at_least_float32(self.start))  # of the raw gradients
 
     def direction(self, gradient: Tensor, x: Tensor) -> Tensor:
         self.total += gradient
         return gradient.sub_(self.control).mul_(self.beta).add_(self.drift)  # line 3
 
     def finish(self, end: Tensor, steps: int, path: float) -> Vectors:
-        control = self.total / steps  # line 6: the next c_i
+        control = (self.total / steps).to(self.start.dtype)  # line 6: the next c_i
         self.memory = {"control": control}
         return {"control": control - self.control}
 
@@ -58,6 +59,7 @@ class AdaMasFLRule(MasFLRule):
 
 class _MasFL(SumOnly):
     remembers: ClassVar[bool] = True
+    undiscounted: ClassVar[frozenset[str]] = frozenset({"control"})
     beta: float | None = Field(None, gt=0, le=1)
     """Share of the *new* gradient in the momentum. Default: the theorem's sqrt(S K / T), at most 1, for S
     uploads a step, K local steps and T server steps."""
@@ -66,6 +68,10 @@ class _MasFL(SumOnly):
     first_pass: bool = False
     """Begin as the paper does: the first step asks every client for its gradients at the first model,
     which does not move yet (a trip of every client). Otherwise all control variates start at 0."""
+
+    @property
+    def averages_memories(self) -> bool:
+        return True
 
     @property
     def opening(self) -> bool:
@@ -78,7 +84,7 @@ class _MasFL(SumOnly):
         return super().start(model, situation) | {
             "momentum": torch.zeros_like(model),  # g
             "control": torch.zeros_like(model),  # c, the mean of all c_i
-            "population": situation.population,
+            "mass": situation.mass,
             **self._step_sizes(situation),
         }
 
@@ -131,8 +137,8 @@ class _MasFL(SumOnly):
         return momentum
 
     def _control(self, state: State, buffer: WeightedSum) -> Tensor:
-        share = len(buffer.members) / state["population"]  # S / N times the mean: 1 / N times the sum
-        control: Tensor = state["control"] + share * buffer.mean("control")
+        change = buffer.change_of_mean("control", state["mass"])  # (1/N) sum of dc
+        control: Tensor = state["control"] + change
         return control
 
 

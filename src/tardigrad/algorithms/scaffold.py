@@ -47,12 +47,17 @@ class SCAFFOLD(SumOnly):
     kind: Literal["scaffold"] = "scaffold"
     synchronous: ClassVar[bool] = True
     remembers: ClassVar[bool] = True
+    undiscounted: ClassVar[frozenset[str]] = frozenset({"control"})
     lr: PositiveFloat = 1.0
     """The server's learning rate (eta_g)."""
 
+    @property
+    def averages_memories(self) -> bool:
+        return True
+
     def start(self, model: Tensor, situation: Situation) -> State:
         state = super().start(model, situation)
-        return state | {"control": torch.zeros_like(model), "population": situation.population}
+        return state | {"control": torch.zeros_like(model), "mass": situation.mass}
 
     def broadcast(self, state: State) -> Vectors:
         return {"model": state["model"], "control": state["control"]}
@@ -61,7 +66,7 @@ class SCAFFOLD(SumOnly):
         return ControlledRule(task, memory, lr)
 
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
-        share = len(buffer.members) / state["population"]  # |S| / N
         state["model"] = state["model"] - self.lr * buffer.mean()  # x = x + eta_g mean of (y - x)
-        state["control"] = state["control"] + share * buffer.mean("control")  # c = c + |S|/N mean of dc
+        change = buffer.change_of_mean("control", state["mass"])  # |S|/N mean of dc
+        state["control"] = state["control"] + change  # the mean of all c_i again
         return {}

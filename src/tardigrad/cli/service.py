@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -17,6 +16,7 @@ import typer
 from rich.console import Console
 
 from tardigrad.cli.options import Guard, Moved, look_in
+from tardigrad.core.plain_json import plain_json
 from tardigrad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def serve(
     from tardigrad.service.serving import Place
 
     log_to_stderr(log_format.value, log_level.value)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a server that listens reads its list of clients again
     look_in(data_dir)
     place = Place(host, port, keys, insecure, durability, metrics_port, metrics_host)
     result = serve_run(
@@ -251,7 +252,7 @@ async def _watch(source: AsyncIterator[Status], once: bool, as_json: bool) -> No
     with Live(console=console, auto_refresh=False) if in_place else nullcontext() as live:
         async for found in source:
             if as_json:
-                print(json.dumps(asdict(found)), flush=True)
+                print(plain_json(asdict(found)), flush=True)
             elif live is not None:
                 live.update(status_table(found, before), refresh=True)
             else:

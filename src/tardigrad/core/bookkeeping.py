@@ -34,9 +34,17 @@ class Buffer(Setting):
     staleness_bound: NonNegativeInt | None = None
     """Uploads of a greater staleness are refused."""
     once_per_client: bool = False
-    """A client that contributed may start again only after the next step."""
+    """A client that contributed may start again only after the next step; the same as most_per_client = 1."""
+    most_per_client: PositiveInt | None = None
+    """Uploads of one client that one buffer may have; further ones are refused until the next step. Default:
+    any number; `tardigrad serve` sets a quarter of the buffer, or more where few clients are enrolled."""
     weights: Literal["equal", "examples"] = "equal"
     """Whether clients weigh the same or by their number of examples."""
+
+    @property
+    def share(self) -> int | None:
+        """Uploads of one client that one buffer may have, or None for any number."""
+        return 1 if self.once_per_client else self.most_per_client
 
 
 class Reason(StrEnum):
@@ -51,6 +59,8 @@ class Reason(StrEnum):
     STALE = "too stale"
     RESTING = "took part too recently"
     FINISHED = "took part as often as allowed"
+    NORM = "norm too large"
+    OUTLIER = "norm far above the others"
 
 
 class Ticket(NamedTuple):
@@ -67,6 +77,7 @@ class Refusal(NamedTuple):
 
     client: Client
     reason: Reason
+    time: float
 
 
 class Delivery(NamedTuple):
@@ -115,8 +126,10 @@ class Bookkeeping:
         self.in_flight: dict[int, Ticket] = {}
         self.training: set[Client] = set()
         """Clients that are under way (and may not start again, unless the pace lets tasks queue)."""
+        self.contributions: dict[Client, int] = {}
+        """How many uploads each client has in the buffer now (kept only where their number is limited)."""
         self.contributed: set[Client] = set()
-        """Clients in the buffer now (kept only where once_per_client asks for it)."""
+        """Clients that have as many uploads in the buffer now as they may have."""
         self.ledger = Ledger(limits) if limits is not None else None
         """Who took part when, where that is limited."""
         self._this_version = 0  # trips from the current version, under way or accepted
@@ -161,7 +174,7 @@ class Bookkeeping:
         if reason is None and self.room() <= 0:
             reason = Reason.FULL
         if reason is not None:
-            return Refusal(client, reason)
+            return Refusal(client, reason, time)
         ticket = Ticket(self.next_trip, client, self.version, time)
         self.next_trip += 1
         self.in_flight[ticket.trip] = ticket
@@ -171,8 +184,9 @@ class Bookkeeping:
         self._waiting += 1
         return ticket
 
-    def deliver(self, trip: int, time: float, examples: int = 1) -> Delivery:
-        """An upload has come in: whether it counts, how much, and whether the model moves now."""
+    def deliver(self, trip: int, time: float, examples: int = 1, refused: Reason | None = None) -> Delivery:
+        """An upload has come in: whether it counts, how much, and whether the model moves now. `refused` is
+        the reason why the caller, who can see its values, has decided that it does not count."""
         ticket = self.in_flight.get(trip)
         if ticket is None:
             reason = Reason.DUPLICATE if 0 <= trip < self.next_trip else Reason.UNKNOWN
@@ -183,7 +197,9 @@ class Bookkeeping:
         client, version = ticket.client, self.version
         staleness = version - ticket.version
         bound = self.buffer.staleness_bound
-        if staleness and self.pace.in_rounds:
+        if refused is not None:
+            pass
+        elif staleness and self.pace.in_rounds:
             refused = Reason.LATE
         elif bound is not None and staleness > bound:
             refused = Reason.STALE
@@ -196,8 +212,7 @@ class Bookkeeping:
             self.accepted += 1
             if self.ledger is not None:
                 self.ledger.enter(client, version + 1)
-            if self.buffer.once_per_client or self._in_opening:
-                self.contributed.add(client)
+            self._contribute(client)
             closes = self._step_if_full()
             return Delivery(
                 trip, client, ticket.time, time, ticket.version, version, staleness,
@@ -227,6 +242,17 @@ class Bookkeeping:
         self._joined = True
         return self._step_if_full()
 
+    def _share(self) -> int | None:
+        """How many uploads one client may have in the buffer that is being filled."""
+        return 1 if self._in_opening else self.buffer.share
+
+    def _contribute(self, client: Client) -> None:
+        share = self._share()
+        if share is not None:
+            count = self.contributions[client] = self.contributions.get(client, 0) + 1
+            if count >= share:
+                self.contributed.add(client)
+
     def _end(self, ticket: Ticket) -> None:
         del self.in_flight[ticket.trip]
         self.training.discard(ticket.client)
@@ -243,6 +269,7 @@ class Bookkeeping:
             self.version += 1
             self.accepted = self._this_version = self._waiting = 0
             self._joined = self._in_opening = False
+            self.contributions.clear()
             self.contributed.clear()
             if self.ledger is not None:
                 self.ledger.advance(self.version + 1)
@@ -262,6 +289,7 @@ class Bookkeeping:
             "accepted": self.accepted,
             "in_flight": [list(ticket) for ticket in self.in_flight.values()],
             "contributed": sorted(self.contributed, key=str),
+            "contributions": sorted(([c, count] for c, count in self.contributions.items()), key=str),
             "this_version": self._this_version,
             "waiting": self._waiting,
             "joined": self._joined,
@@ -277,6 +305,7 @@ class Bookkeeping:
         if not self.pace.queues:
             self.training = {ticket.client for ticket in self.in_flight.values()}
         self.contributed = set(state["contributed"])
+        self.contributions = dict(state.get("contributions", ()))
         self._this_version = state["this_version"]
         self._waiting = state["waiting"]
         self._joined = state["joined"]

@@ -19,3 +19,11 @@ class Situation:
     """How many steps the run will make, where that is known."""
     local_steps: float = 1.0
     """Minibatch steps of an average trip."""
+    examples: int | None = None
+    """How many examples all clients have together, where clients weigh by them; None where they weigh the
+    same."""
+
+    @property
+    def mass(self) -> int:
+        """What all clients together weigh: their examples, or, where they weigh the same, their number."""
+        return self.population if self.examples is None else self.examples

@@ -62,6 +62,12 @@ class WeightedSum:
         """The weighted sum over the divisor."""
         return self.sums[name] / self.divisor
 
+    def change_of_mean(self, name: str, mass: float) -> Tensor:
+        """How the mean over all clients of what each remembers changes, where the uploads say how much
+        their clients' changed: the sum over the buffer divided by `mass`, what all clients together weigh.
+        The vector must be one that the algorithm names as undiscounted."""
+        return (self.divisor / mass) * self.mean(name)
+
     def by_version(self, window: int) -> list[float]:
         """The weight over the divisor of all uploads together that started from each of the versions
         version - window, ..., version."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 from torch import Tensor
 
 from tardigrad.core.draws import key
@@ -17,6 +18,18 @@ from tardigrad.data.clients import Examples, Federation
 from tardigrad.errors import RunError
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
+
+RESERVED = frozenset({"event", "version", "trips", "time", "bytes", "federated", "clients", "examples"})
+"""Fields of an evaluation's event that are not metrics."""
+
+
+def _not_reserved(name: str) -> str:
+    if name in RESERVED:
+        raise ValueError(f"{name!r} is a field of every evaluation; give the metric another name")
+    return name
+
+
+MetricName = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]{0,63}$"), AfterValidator(_not_reserved)]
 
 
 class Evaluation(Setting):
@@ -34,6 +47,8 @@ class Evaluation(Setting):
     """Evaluate on so many examples of the test set, drawn once (default: on all)."""
     clients: PositiveInt = 100
     """How many clients (drawn once) are asked to evaluate on what they hold out."""
+    metrics: tuple[MetricName, ...] | None = None
+    """Metrics that a server takes from its clients besides those of the built-in heads, such as ["f1"]."""
 
     @model_validator(mode="after")
     def _one_clock(self) -> Evaluation:

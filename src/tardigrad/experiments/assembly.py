@@ -13,17 +13,18 @@ from tardigrad.algorithms.algorithm import SumOnly
 from tardigrad.core.draws import key
 from tardigrad.core.situation import Situation
 from tardigrad.data.clients import Clients, Federation
-from tardigrad.errors import ConfigError, TardigradError
+from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.experiments.config import Config
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import MultiClass
 from tardigrad.privacy.aggregator import Normals, PrivateAggregator
 from tardigrad.privacy.canaries import AuditedAggregator, Canaries
+from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.local import LocallyPrivateAggregator
 from tardigrad.privacy.normal import Seeded
-from tardigrad.privacy.releases import ReleaseLog
+from tardigrad.privacy.releases import NEW_RUN, ReleaseLog
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.privacy.statement import NOTHING_PROMISED, statement
 
@@ -32,6 +33,8 @@ KEYS = "noise.keys"
 RELEASES = "releases.log"
 """In the folder of a private run: a digest of each version that was released."""
 SNAPSHOT = "snapshot.safetensors"
+SAMPLING = "sampling.key"
+"""In a run's folder: what Poisson sampling is drawn from, until the run is over."""
 
 
 def situation_of(config: Config, clients: Clients) -> Situation:
@@ -46,12 +49,17 @@ def situation_of(config: Config, clients: Clients) -> Situation:
         else:
             by_trips = trips // size
         steps = by_trips if steps is None else min(steps, by_trips)
-    buffer = config.buffer
-    return Situation(len(clients), buffer.size, buffer.staleness_bound, steps, local_steps)
+    buffer, examples = config.buffer, None
+    if buffer.weights == "examples" and config.algorithm.averages_memories:
+        examples = sum(clients.examples(c) for c in range(len(clients)))
+    return Situation(len(clients), buffer.size, buffer.staleness_bound, steps, local_steps, examples)
 
 
-def guarantee_of(config: Config, situation: Situation) -> Guarantee | None:
-    """What the config promises, with its noise worked out; nothing where nothing is promised."""
+def guarantee_of(
+    config: Config, situation: Situation, model: Tensor, chosen: Chosen | None = None
+) -> Guarantee | None:
+    """What the config promises, with its noise worked out; nothing where nothing is promised. `chosen`: what
+    was worked out when the run began."""
     if config.privacy is None:
         return None
     if situation.steps is None:
@@ -60,7 +68,15 @@ def guarantee_of(config: Config, situation: Situation) -> Guarantee | None:
             "buffer.size is fixed)"
         )
     assert config.pace is not None
-    guarantee = config.privacy.guarantee(situation.steps, situation.population, config.pace, config.buffer)
+    upload = Aggregator(config.algorithm, model, situation).empty_upload()
+    guarantee = config.privacy.guarantee(
+        situation.steps,
+        situation.population,
+        config.pace,
+        config.buffer,
+        sum(vector.numel() for vector in upload.values()),
+        chosen,
+    )
     if config.algorithm.opening and guarantee.limits is not None and guarantee.limits.separation > 1:
         raise ConfigError(
             "algorithm.first_pass: the first step takes a contribution of everybody, and with a separation "
@@ -114,13 +130,28 @@ def open_releases(
         return None
     if guard is not None and guard.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"--guard {guard}: must lie outside the run's folder, or a backup would include it")
-    begun = any((folder / name).exists() for name in (KEYS, SNAPSHOT))
-    return ReleaseLog(folder / RELEASES, guard, moved, begun)
+    return ReleaseLog(folder / RELEASES, guard, moved, has_begun(folder))
+
+
+def keep_chosen(guarantee: Guarantee, folder: Path) -> None:
+    """Store what a private run goes on with, before its first step."""
+    if (folder / CHOSEN).exists():
+        return
+    if has_begun(folder):
+        raise RunError(
+            f"{folder / CHOSEN} is gone, so it is not known with which noise the run began; {NEW_RUN}"
+        )
+    guarantee.chosen.write(folder / CHOSEN)
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether a private run may have released a step."""
+    return (folder / SNAPSHOT).exists() or (folder / KEYS).exists()
 
 
 def forget_secrets(folder: Path) -> None:
-    """After a private run: what its noise was made of, and what the clients uploaded last."""
-    for name in (KEYS, SNAPSHOT):
+    """After a private run: what its noise and sampling were made of, and what the clients uploaded last."""
+    for name in (KEYS, SAMPLING, SNAPSHOT):
         (folder / name).unlink(missing_ok=True)
 
 

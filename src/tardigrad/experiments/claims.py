@@ -8,17 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import scipy
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from tardigrad.core.setting import Setting
 from tardigrad.experiments.measures import MEASURES, MORE_IS_BETTER, TO_A_TARGET, UNITS
+from tardigrad.experiments.statistics import chance
 
-Verdict = Literal["holds", "does not hold", "not run"]
+Verdict = Literal["holds", "does not hold", "not tested", "not run"]
+_WORST_FIRST: tuple[Verdict, ...] = ("does not hold", "not tested", "holds")
 Values = Callable[[str, str], Sequence[float] | None]
 """(entry, measure) to a number for each seed; nothing where that was not run."""
 CHANCE = 0.05
 """A claim holds if its opposite would look like this with less than this probability."""
+LEAST_SEEDS = 2
+"""With fewer nothing is known of the spread, and a claim is not tested."""
 
 
 class Claim(Setting):
@@ -89,79 +92,107 @@ def judge(claim: Claim, values: Values, budgets: Mapping[str, float] | None = No
         numbers = values(entry, claim.measure)
         if not numbers:
             return Judgement(claim.says, "not run", f"{entry} was not run")
+        if any(map(math.isnan, numbers)):
+            return Judgement(claim.says, "not tested", f"{entry} has no number for every seed")
         measured[entry] = list(numbers)
     judged = {"gaps": _gaps, "level": _level, "better": _better}
     form = "gaps" if claim.gaps else "level" if claim.level else "better"
-    holds, found = judged[form](claim, measured, budgets or {})
-    return Judgement(claim.says, "holds" if holds else "does not hold", found)
+    verdict, found = judged[form](claim, measured, budgets or {})
+    if min(map(len, measured.values())) < LEAST_SEEDS:
+        verdict = "not tested"
+    return Judgement(claim.says, verdict, found)
 
 
-def _better(claim: Claim, measured: dict[str, list[float]], budgets: Mapping[str, float]) -> tuple[bool, str]:
+def _better(
+    claim: Claim, measured: dict[str, list[float]], budgets: Mapping[str, float]
+) -> tuple[Verdict, str]:
     assert claim.better is not None
-    good, said = measured[claim.better], []
+    good = measured[claim.better]
     if any(map(math.isinf, good)):
-        return False, f"{claim.better} did not reach the target with every seed"
-    holds = True
+        return "does not hold", f"{claim.better} did not reach the target with every seed"
+    verdicts, said = set(), []
     for other in claim.than:
-        bad = measured[other]
-        reached = not any(map(math.isinf, bad))
-        bad = [budgets.get(other, math.inf) if math.isinf(x) else x for x in bad]
-        if any(map(math.isinf, bad)):
-            said.append(f"{other} did not reach the target")
-            continue
-        if claim.measure in TO_A_TARGET or claim.factor != 1:
-            logs = [math.log(b / g) if claim.less_is_better else math.log(g / b) for g, b in zip(good, bad)]
-            lead = [x - math.log(claim.factor) + math.log1p(claim.margin) for x in logs]
-            ratio = math.exp(statistics.fmean(logs))
-            least = "" if reached else "at least "
-            text = f"{other} took {least}{ratio:.2f} times {claim.better}'s {claim.measure}"
-        else:
-            lead = [(b - g if claim.less_is_better else g - b) + claim.margin for g, b in zip(good, bad)]
-            difference = statistics.fmean(g - b for g, b in zip(good, bad))
-            text = f"{claim.better} had {_points(claim.measure, difference)} against {other}"
-        p = chance(lead)
-        certain = statistics.fmean(lead) > 0 and p < CHANCE
-        holds &= certain
-        level = "" if certain or statistics.fmean(lead) <= 0 else ", could be chance"
-        said.append(f"{text} (p = {p:.2g}{level})" if len(lead) > 1 else f"{text} (one seed)")
-    return holds, "; ".join(said)
+        verdict, text = _against(claim, other, good, measured[other], budgets.get(other, math.inf))
+        verdicts.add(verdict)
+        said.append(text)
+    return next(one for one in _WORST_FIRST if one in verdicts), "; ".join(said)
 
 
-def _level(claim: Claim, measured: dict[str, list[float]], budgets: Mapping[str, float]) -> tuple[bool, str]:
+def _against(
+    claim: Claim, other: str, good: list[float], bad: list[float], budget: float
+) -> tuple[Verdict, str]:
+    """Whether it is better than one other entry."""
+    reached = not any(map(math.isinf, bad))
+    bad = [budget if math.isinf(x) else x for x in bad]
+    if any(map(math.isinf, bad)):
+        return "not tested", f"{other} did not reach the target, and what it spent is not known"
+    if claim.measure in TO_A_TARGET or claim.factor != 1:
+        if min(*good, *bad) <= 0:
+            return "not tested", f"{claim.better} and {other} have no ratio: one of them is 0 with some seed"
+        logs = [
+            math.log(b / g) if claim.less_is_better else math.log(g / b)
+            for g, b in zip(good, bad, strict=True)
+        ]
+        lead = [x - math.log(claim.factor) + math.log1p(claim.margin) for x in logs]
+        ratio = math.exp(statistics.fmean(logs))
+        least = "" if reached else "at least "
+        text = f"{other} took {least}{ratio:.2f} times {claim.better}'s {claim.measure}"
+    else:
+        pairs = list(zip(good, bad, strict=True))
+        lead = [(b - g if claim.less_is_better else g - b) + claim.margin for g, b in pairs]
+        difference = statistics.fmean(g - b for g, b in pairs)
+        text = f"{claim.better} had {_points(claim.measure, difference)} against {other}"
+    p = chance(lead)
+    if p is None:
+        return "not tested", f"{text} ({_seeds(lead)})"
+    right_sign = statistics.fmean(lead) > 0
+    if right_sign and p < CHANCE:
+        return "holds", f"{text} (p = {p:.2g})"
+    return "does not hold", f"{text} (p = {p:.2g}{', could be chance' if right_sign else ''})"
+
+
+def _level(
+    claim: Claim, measured: dict[str, list[float]], budgets: Mapping[str, float]
+) -> tuple[Verdict, str]:
     assert claim.within is not None
     means = {entry: statistics.fmean(numbers) for entry, numbers in measured.items()}
     if any(map(math.isinf, means.values())):
-        return False, "not every entry reached the target with every seed"
+        return "does not hold", "not every entry reached the target with every seed"
     apart = max(means.values()) - min(means.values())
     if claim.measure in TO_A_TARGET:
-        apart /= min(means.values())
-        return apart <= claim.within, f"{UNITS[claim.measure]}: apart by {100 * apart:.0f} % of the smallest"
-    said = ", ".join(f"{entry} {_plain(claim.measure, mean)}" for entry, mean in means.items())
-    return apart <= claim.within, f"{said}: apart by {_plain(claim.measure, apart)}"
+        if apart > 0:
+            apart = apart / min(means.values()) if min(means.values()) > 0 else math.inf
+        said = f"{UNITS[claim.measure]}: apart by {100 * apart:.0f} % of the smallest"
+    else:
+        said = ", ".join(f"{entry} {_plain(claim.measure, mean)}" for entry, mean in means.items())
+        said = f"{said}: apart by {_plain(claim.measure, apart)}"
+    numbers = next(iter(measured.values()))
+    said += f" ({_seeds(numbers)})" if len(numbers) < LEAST_SEEDS else ""
+    return "holds" if apart <= claim.within else "does not hold", said
 
 
-def _gaps(claim: Claim, measured: dict[str, list[float]], budgets: Mapping[str, float]) -> tuple[bool, str]:
+def _gaps(
+    claim: Claim, measured: dict[str, list[float]], budgets: Mapping[str, float]
+) -> tuple[Verdict, str]:
+    if any(math.isinf(x) for numbers in measured.values() for x in numbers):
+        return "not tested", "not every entry reached the target with every seed, so a gap is not known"
     sign = -1.0 if claim.less_is_better else 1.0
     gaps = [
-        [sign * (a - b) for a, b in zip(measured[first], measured[second])] for first, second in claim.gaps
+        [sign * (a - b) for a, b in zip(measured[first], measured[second], strict=True)]
+        for first, second in claim.gaps
     ]
     means = [statistics.fmean(gap) for gap in gaps]
     said = " -> ".join(_plain(claim.measure, mean) for mean in means)
-    fall = [first - last for first, last in zip(gaps[0], gaps[-1])]
+    fall = [first - last for first, last in zip(gaps[0], gaps[-1], strict=True)]
     p = chance(fall)
-    text = f"gap {said} (first to last: p = {p:.2g})" if len(fall) > 1 else f"gap {said} (one seed)"
-    return statistics.fmean(fall) > 0 and p < CHANCE, text
+    if p is None:
+        return "not tested", f"gap {said} ({_seeds(fall)})"
+    holds = statistics.fmean(fall) > 0 and p < CHANCE
+    return "holds" if holds else "does not hold", f"gap {said} (first to last: p = {p:.2g})"
 
 
-def chance(lead: Sequence[float]) -> float:
-    """How likely so large a lead is if there is none: a one-sided t-test over the seeds.
-
-    >>> round(chance([0.1, 0.12, 0.11]), 4), chance([0.1, -0.1]), chance([0.5])
-    (0.0014, 0.5, 0.0)
-    """
-    if len(lead) < 2 or statistics.stdev(lead) == 0:
-        return 0.0 if statistics.fmean(lead) > 0 else 1.0
-    return float(scipy.stats.ttest_1samp(lead, 0.0, alternative="greater").pvalue)
+def _seeds(numbers: Sequence[float]) -> str:
+    return "one seed" if len(numbers) == 1 else f"{len(numbers)} seeds"
 
 
 def _plain(measure: str, value: float) -> str:

@@ -192,9 +192,12 @@ def _sentences(comparison: Comparison, outcomes: list[Outcome], target: float) -
                 continue
             chance = f"p = {difference.p:.2g}" if difference.p >= 0.001 else "p < 0.001"
             verdict = "" if difference.p < 0.05 else ": could be chance"
+            interval = "the same with every seed"
+            if difference.low is not None:
+                interval = f"95 % interval {difference.low:.2f} to {difference.high:.2f}"
             yield (
-                f"{first} takes {difference.ratio:.2f} times the {unit} of {other} (95 % interval "
-                f"{difference.low:.2f} to {difference.high:.2f}, {chance}, {difference.seeds} seeds){verdict}"
+                f"{first} takes {difference.ratio:.2f} times the {unit} of {other} "
+                f"({interval}, {chance}, {difference.seeds} seeds){verdict}"
             )
 
 

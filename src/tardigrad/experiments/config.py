@@ -212,7 +212,7 @@ class Config(Setting):
             )
 
     def _check_population(self, population: int) -> None:
-        pace, size = self.pace, self.buffer.size
+        pace, size, share = self.pace, self.buffer.size, self.buffer.share
         if isinstance(pace, Synchronous):
             selected = pace.selected or pace.cohort
             if selected > population:
@@ -235,7 +235,7 @@ class Config(Setting):
                     f"would not move in {self.stop.trips} trips; give at least {population + size}"
                 )
         if isinstance(pace, SampledStaleness) and size is not None:
-            needed = (pace.maximum + 1) * size + (size - 1 if self.buffer.once_per_client else 0)
+            needed = (pace.maximum + 1) * size + ((size - 1) // share if share is not None else 0)
             if needed > population:
                 raise ConfigError(
                     f"pace.maximum: a staleness of up to {pace.maximum} with buffer.size {size} keeps up to "
@@ -246,10 +246,16 @@ class Config(Setting):
                 f"pace.concurrency: {pace.concurrency} clients at work, but there are {population}, "
                 f"and each makes one trip at a time; give at most {population}"
             )
-        if self.buffer.once_per_client and size is not None and size > population:
+        if share == 1 and size is not None and size > population:
+            key = "once_per_client" if self.buffer.once_per_client else "most_per_client"
             raise ConfigError(
-                f"buffer.size: {size} different clients make a step (buffer.once_per_client), "
+                f"buffer.size: {size} different clients make a step (buffer.{key}), "
                 f"but there are {population}; give at most {population}"
+            )
+        if share is not None and size is not None and size > share * population:
+            raise ConfigError(
+                f"buffer.most_per_client: with {share} uploads of each of {population} clients a buffer of "
+                f"{size} is never full; give at least {-(-size // population)}"
             )
         if isinstance(self.algorithm, SGD) and population != 1:
             raise ConfigError(

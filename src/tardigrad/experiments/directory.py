@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tardigrad.core.plain_json import plain_json
 from tardigrad.core.snapshot import BEGIN_AGAIN, read_snapshot, replace, write_snapshot, write_text
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config import Config
@@ -201,7 +202,7 @@ class RunDirectory:
         """Append events."""
         assert self._log is not None
         for event in events:
-            self._log.write(json.dumps(event).encode() + b"\n")
+            self._log.write(plain_json(event).encode() + b"\n")
             if event["event"] == "evaluation":
                 self._metrics.add(event)
         if self._live:
@@ -226,7 +227,7 @@ class RunDirectory:
         save_file(model, partial)
         replace(partial, self.path / "model.safetensors")
         self._metrics.write()
-        write_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_text(self.path / "summary.json", plain_json(summary, indent=2) + "\n")
         self._forget_before()
 
     def _forget_before(self) -> None:

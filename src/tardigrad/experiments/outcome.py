@@ -77,7 +77,7 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
         elif event["event"] == "upload" and event["accepted"]:
             staleness[event["staleness"]] += 1
             uploads[str(event["client"])] += 1
-        elif event["event"] == "step" and "least_squares_error" in event:
+        elif event["event"] == "step" and event.get("least_squares_error") is not None:
             errors.append(event["least_squares_error"])
     if not whole:
         damaged = (

@@ -32,6 +32,8 @@ class Tally:
         self.time = last.get("time", 0.0)
         self.accuracy: float | None = last.get("accuracy")
         self.epsilon: float | None = None
+        privacy = config.privacy
+        self._void = "" if privacy is None or privacy.void(config.pace, config.buffer) is None else " (VOID)"
         self._staleness = 0.0
         self._accepted = 0
         self._began, self._first = time.monotonic(), self.trips
@@ -74,7 +76,7 @@ class Tally:
             "steps": f"{self.steps:,} steps",
             "rate": f"{(self.trips - self._first) / seconds:,.0f} trips/s",
             "accuracy": "" if self.accuracy is None else f"accuracy {self.accuracy:.1%}",
-            "epsilon": "" if self.epsilon is None else f"epsilon {self.epsilon:.3g}",
+            "epsilon": "" if self.epsilon is None else f"epsilon {self.epsilon:.3g}{self._void}",
             "oracle": self._oracle,
             "staleness": f"staleness {self._staleness / max(self._accepted, 1):.1f}",
         }

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from tardigrad.experiments.measures import UNITS
 
-STYLES = {"holds": "green", "does not hold": "red", "not run": "dim"}
+STYLES = {"holds": "green", "does not hold": "red", "not tested": "yellow", "not run": "dim"}
 
 
 def show_reproduction(result: dict[str, Any], console: Console) -> None:
@@ -95,9 +95,9 @@ def _cell(number: dict[str, Any] | None, measure: str, seeds: int) -> str:
         return f"> {number['budget']:,.0f} ({number['reached']} of {seeds})"
     mean, sd = number["mean"], number["sd"]
     if "accuracy" in measure:
-        return f"{100 * mean:.1f} ± {100 * sd:.1f} %"
+        return f"{100 * mean:.1f} ± {100 * sd:.1f} %" if seeds > 1 else f"{100 * mean:.1f} %"
     digits = 0 if mean >= 100 else 1 if mean >= 10 else 3
-    return f"{mean:,.{digits}f} ± {sd:,.{digits}f}"
+    return f"{mean:,.{digits}f}" + (f" ± {sd:,.{digits}f}" if seeds > 1 else "")
 
 
 def show_library(reproductions: dict[str, Any], out: Path, console: Console) -> None:

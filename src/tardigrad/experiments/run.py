@@ -12,21 +12,26 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn
 
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
-from tardigrad.core.pace import Asynchronous
+from tardigrad.core.pace import Asynchronous, Poisson
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.data.evaluation import Evaluator
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.assembly import (
     KEYS,
+    SAMPLING,
     check_fit,
     forget_secrets,
     guarantee_of,
+    has_begun,
+    keep_chosen,
     make_aggregator,
     open_releases,
     privacy_text,
@@ -41,8 +46,10 @@ from tardigrad.learning.head import Head
 from tardigrad.learning.local import Trainer
 from tardigrad.learning.models import Architecture, Model
 from tardigrad.privacy.canaries import Canaries
+from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.keys import NoiseKeys
-from tardigrad.privacy.settings import LocalPrivacy
+from tardigrad.privacy.sampling import SamplingKey
+from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
 from tardigrad.simulation.delay import Durations
 from tardigrad.simulation.device import Device
 from tardigrad.simulation.engine import Engine
@@ -85,6 +92,8 @@ class Result:
     stopped_by: str
     epsilon: float | None
     """What the run has spent, at privacy.delta; nothing where nothing is promised."""
+    privacy_void: str | None = field(default=None, kw_only=True)
+    """Why this run is not private although it has a privacy table; None if epsilon holds."""
     oracle: bool
     """Whether the algorithm used what only a simulation can know."""
     metrics: dict[str, float]
@@ -109,6 +118,7 @@ class Simulation:
         module: nn.Module,
         workers: int | str = 0,
         canaries: Callable[[int], Canaries] | None = None,
+        chosen: Chosen | None = None,
     ) -> None:
         clients: Clients = federation.clients
         if config.evaluation.held_out > 0:
@@ -122,18 +132,30 @@ class Simulation:
         self.flat = flat.on(config.device.torch_device())
         opening = len(clients) if config.algorithm.opening else 0
         situation = situation_of(config, clients)
-        self.guarantee = guarantee_of(config, situation)
+        self.guarantee = guarantee_of(config, situation, self.flat.vector, chosen)
         limits = self.guarantee.limits if self.guarantee is not None else None
         book = Bookkeeping(config.pace, config.buffer, config.algorithm.law, opening, limits)
         durations = Durations(config.delay, clients, config.seed)
-        self.planner = Planner(book, clients, durations, config.seed)
+        self.sampling: SamplingKey | None = None
+        """What Poisson sampling is drawn from, where the guarantee rests on it; else the seed."""
+        if (
+            isinstance(config.privacy, PoissonSampling)
+            and config.privacy.noise_from == "system"
+            and isinstance(config.pace, Poisson)
+        ):
+            self.sampling = SamplingKey()
+        bits = self._sampling_bits if self.sampling is not None else None
+        self.planner = Planner(book, clients, durations, config.seed, bits)
         self.keys = NoiseKeys()
         """Of the noise since the last snapshot; kept on disk where the run has a folder."""
         self.canaries = canaries(len(clients)) if canaries is not None else None
         self.aggregator = make_aggregator(
             config, self.flat.vector.clone(), situation, self.guarantee, lambda: self.keys, self.canaries
         )
-        trainer = Trainer(self.flat, federation.head, config.algorithm, config.local, federation.transform)
+        trainer = Trainer(
+            self.flat, federation.head, config.algorithm, config.local, federation.transform,
+            accept_divergence=self.guarantee is not None,
+        )  # fmt: skip
         self.executor = make_executor(workers, config.device, trainer, clients)
         evaluator = Evaluator(self.flat, federation, config.evaluation, durations.factor, config.seed)
         self._federation = federation
@@ -148,6 +170,18 @@ class Simulation:
     def model(self) -> Tensor:
         """The model that is evaluated and saved."""
         return self.aggregator.evaluated_model
+
+    def _sampling_bits(self, index: int, count: int) -> NDArray[np.uint64]:
+        assert self.sampling is not None
+        return self.sampling.bits(index, count)
+
+    def open_secrets(self, directory: RunDirectory) -> None:
+        """Keep in the run's folder what a resumed run must have again: the noise's constants and the keys."""
+        if self.guarantee is not None:
+            keep_chosen(self.guarantee, directory.path)
+        if self.sampling is not None:
+            self.sampling = SamplingKey(directory.path / SAMPLING, has_begun(directory.path))
+        self.keys = NoiseKeys(directory.path / KEYS)
 
     def state_privacy(self, directory: RunDirectory, made: int | None = None) -> None:
         """Write what is promised, before the first step and again when it is known how many were made."""
@@ -172,9 +206,11 @@ def build(
     head: Head | None = None,
     workers: int | str = 0,
     canaries: Callable[[int], Canaries] | None = None,
+    chosen: Chosen | None = None,
 ) -> Simulation:
-    """Put a simulation together from a config, with one's own model, data and loss where given; and with
-    canaries among so many clients, where the privacy is audited."""
+    """Put a simulation together from a config, with one's own model, data and loss where given; with canaries
+    among so many clients, where the privacy is audited; and with what was chosen when the run began, where it
+    goes on."""
     if model is not None and not isinstance(model, nn.Module | Architecture):
         raise ConfigError(f"model: must be a torch.nn.Module, or a model such as td.MLP(), not {model!r}")
     if model is not None and not isinstance(model, nn.Module):
@@ -198,7 +234,7 @@ def build(
             module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
     else:
         raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
-    return Simulation(config, federation, module, workers, canaries)
+    return Simulation(config, federation, module, workers, canaries, chosen)
 
 
 def run(
@@ -244,7 +280,8 @@ def run(
             f"workers: must be 'auto', a whole number from 0 on, or 'ray' (docs/scaling.md), not {workers!r}"
         )
     with one_thread():
-        simulation = build(config, model, clients, test, head, workers)
+        chosen = Chosen.read(Path(out) / CHOSEN) if out is not None and resume else None
+        simulation = build(config, model, clients, test, head, workers, chosen=chosen)
         simulation.profile.on = profile
         if guard is not None and out is None:
             raise ConfigError("guard: is for a run with a folder; give out too")
@@ -266,7 +303,7 @@ def run(
             releases = open_releases(simulation.guarantee, directory.path, outside, moved)
             if releases is not None:
                 simulation.engine.release = releases.release
-            simulation.keys = NoiseKeys(directory.path / KEYS)
+            simulation.open_secrets(directory)
             return _drive(simulation, directory, snapshot, snapshot_seconds, observers)
         finally:
             simulation.executor.close()
@@ -354,6 +391,7 @@ def _drive(
         given_up=engine.given_up,
         stopped_by=stopped_by,
         epsilon=_spent(simulation),
+        privacy_void=None if simulation.guarantee is None else simulation.guarantee.void,
         oracle=simulation.config.algorithm.oracle,
         metrics=engine.metrics,
         history=history,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,13 +19,14 @@ from tardigrad.algorithms.masfl import AdaMasFL, MasFL
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
 from tardigrad.data.clients import Clients, Federation, HoldingOut
-from tardigrad.data.evaluation import Evaluator
+from tardigrad.data.evaluation import RESERVED, Evaluator
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.assembly import (
     KEYS,
     check_fit,
     forget_secrets,
     guarantee_of,
+    keep_chosen,
     make_aggregator,
     open_releases,
     privacy_text,
@@ -34,9 +37,11 @@ from tardigrad.experiments.directory import RunDirectory
 from tardigrad.experiments.inputs import Inputs, fingerprints
 from tardigrad.experiments.run import Result, one_thread, result_of
 from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.head import BUILT_IN
+from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
-from tardigrad.privacy.settings import LocalPrivacy
+from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
 from tardigrad.service.app import load_module
 from tardigrad.service.elsewhere import Elsewhere
 from tardigrad.service.finished import tell_over
@@ -45,6 +50,9 @@ from tardigrad.service.serving import Place, Plan, Served, check_servable, check
 from tardigrad.service.serving import serve as serve_plan
 from tardigrad.service.settings import Service
 from tardigrad.simulation.device import Device
+
+QUARTER = 4
+"""Of a buffer, one client may have this part."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,13 @@ def serve(
     if model is not None and "data" not in config.model_fields_set:
         config = config.model_copy(update={"data": None, "model": None})  # the clients have it all
     with one_thread():
-        run = assemble(_with_population(config, place, folder), model, lambda: noise)
+        run = assemble(
+            _with_population(config, place, folder),
+            model,
+            lambda: noise,
+            Chosen.read(folder / CHOSEN),
+            lambda config, population: _with_share(config, population, place, folder),
+        )
         private = config.privacy is not None
         directory, releases = RunDirectory(folder, live=True, private=private), None
         began = time.monotonic()
@@ -123,6 +137,8 @@ def serve(
             releases = open_releases(run.guarantee, folder, outside, moved)
             if releases is not None:
                 run = replace(run, plan=replace(run.plan, release=releases.release))
+            if run.guarantee is not None:
+                keep_chosen(run.guarantee, folder)
             noise = NoiseKeys(folder / KEYS)
             run.state_privacy(directory)
             served = asyncio.run(
@@ -144,21 +160,53 @@ def serve(
             directory.close()
 
 
+def _stored(out: Path) -> dict[str, Any] | None:
+    """The config that the run was begun with, or None. A damaged one, which is refused later on, is empty."""
+    try:
+        return tomllib.loads((out / "config.toml").read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return {}
+
+
 def _with_population(config: Config, place: Place, out: Path) -> Config:
     """Without data of its own a server goes by who is enrolled when the run begins, and stays with that."""
     settings = config.service or Service()
     if config.data is None and settings.population is None:
         population = len(Enrolled(place.keys / LIST))
-        stored = out / "config.toml"
-        if stored.exists():
-            population = tomllib.loads(stored.read_text()).get("service", {}).get("population", population)
+        stored = _stored(out)
+        if stored is not None:
+            population = stored.get("service", {}).get("population", population)
         settings = settings.model_copy(update={"population": population})
     return config.model_copy(update={"service": settings})
 
 
-def assemble(config: Config, model: nn.Module | str | None, noise: Callable[[], NoiseKeys]) -> Assembled:
+def _with_share(config: Config, population: int, place: Place, out: Path) -> Config:
+    """With a limit on one client's uploads in a buffer: a quarter of it, or more if the clients that are
+    enrolled when the run begins could not fill it otherwise. Privacy has stricter limits."""
+    size = config.buffer.size
+    if config.buffer.share is not None or config.privacy is not None or size is None:
+        return config
+    stored = _stored(out)
+    if stored is not None:
+        share = stored.get("buffer", {}).get("most_per_client")
+    else:
+        clients = len(Enrolled(place.keys / LIST)) or population
+        share = max(math.ceil(size / QUARTER), math.ceil(size / clients))
+    return config.model_copy(update={"buffer": config.buffer.model_copy(update={"most_per_client": share})})
+
+
+def assemble(
+    config: Config,
+    model: nn.Module | str | None,
+    noise: Callable[[], NoiseKeys],
+    chosen: Chosen | None = None,
+    settle: Callable[[Config, int], Config] = lambda config, population: config,
+) -> Assembled:
     """What a server needs of a config: with the data that it names, or with a model alone. `noise`: the keys
-    of the noise, when it is needed."""
+    of the noise, when it is needed; `chosen`: what was worked out when the run began. `settle` fills in what
+    depends on the resolved config and population."""
     settings = config.service or Service()
     _check(config)
     federation = _federation(config)
@@ -168,13 +216,15 @@ def assemble(config: Config, model: nn.Module | str | None, noise: Callable[[], 
         raise ConfigError(f"model: its parameters are {flat.vector.dtype}; they travel as float32")
     clients: Clients = Elsewhere(settings.population or 1) if federation is None else federation.clients
     population = settings.population or len(clients)
-    config = config.resolved(population)
+    config = settle(config.resolved(population), population)
     assert config.pace is not None
     check_servable(config.algorithm, config.pace)
     if federation is None and config.local.steps is None and isinstance(config.algorithm, MasFL | AdaMasFL):
         raise ConfigError("local.steps: the step sizes of masfl and adamasfl follow from it; give a number")
+    if config.buffer.weights == "examples" and config.algorithm.averages_memories:
+        _check_examples_known(config, federation, population)
     situation = replace(situation_of(config, clients), population=population)
-    guarantee = guarantee_of(config, situation)
+    guarantee = guarantee_of(config, situation, flat.vector, chosen)
     evaluate = None
     if federation is not None:
         check_fit(flat, federation)
@@ -202,6 +252,7 @@ def assemble(config: Config, model: nn.Module | str | None, noise: Callable[[], 
         settings=settings,
         budget=None if guarantee is None else guarantee.allowed,
         private=guarantee is not None,
+        metrics=_metrics(config, federation),
     )
     return Assembled(config, plan, flat, inputs, population, guarantee)
 
@@ -212,8 +263,38 @@ def _check(config: Config) -> None:
             "privacy.kind: 'local' noise must be added where the data is, which `join` does not do; "
             "use 'participation', where the server adds it"
         )
+    if isinstance(config.privacy, PoissonSampling):
+        raise ConfigError(
+            "privacy.kind: 'poisson' rests on clients that are sampled at random, which real ones are not; "
+            "use 'participation', which assumes nothing about who comes when"
+        )
+    settings = config.service or Service()
+    for name in ("norm_bound", "examples_bound"):
+        if config.privacy is not None and getattr(settings, name) is not None:
+            raise ConfigError(
+                f"service.{name}: with privacy no upload is refused by its values, because who is in a "
+                "buffer would tell them; leave it out: uploads are clipped (privacy.clip) and weigh the same"
+            )
     if config.device != Device():
         raise ConfigError("device: a server adds up on the CPU; leave it out")
+
+
+def _check_examples_known(config: Config, federation: Federation | None, population: int) -> None:
+    if federation is None or len(federation.clients) != population:
+        kind = getattr(config.algorithm, "kind", type(config.algorithm).__name__)
+        raise ConfigError(
+            f"buffer.weights: {kind} keeps a mean over all clients, and to weigh it by their examples the "
+            "server must know how many all of them have together; use 'equal', or name the clients' data "
+            "in the config"
+        )
+
+
+def _metrics(config: Config, federation: Federation | None) -> frozenset[str]:
+    """What clients may report: what their head gives, which a server without data does not know, and what the
+    config names."""
+    heads = BUILT_IN if federation is None else (type(federation.head),)
+    names = {name for head in heads for name in head.names} | set(config.evaluation.metrics or ())
+    return frozenset(names - RESERVED)
 
 
 def _federation(config: Config) -> Federation | None:
@@ -259,6 +340,7 @@ def _finish(run: Assembled, directory: RunDirectory, served: Served, seconds: fl
         given_up=served.given_up,
         stopped_by=served.reason or "",
         epsilon=guarantee.epsilon(served.version) if guarantee is not None and noisy else None,
+        privacy_void=None if guarantee is None else guarantee.void,
         oracle=run.config.algorithm.oracle,
         metrics=served.metrics,
         model=run.flat.state_dict(served.model),

@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.directory import RunDirectory, read_events
@@ -24,20 +25,23 @@ def show_summary(summary: dict[str, Any], console: Console, title: str = "") -> 
     table.add_column(style="cyan")
     table.add_column()
     for name, value in summary.items():
-        if name in ("metrics", "profile") or (name in ("oracle", "epsilon") and not value):
+        if name in ("metrics", "profile") or (name in ("oracle", "epsilon", "privacy_void") and not value):
             continue
         if name == "oracle":
             text = "yes: it used the simulated future, which no real run can"
+        elif name == "epsilon" and summary.get("privacy_void"):
+            text = f"{value:.4g} (VOID: this run is not private)"
         elif isinstance(value, float):
             text = f"{value:.4g}" if name != "virtual_time" else f"{value:,.2f}"
         elif isinstance(value, dict):
             text = ", ".join(f"{reason}: {count:,}" for reason, count in value.items()) or "none"
         else:
             text = f"{value:,}" if isinstance(value, int) else str(value)
-        table.add_row(name.replace("_", " "), text)
+        table.add_row(name.replace("_", " "), Text(text))
     for name, value in summary.get("metrics", {}).items():
         if name not in summary:
-            table.add_row(name.replace("_", " "), f"{value:.4g}")
+            text = "not finite" if value is None else f"{value:.4g}"
+            table.add_row(Text(name.replace("_", " ")), text)  # not markup: clients may have named it
     console.print(table)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
 import torch.nn.functional as F
@@ -18,6 +19,9 @@ Outputs = Iterable[tuple[Tensor, Tensor]]
 
 class Head(ABC):
     """A loss and the metrics that go with it. Labels may be held as integers of any size."""
+
+    names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
+    """The metrics that `metrics` gives. A server takes no others from its clients."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -73,6 +77,8 @@ class MultiLabel(Head):
     (`label_accuracy`) is near 1 for a model that always says no, if labels are rare.
     """
 
+    names: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "macro_ap", "label_accuracy")
+
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         if outputs.shape != labels.shape:
             raise _misfit(outputs, labels, "one score a class and example")
@@ -123,6 +129,8 @@ class NextToken(Head):
     papers give for StackOverflow.
     """
 
+    names: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "perplexity")
+
     def __init__(self, pad: int, ignore: Iterable[int] = (), unscored: Iterable[int] = ()) -> None:
         self.pad, self.ignore = pad, tuple(ignore)
         self.unscored = (*self.ignore, *unscored)
@@ -162,6 +170,9 @@ class NextToken(Head):
         return F.cross_entropy(
             outputs.flatten(0, -2), labels.flatten(), ignore_index=self.pad, reduction="sum"
         )
+
+
+BUILT_IN: tuple[type[Head], ...] = (MultiClass, Binary, MultiLabel, NextToken)
 
 
 def _misfit(outputs: Tensor, labels: Tensor, wanted: str) -> ConfigError:

@@ -85,12 +85,15 @@ class Trainer:
         algorithm: Algorithm,
         local: Local,
         transform: Transform | None = None,
+        accept_divergence: bool = False,
     ) -> None:
+        """`accept_divergence`: a trip whose numbers are not finite uploads zeros, in place of an error."""
         self.flat = flat
         self.head = head
         self.algorithm = algorithm
         self.local = local
         self.transform = transform or Transform()
+        self.accept_divergence = accept_divergence
         self._gradient = Gradient(flat, head)
         self.profile = Profile(on=False)
         self._elsewhere = flat.device != CPU
@@ -131,9 +134,7 @@ class Trainer:
                 lr *= len(labels) / local.batch_size
             x.sub_(rule.direction(gradient, x), alpha=lr)
             path += lr
-        mean = self.mean_loss(task, numbers(losses))
-        vectors = rule.finish(x, len(losses), path)
-        return Upload(vectors, number(examples), len(losses), mean), rule.memory
+        return self.finished(task, memory, rule, x, numbers(losses), path, number(examples))
 
     def rule(self, task: Task, memory: Vectors) -> Rule:
         """The client's half of the algorithm, for one trip."""
@@ -164,14 +165,43 @@ class Trainer:
             features, labels = features[index], labels[index]
         return features.to(self.flat.device), labels.to(self.flat.device), None
 
-    def mean_loss(self, task: Task, losses: list[float]) -> float:
-        """Of all minibatches of a trip; a RunError if it is not finite."""
-        total = 0.0
-        for loss in losses:
-            total += loss
-        if not math.isfinite(total):
+    def finished(
+        self,
+        task: Task,
+        memory: Vectors,
+        rule: Rule,
+        end: Tensor,
+        losses: list[float],
+        path: float,
+        examples: int,
+    ) -> tuple[Upload, Vectors]:
+        """What to upload after a trip that came to `end` with these losses, and what the client remembers.
+
+        A RunError if the losses are not finite. Where divergence is accepted, as in a private run, the upload
+        is that of a client that changed nothing, and the client keeps its old memory.
+        """
+        mean = _mean(losses)
+        if not math.isfinite(mean) and not self.accept_divergence:
             raise RunError(
                 f"trip {task.trip} of client {task.client}: the training loss is not finite; "
                 f"lower local.lr (now {self.local.lr:g}) or the algorithm's learning rate"
             )
-        return total / len(losses)
+        vectors = rule.finish(end, len(losses), path)
+        if self.accept_divergence and not (
+            math.isfinite(mean) and _all_finite(vectors) and _all_finite(rule.memory)
+        ):
+            model = task.vectors["model"]
+            vectors = {n: model.clone() if n == "model" else torch.zeros_like(v) for n, v in vectors.items()}
+            return Upload(vectors, examples, len(losses), 0.0), memory
+        return Upload(vectors, examples, len(losses), mean), rule.memory
+
+
+def _mean(losses: list[float]) -> float:
+    total = 0.0
+    for loss in losses:
+        total += loss
+    return total / len(losses)
+
+
+def _all_finite(vectors: Vectors) -> bool:
+    return all(bool(torch.isfinite(vector).all()) for vector in vectors.values())

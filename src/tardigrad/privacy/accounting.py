@@ -3,6 +3,9 @@
 By participation: no sampling is trusted, a client takes part at most k times, at least b steps apart; the
 whole run is one Gaussian mechanism and its accounting is exact. Adjacency: one client's contributions are
 replaced by zeros. By sampling: see `poisson`.
+
+Sums are rounded to a grid before they get their noise (see `grid`). That makes a contribution longer by
+`rounding` standard deviations of the noise, so a noise multiplier z counts as 1 / (1 / z + rounding).
 """
 
 from __future__ import annotations
@@ -26,13 +29,14 @@ class ByParticipation(NamedTuple):
     noise: Noise
     participations: int
     separation: int
+    rounding: float = 0.0
 
     def mu(self, noise_multiplier: float, steps: int, after: int | None = None) -> float:
         """Of a run planned for `steps`; of its first `after` steps, where given."""
         sensitivity = self.noise.sensitivity(steps, self.participations, self.separation, after)
         if sensitivity == 0:
             return 0.0
-        return sensitivity / noise_multiplier if noise_multiplier > 0 else math.inf
+        return sensitivity / _counted(noise_multiplier, self.rounding) if noise_multiplier > 0 else math.inf
 
     def epsilon(self, noise_multiplier: float, steps: int, delta: float, after: int | None = None) -> float:
         """What the run costs; what its first `after` steps have cost, where given."""
@@ -43,7 +47,7 @@ class ByParticipation(NamedTuple):
 
     def noise_multiplier(self, epsilon: float, steps: int, delta: float) -> float:
         sensitivity = self.noise.sensitivity(steps, self.participations, self.separation)
-        return sensitivity / gaussian_mu(epsilon, delta)
+        return _needed(sensitivity / gaussian_mu(epsilon, delta), self.rounding)
 
     @property
     def most_steps(self) -> int:
@@ -55,17 +59,18 @@ class BySampling(NamedTuple):
 
     rate: float
     by: By = "rdp"
+    rounding: float = 0.0
 
     def epsilon(self, noise_multiplier: float, steps: int, delta: float, after: int | None = None) -> float:
         """What the run costs; what its first `after` steps have cost, where given."""
         done = steps if after is None else after
-        return poisson_epsilon(noise_multiplier, self.rate, done, delta, self.by)
+        return poisson_epsilon(_counted(noise_multiplier, self.rounding), self.rate, done, delta, self.by)
 
     def delta(self, epsilon: float, noise_multiplier: float, steps: int) -> float:
-        return poisson_delta(noise_multiplier, self.rate, steps, epsilon, self.by)
+        return poisson_delta(_counted(noise_multiplier, self.rounding), self.rate, steps, epsilon, self.by)
 
     def noise_multiplier(self, epsilon: float, steps: int, delta: float) -> float:
-        return poisson_sigma(epsilon, self.rate, steps, delta, self.by)
+        return _needed(poisson_sigma(epsilon, self.rate, steps, delta, self.by), self.rounding)
 
     @property
     def most_steps(self) -> int:
@@ -73,6 +78,23 @@ class BySampling(NamedTuple):
 
 
 Mode = ByParticipation | BySampling
+
+
+def _counted(noise_multiplier: float, rounding: float) -> float:
+    """What a noise multiplier is worth where sums are rounded to the grid."""
+    return noise_multiplier / (1 + noise_multiplier * rounding)
+
+
+def _needed(counted: float, rounding: float) -> float:
+    """The noise multiplier that is worth so much; above it by what rounding of floats may take off."""
+    if rounding == 0:
+        return counted
+    if counted * rounding >= 1:
+        raise ConfigError(
+            f"privacy.epsilon: it takes a noise multiplier of {counted:.4g}, and rounding in a model of this "
+            "size costs more than that; raise epsilon"
+        )
+    return counted / (1 - counted * rounding) * (1 + 1e-12)
 
 
 class Plan(NamedTuple):

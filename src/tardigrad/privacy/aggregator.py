@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from tardigrad.algorithms.aggregator import Aggregator, below
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
 from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.momentum_approximation import Approximation, LightApproximation
+from tardigrad.core.precision import is_short
 from tardigrad.core.situation import Situation
-from tardigrad.core.upload import Task, Upload, Vectors, WeightedSum
+from tardigrad.core.upload import Upload, Vectors, WeightedSum
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.privacy.clipping import clipped
 from tardigrad.privacy.grid import add_noise
@@ -45,7 +46,13 @@ class PrivateVersions(WeightedSum):
 
 
 class PrivateAggregator(Aggregator):
-    """The aggregator of a run with central privacy."""
+    """The aggregator of a run with central privacy.
+
+    The sums of a model in short floats are float64 until they have their noise: in float32, rounding could
+    carry what one client changes in a sum of many uploads above the clip.
+    """
+
+    sums_of_short_floats: ClassVar[torch.dtype] = torch.float64
 
     def __init__(
         self,
@@ -76,19 +83,13 @@ class PrivateAggregator(Aggregator):
         extras = (1 if guarantee.adaptive else 0) + (self._bound + 1 if guarantee.version_gamma else 0)
         self._extras = torch.zeros(extras)
         """What an upload tells besides its vectors, summed: whether it was within the clip, its version."""
-        self._shapes = {name: vector.shape for name, vector in self._nothing().items()}
+        self._shapes = {name: vector.shape for name, vector in self.empty_upload().items()}
         self._noise: NoiseState = {}
         if guarantee.noise_multiplier > 0:
             dimension = sum(shape.numel() for shape in self._shapes.values()) + extras
             limits = guarantee.limits
             k, b = (limits.participations, limits.separation) if limits else (guarantee.steps, 1)
             self._noise = guarantee.noise.start(dimension, guarantee.steps, k, b)
-
-    def _nothing(self) -> Vectors:
-        """The upload of a client that did nothing: what is uploaded, and how long it is."""
-        task = Task(-1, -1, self.version, self.broadcast(), 0.0)
-        rule = self.algorithm.rule(task, {}, lr=1.0)
-        return {name: torch.zeros_like(v) for name, v in rule.finish(rule.start.clone(), 1, 1.0).items()}
 
     @property
     def objection(self) -> str | None:
@@ -128,9 +129,12 @@ class PrivateAggregator(Aggregator):
             noise = guarantee.noise.draw(self._noise, self._normals(self.version))
             unit = guarantee.noise_multiplier * guarantee.overhead * guarantee.emulated
             parts = noise.split([*(shape.numel() for shape in self._shapes.values()), len(self._extras)])
+            precision = self.sums_of_short_floats if is_short(self._dtype) else torch.float32
             for total, part in zip(sums.values(), parts):
-                add_noise(total, part.view(total.shape), unit * self.state["clip"])
+                add_noise(total, part.view(total.shape), unit * self.state["clip"], precision)
             add_noise(self._extras, parts[-1], unit)
+        if is_short(self._dtype):
+            sums = {name: total.float() for name, total in sums.items()}
         return sums
 
     def _move(self) -> Metrics:

@@ -76,11 +76,11 @@ def audit_scores(
     confidence: float = 0.95,
     shares: Sequence[float] = SHARES,
 ) -> float:
-    """The bound from one score a canary, higher where it seems to be in (as its contribution's inner product
-    with the released sum).
+    """The bound from one score a canary: positive where it seems to be in, negative where it seems to be
+    out, and the farther from 0 the surer (as a logarithm of likelihoods).
 
-    The highest are guessed to be in and as many of the lowest to be out. How many is best depends on the
-    mechanism, so several shares are tried; each gets an equal part of the error, so the best of them holds.
+    The surest are guessed by their signs. How many is best depends on the mechanism, so several shares are
+    tried; each gets an equal part of the error, so the best of them holds.
     """
     values, truth = np.asarray(scores, dtype=float), np.asarray(included, dtype=bool)
     if len(values) != len(truth) or len(values) < 2:
@@ -89,11 +89,28 @@ def audit_scores(
         )
     if np.isnan(values).any():
         raise ConfigError("audit: a score is not a number; did the run diverge?")
-    order = np.argsort(values, kind="stable")
+    right = ((values > 0) == truth)[np.argsort(-np.abs(values), kind="stable")]
     each = 1 - (1 - confidence) / len(shares)
-    bounds = []
-    for share in shares:
-        half = max(1, int(share * len(values) / 2))
-        correct = int(truth[order[-half:]].sum() + (~truth[order[:half]]).sum())
-        bounds.append(epsilon_lower_bound(len(values), 2 * half, correct, delta, each))
-    return max(bounds)
+    return max(
+        epsilon_lower_bound(len(values), guesses, int(right[:guesses].sum()), delta, each)
+        for guesses in _guesses(len(values), shares)
+    )
+
+
+def largest_bound(
+    canaries: int, delta: float, confidence: float = 0.95, shares: Sequence[float] = SHARES
+) -> float:
+    """What `audit_scores` says if every guess is right: no audit with so many canaries can show more.
+
+    >>> round(largest_bound(canaries=1000, delta=0.0), 3)
+    5.378
+    """
+    each = 1 - (1 - confidence) / len(shares)
+    return max(
+        epsilon_lower_bound(canaries, guesses, guesses, delta, each) for guesses in _guesses(canaries, shares)
+    )
+
+
+def _guesses(canaries: int, shares: Sequence[float]) -> list[int]:
+    """How many canaries are guessed, for each share."""
+    return [max(1, int(share * canaries)) for share in shares]

@@ -1,17 +1,25 @@
 """Canaries: clients whose uploads are known to the auditor, to measure what a run gives away.
 
-Each canary is in or out by a fair coin. If it is in, it always uploads a random direction of its own, as long
-as the clip allows; if it is out, zeros. The auditor knows all directions and who took part when, and sees
-every released sum. For each canary the sums along its direction, s_t, are noise with a known covariance
-between steps, plus its weights a_t if it is in. The best linear test is a' covariance^-1 s: its scores are
-turned into guesses and a lower bound on epsilon by `audit`. A bound above what the accountant says means
-that something is broken.
+Each canary is in or out by a fair coin. If it is in, it always uploads a random direction of its own, many
+times longer than the clip, so that the run's own clipping is what limits it; if it is out, its whole payload
+is zeros (what it tells about the clip and its version too), as zero-out adjacency has it. The auditor knows
+everything except the coins and the noise: the directions, the other clients' uploads and who took part when.
+So from every released sum it subtracts the other clients' contributions, and noise and canaries are left.
+
+For each canary the rest along its direction, s_t, is noise with a known covariance between steps, plus its
+weights a_t if it is in, plus a little of the other canaries, whose directions are nearly orthogonal and half
+of whom are in. The best linear test is a' covariance^-1 (s - h), where h is half of what all canaries
+together give along this direction (with contributions as long as they seem to be: the clip may be broken).
+`audit` turns these scores into guesses and a lower bound on epsilon.
+
+After the guesses the coins are revealed. Then the noise itself is left of every sum, and `mechanism_checks`
+looks whether it is as large and as fresh as the accounting says.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,17 +27,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tardigrad.algorithms.algorithm import Metrics
 from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import ConfigError
+from tardigrad.privacy.accounting import BySampling
 from tardigrad.privacy.aggregator import PrivateAggregator
-from tardigrad.privacy.audit import audit_scores
+from tardigrad.privacy.clipping import clipped
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.noise import Noise
 
 MOST_SIGNS = 4_000_000_000
 """A canary's direction takes a byte a parameter."""
 CHUNK = 64
+TOO_LONG = 100.0
+"""Length of a canary's upload over the clip. A run that does not clip gives the canary away."""
+SAMPLE = 256
+"""Coordinates of each released vector whose noise is checked."""
+
+Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -59,66 +75,195 @@ class Canaries:
         return torch.randint(0, 2, shape, generator=generator, dtype=torch.int8).mul_(2).sub_(1)
 
 
+@dataclass
+class Record:
+    """What the auditor saw, step by step. Lengths are in clips."""
+
+    weights: list[Matrix] = field(default_factory=list)
+    """Of each canary's contribution; 0 where it took no part."""
+    along: list[Matrix] = field(default_factory=list)
+    """The released sum without the other clients, along each canary's direction."""
+    of_all: list[Matrix] = field(default_factory=list)
+    """The same of what the canaries would have sent if all of them were in."""
+    of_included: list[Matrix] = field(default_factory=list)
+    """The same of what the included canaries sent, clipped as promised."""
+    noise: dict[str, list[Matrix]] = field(default_factory=dict)
+    """By the name of what is released: some coordinates without anybody's contribution."""
+    broken: dict[str, str] = field(default_factory=dict)
+    """Promises that were seen to be broken, each when it was first."""
+
+
 class AuditedAggregator(PrivateAggregator):
-    """A private aggregator some of whose clients are canaries."""
+    """A private aggregator some of whose clients are canaries, with an auditor who watches it."""
 
     def __init__(self, *arguments: Any, canaries: Canaries, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.canaries = canaries
+        self.record = Record()
         self._rows = {client: row for row, client in enumerate(canaries.included)}
-        size = sum(shape.numel() for shape in self._shapes.values())
+        self._sizes = [shape.numel() for shape in self._shapes.values()]
+        size = sum(self._sizes)
         self._signs, self._length = canaries.directions(size), math.sqrt(size)
-        self._weights = np.zeros(len(self._rows))  # of the canaries in the buffer
-        self._seen: list[NDArray[np.float64]] = []
-        self._took_part: list[NDArray[np.float64]] = []
+        self._samples = _samples(self._sizes, canaries.seed)
+        self._clip = self.guarantee.clip  # as promised; the auditor does not ask the mechanism for it
+        self._took_part: dict[int | str, list[int]] = {}
+        self._empty_buffer()
+
+    def _empty_buffer(self) -> None:
+        self._weights = np.zeros(len(self._rows))
+        self._others = torch.zeros(sum(self._sizes), dtype=torch.float64)
+        self._all = torch.zeros(sum(self._sizes))
+        self._in = torch.zeros(sum(self._sizes))
+        self._known_extras = torch.zeros(len(self._extras), dtype=torch.float64)
 
     def add(self, delivery: Delivery, upload: Upload, start: Tensor) -> None:
-        row = self._rows.get(delivery.client) if isinstance(delivery.client, int) else None
-        if row is not None:
-            assert isinstance(delivery.client, int)
-            length = self.state["clip"] if self.canaries.included[delivery.client] else 0.0
-            own = (self._signs[row].float() * (length / self._length)).to(start.device)
-            parts = own.split([shape.numel() for shape in self._shapes.values()])
-            vectors = {name: p.view(shape) for (name, shape), p in zip(self._shapes.items(), parts)}
-            upload = replace(upload, vectors=vectors)
-            self._weights[row] = delivery.weight
-        super().add(delivery, upload, start)
+        client = delivery.client
+        assert client is not None
+        self._count(client)
+        row = self._rows.get(client) if isinstance(client, int) else None
+        if row is None:
+            short, within = clipped(upload.vectors, self._clip)
+            flat = torch.cat([vector.reshape(-1) for vector in short.values()]).cpu()
+            self._others.add_(flat.double(), alpha=delivery.weight)
+            self._known_extras += self._extras_of(delivery, within)
+            super().add(delivery, upload, start)
+            return
+        included = self.canaries.included[int(client)]
+        own = self._signs[row].float() / self._length
+        self._weights[row] += delivery.weight
+        self._all.add_(own, alpha=delivery.weight)
+        sent = own * (TOO_LONG * self._clip if included else 0.0)
+        parts = sent.to(start.device).split(self._sizes)
+        vectors = {name: p.view(shape) for (name, shape), p in zip(self._shapes.items(), parts)}
+        extras = self._extras.clone()
+        super().add(delivery, replace(upload, vectors=vectors), start)
+        if included:
+            self._in.add_(own, alpha=delivery.weight)
+            self._known_extras += self._extras_of(delivery, within=False)
+        else:
+            self._extras = extras
+
+    def _count(self, client: int | str) -> None:
+        """Whether the client was let in too often or too early."""
+        k, b = _limits(self.guarantee)
+        steps = self._took_part.setdefault(client, [])
+        steps.append(self.version)
+        broken = self.record.broken
+        if len(steps) > k:
+            broken.setdefault(
+                "participations", f"a client took part {len(steps)} times; at most {k} is promised"
+            )
+        elif len(steps) > 1 and (apart := steps[-1] - steps[-2]) < b:
+            broken.setdefault(
+                "separation", f"a client took part in steps {apart} apart; at least {b} is promised"
+            )
+
+    def _extras_of(self, delivery: Delivery, within: bool) -> Tensor:
+        """What an upload tells besides its vectors: whether it was within the clip, its version."""
+        extras = torch.zeros_like(self._known_extras)
+        adaptive, gamma = self.guarantee.adaptive, self.guarantee.version_gamma
+        if adaptive is not None:
+            extras[0] = adaptive.gamma * (within - 0.5)
+        if gamma:
+            assert delivery.staleness is not None
+            extras[-1 - self._bound + delivery.staleness] = gamma * delivery.weight
+        return extras
 
     def _released(self) -> Vectors:
         sums = super()._released()
-        whole = torch.cat([total.reshape(-1) for total in sums.values()]).float().cpu()
-        along = torch.cat([signs.float() @ whole for signs in self._signs.split(CHUNK)])
-        self._seen.append(along.double().numpy() / (self._length * self.state["clip"]))
-        self._took_part.append(self._weights)
-        self._weights = np.zeros_like(self._weights)
+        whole = torch.cat([total.reshape(-1) for total in sums.values()]).double().cpu()
+        rest = ((whole - self._others) / self._clip).float()
+        seen = torch.stack([rest, self._all, self._in], dim=1)
+        projections = torch.cat([signs.float() @ seen for signs in self._signs.split(CHUNK)])
+        along, of_all, of_included = projections.double().numpy().T / self._length
+        record = self.record
+        record.weights.append(self._weights)
+        record.along.append(along)
+        record.of_all.append(of_all)
+        record.of_included.append(of_included)
+        for name, noise, sample in zip(self._shapes, (rest - self._in).split(self._sizes), self._samples):
+            record.noise.setdefault(f"the sum of {name!r}", []).append(noise[sample].double().numpy())
+        extras = (self._extras.double() - self._known_extras).numpy()
+        if self.guarantee.adaptive is not None:
+            record.noise.setdefault("the share within the clip", []).append(extras[:1])
+        if self.guarantee.version_gamma:
+            record.noise.setdefault("the versions", []).append(extras[-1 - self._bound :])
+        self._share = float(self._extras[0]) if self.guarantee.adaptive is not None else 0.0
         return sums
 
-    def lower_bound(self, confidence: float) -> tuple[float, int]:
-        """Epsilon is at least this, with that confidence; and how many canaries took part."""
-        seen, weights = np.array(self._seen).T, np.array(self._took_part).T  # canaries x steps
+    def _move(self) -> Metrics:
+        """The mechanism's step. The auditor follows the clip by what was released."""
+        divisor = self._divisor
+        metrics = super()._move()
+        if (adaptive := self.guarantee.adaptive) is not None:
+            self._clip = adaptive.next(self._clip, self._share / (adaptive.gamma * divisor) + 0.5)
+        if not math.isclose(self.state["clip"], self._clip, rel_tol=1e-6):
+            self.record.broken.setdefault(
+                "clip",
+                f"after step {self.version + 1} the clip is {self.state['clip']:.6g}; what was released "
+                f"gives {self._clip:.6g}",
+            )
+            self._clip = self.state["clip"]
+        self._empty_buffer()
+        return metrics
+
+    def scores(self) -> tuple[list[float], list[bool]]:
+        """For each canary that may have shown: how much it seems to be in, and whether it is.
+
+        Where sampling is trusted, when a canary took part is a secret, and the auditor must not use it.
+        """
+        record, guarantee = self.record, self.guarantee
+        along, weights = np.array(record.along).T, np.array(record.weights).T  # canaries x steps
+        included = np.array(list(self.canaries.included.values()))
+        if isinstance(guarantee.mode, BySampling):
+            likelihoods = log_likelihoods(along, guarantee.mode.rate, noise_scale(guarantee))
+            return likelihoods.tolist(), included.tolist()
         present = weights.any(axis=1)
         if present.sum() < 2:
             raise ConfigError(
                 f"canaries: only {present.sum()} of them took part; give more of them, or more steps"
             )
-        covariance = _covariance(self.guarantee, weights.shape[1])
-        scores = np.einsum("cs,cs->c", weights, np.linalg.solve(covariance, seen.T).T)
-        included = np.array(list(self.canaries.included.values()))
-        bound = audit_scores(
-            scores[present].tolist(), included[present].tolist(), self.guarantee.delta, confidence
-        )
-        return bound, int(present.sum())
+        of_all = np.array(record.of_all).T
+        whitened = np.linalg.solve(self.covariance(), weights.T).T
+        length = max(1.0, 2 * float((whitened * along).sum() / (whitened * of_all).sum()))
+        scores = (whitened * (along - length * of_all / 2)).sum(axis=1)
+        return scores[present].tolist(), included[present].tolist()
+
+    def covariance(self) -> Matrix:
+        """Of the noise between steps, for a multiplier of 1."""
+        k, b = _limits(self.guarantee)
+        mixing = mixing_matrix(self.guarantee.noise, len(self.record.weights), self.guarantee.steps, k, b)
+        return mixing @ mixing.T
 
 
-def _covariance(guarantee: Guarantee, steps: int) -> NDArray[np.float64]:
-    """Of the noise in the first steps, for a multiplier of 1."""
+def noise_scale(guarantee: Guarantee) -> float:
+    """What the noise is multiplied with, over the clip."""
+    return guarantee.noise_multiplier * guarantee.overhead
+
+
+def log_likelihoods(along: Matrix, rate: float, sigma: float) -> Matrix:
+    """Of being in, against being out, for canaries that join each step with this probability.
+
+    If the canary is in, a step's number is normal around 1 with probability `rate`, else around 0.
+    """
+    joined = math.log(rate) + (along - 0.5) / sigma**2
+    stayed = math.log1p(-rate) if rate < 1 else -math.inf
+    total: Matrix = np.logaddexp(joined, stayed).sum(axis=1)
+    return total
+
+
+def _limits(guarantee: Guarantee) -> tuple[int, int]:
     limits = guarantee.limits
-    k, b = (limits.participations, limits.separation) if limits else (guarantee.steps, 1)
-    mixing = mixing_matrix(guarantee.noise, steps, guarantee.steps, k, b)
-    return mixing @ mixing.T
+    return (limits.participations, limits.separation) if limits else (guarantee.steps, 1)
 
 
-def mixing_matrix(noise: Noise, steps: int, planned: int, k: int, b: int) -> NDArray[np.float64]:
+def _samples(sizes: list[int], seed: int) -> list[Tensor]:
+    """Of each vector, the coordinates whose noise is checked."""
+    generator = torch.Generator().manual_seed(seed ^ 2)
+    return [torch.randperm(size, generator=generator)[:SAMPLE] for size in sizes]
+
+
+def mixing_matrix(noise: Noise, steps: int, planned: int, k: int, b: int) -> Matrix:
     """Which normal vectors the noise of each step is made of: found by giving it unit vectors."""
     drawn = 0
 

@@ -7,9 +7,9 @@ import math
 import torch
 from pydantic import Field, PositiveFloat
 
+from tardigrad.core.precision import at_least_float32
 from tardigrad.core.setting import Setting
 from tardigrad.core.upload import Vectors
-from tardigrad.errors import RunError
 
 MARGIN = 1e-6
 """Scaled vectors stay below the clip by this share: rounding to float32 must not carry them above it."""
@@ -54,16 +54,21 @@ class AdaptiveClip(Setting):
 def clipped(vectors: Vectors, clip: float) -> tuple[Vectors, bool]:
     """The vectors, scaled down together to the clip if they are longer; and whether they were within it.
 
+    Vectors that are not finite are replaced by zeros: whether an upload takes part in a step must not depend
+    on its values. Short floats are scaled in float32, because rounding to them could exceed the clip.
+
     >>> vectors, within = clipped({"delta": torch.tensor([3.0, 4.0])}, clip=1.0)
     >>> vectors["delta"].norm().item() <= 1.0, within
     (True, False)
+    >>> clipped({"delta": torch.tensor([math.nan, 4.0])}, clip=1.0)
+    ({'delta': tensor([0., 0.])}, True)
     """
     norms = [float(torch.linalg.vector_norm(vector, dtype=torch.float64)) for vector in vectors.values()]
     norm = math.hypot(*norms)
     if not math.isfinite(norm):
-        raise RunError("an upload is not finite; lower local.lr or the algorithm's learning rate")
+        return {name: torch.zeros_like(vector) for name, vector in vectors.items()}, True
     if norm <= clip:
         return vectors, True
     factor = clip / norm * (1 - MARGIN)
-    scaled = {name: vector * factor for name, vector in vectors.items()}
+    scaled = {name: at_least_float32(vector) * factor for name, vector in vectors.items()}
     return (clipped(scaled, clip)[0] if factor < TINY else scaled), False

@@ -7,6 +7,8 @@ from typing import Literal
 
 from tardigrad.core.participation import Limits
 from tardigrad.privacy.accounting import BySampling, Mode
+from tardigrad.privacy.blt import FixedBLT
+from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.clipping import AdaptiveClip
 from tardigrad.privacy.noise import Noise
 
@@ -41,6 +43,14 @@ class Guarantee:
     """The noise on the sum is scaled by this: cohort over the cohort that is emulated."""
     sampling_made: bool = True
     """Whether the run itself samples as the accounting says; else somebody has to vouch for it."""
+    void: str | None = None
+    """Why this run keeps nothing of the promise; None if it keeps it."""
+
+    @property
+    def chosen(self) -> Chosen:
+        """What a run must go on with when it is resumed."""
+        toeplitz = self.noise.constants if isinstance(self.noise, FixedBLT) else None
+        return Chosen(self.noise_multiplier, self.allowed, toeplitz)
 
     def spent(self, after: int) -> float:
         """The epsilon of the first so many steps."""

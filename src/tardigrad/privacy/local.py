@@ -12,6 +12,7 @@ from torch import Tensor
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
 from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.precision import at_least_float32
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.privacy.aggregator import Normals
@@ -44,12 +45,14 @@ class LocallyPrivateAggregator(Aggregator):
     def _released(self, vectors: Vectors, start: Tensor, trip: int) -> Vectors:
         """Clipped, with noise. Where the model itself is uploaded, its change from the start is: everybody
         knows the start, and the model may be far longer than the clip."""
-        changes = {name: v - start if name == "model" else v for name, v in vectors.items()}
-        short, within = clipped(changes, self.guarantee.clip)
+        start = at_least_float32(start)
+        wide = {name: at_least_float32(vector) for name, vector in vectors.items()}
+        changes = {name: v - start if name == "model" else v for name, v in wide.items()}
+        clipped_changes, _ = clipped(changes, self.guarantee.clip)
         scale = self.guarantee.noise_multiplier * self.guarantee.clip
-        if scale == 0 and within:
+        if scale == 0 and clipped_changes is changes:  # finite and within the clip
             return vectors
-        released = {name: vector.clone() for name, vector in short.items()}
+        released = {name: vector.clone() for name, vector in clipped_changes.items()}
         if scale > 0:
             normal = self._normals(trip)
             for vector in released.values():

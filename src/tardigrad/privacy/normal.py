@@ -52,7 +52,7 @@ class Cryptographic:
     """
 
     def __init__(self, key: bytes | None = None) -> None:
-        self._stream = _stream(os.urandom(32) if key is None else key)
+        self._stream = stream(os.urandom(32) if key is None else key)
 
     def __call__(self, dimension: int) -> Tensor:
         stream = self._stream
@@ -79,11 +79,12 @@ def _box_muller(bits: Tensor, out: Tensor) -> None:
     torch.mul(u[:rest], v[:rest].sin_(), out=out[half:])
 
 
-def _stream(key: bytes) -> Any:
+def stream(key: bytes, start: bytes = bytes(16)) -> Any:
+    """A cipher that encrypts zeros to random bytes: AES in counter mode, from this place on."""
     try:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     except ImportError as error:
         raise ConfigError(
             "noise from a cryptographic generator needs cryptography: pip install 'tardigrad[privacy]'"
         ) from error
-    return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    return Cipher(algorithms.AES(key), modes.CTR(start)).encryptor()

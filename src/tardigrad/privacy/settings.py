@@ -13,8 +13,10 @@ from tardigrad.core.participation import Limits
 from tardigrad.core.setting import Setting, by_name
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.accounting import ByParticipation, BySampling, Mode
-from tardigrad.privacy.blt import BLT
+from tardigrad.privacy.blt import BLT, FixedBLT
+from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.clipping import LEAST, AdaptiveClip
+from tardigrad.privacy.grid import cost
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.independent import Independent
 from tardigrad.privacy.momentum_payload import gamma_from_overhead
@@ -51,6 +53,18 @@ class _Privacy(Setting):
             )
         return self
 
+    def void(self, pace: Pace | None, buffer: Buffer) -> str | None:
+        """Why a run of these settings keeps nothing of the promise; None if it keeps it."""
+        return "; ".join(self._reasons(pace, buffer)) or None
+
+    def _reasons(self, pace: Pace | None, buffer: Buffer) -> list[str]:
+        reasons = []
+        if self.noise_multiplier == 0:
+            reasons.append("no noise was added (privacy.noise_multiplier = 0)")
+        if self.noise_from == "seed":
+            reasons.append("the noise came from the run's seed (privacy.noise_from = 'seed')")
+        return reasons
+
 
 class _Central(_Privacy):
     adaptive: AdaptiveClip | None = None
@@ -67,21 +81,37 @@ class _Central(_Privacy):
         steps: int,
         divisor: float,
         limits: Limits | None,
+        void: str | None,
+        chosen: Chosen | None,
         emulated: float = 1.0,
         sampling_made: bool = True,
     ) -> Guarantee:
-        multiplier, allowed = self.noise_multiplier, steps
-        if multiplier is None:
-            assert self.epsilon is not None
-            multiplier = mode.noise_multiplier(self.epsilon, steps, self.delta)
-        elif self.epsilon is not None:
-            allowed = _allowed(mode, multiplier, steps, self.delta, self.epsilon)
+        if chosen is not None:
+            multiplier, allowed = chosen.noise_multiplier, chosen.allowed
+        else:
+            multiplier, allowed = self._noise_and_steps(mode, steps)
         gamma = gamma_from_overhead(1.0, self.version_overhead) if self.versions == "private" else 0.0
         half = self.adaptive.gamma / 2 if self.adaptive is not None else 0.0
         return Guarantee(
             mode, noise, multiplier, self.delta, steps, allowed, self.clip, divisor, self.noise_from,
-            self.adaptive, gamma, math.sqrt(1 + gamma**2 + half**2), limits, emulated, sampling_made,
+            self.adaptive, gamma, math.sqrt(1 + gamma**2 + half**2), limits, emulated, sampling_made, void,
         )  # fmt: skip
+
+    def _noise_and_steps(self, mode: Mode, steps: int) -> tuple[float, int]:
+        """The noise multiplier, and how many of the steps the budget allows."""
+        if self.noise_multiplier is None:
+            assert self.epsilon is not None
+            return mode.noise_multiplier(self.epsilon, steps, self.delta), steps
+        if self.epsilon is None:
+            return self.noise_multiplier, steps
+        return self.noise_multiplier, _allowed(mode, self.noise_multiplier, steps, self.delta, self.epsilon)
+
+    def _rounding(self, dimension: int, buffer: Buffer) -> float:
+        """What the grid costs where an upload has vectors of so many coordinates; 0 if that is not known."""
+        if not dimension:
+            return 0.0
+        versions = (buffer.staleness_bound or 0) + 1 if self.versions == "private" else 0
+        return cost(dimension + (self.adaptive is not None) + versions)
 
 
 class Participation(_Central):
@@ -101,8 +131,17 @@ class Participation(_Central):
         """What the ledger enforces."""
         return Limits(self.participations, self.separation or max(1, steps // self.participations))
 
-    def guarantee(self, steps: int, population: int, pace: Pace, buffer: Buffer) -> Guarantee:
-        """The promise for a run of so many steps."""
+    def guarantee(
+        self,
+        steps: int,
+        population: int,
+        pace: Pace,
+        buffer: Buffer,
+        dimension: int = 0,
+        chosen: Chosen | None = None,
+    ) -> Guarantee:
+        """The promise for a run of so many steps. `dimension`: coordinates of an upload; `chosen`: what a run
+        that has begun goes on with."""
         limits = self.limits(steps)
         size = buffer.size
         if size is not None and steps * size > population * self.participations:
@@ -116,8 +155,13 @@ class Participation(_Central):
                 f"privacy.separation: in {limits.separation} steps of {size} uploads nobody may come twice, "
                 f"but there are {population:,} clients; give at most {population // size}"
             )
-        mode = ByParticipation(self.noise, limits.participations, limits.separation)
-        return self._guarantee(mode, self.noise, steps, _divisor(pace, buffer, population), limits)
+        noise: Noise = self.noise
+        if isinstance(noise, BLT):
+            toeplitz = chosen.toeplitz if chosen is not None else None
+            noise = noise.fixed(steps, *limits) if toeplitz is None else FixedBLT(toeplitz)
+        mode = ByParticipation(noise, *limits, self._rounding(dimension, buffer))
+        divisor = _divisor(pace, buffer, population)
+        return self._guarantee(mode, noise, steps, divisor, limits, self.void(pace, buffer), chosen)
 
 
 class PoissonSampling(_Central):
@@ -133,25 +177,55 @@ class PoissonSampling(_Central):
     """Add the noise that a cohort of this size would have, to see in a small simulation what a large run
     would learn. The guarantee is then that of the large run, not of this one."""
 
-    def guarantee(self, steps: int, population: int, pace: Pace, buffer: Buffer) -> Guarantee:
-        """The promise for a run of so many steps."""
-        rate = self.sampling_rate
-        if rate is None and isinstance(pace, Poisson):
-            rate = pace.probability
+    def _rate(self, pace: Pace | None) -> float | None:
+        """The chance of a client to join a step, where it is known."""
+        if self.sampling_rate is None and isinstance(pace, Poisson):
+            return pace.probability
+        return self.sampling_rate
+
+    def _is_made(self, pace: Pace | None, buffer: Buffer) -> bool:
+        """Whether the run itself samples as the accounting says."""
+        return isinstance(pace, Poisson) and buffer.size is None and self._rate(pace) == pace.probability
+
+    def _reasons(self, pace: Pace | None, buffer: Buffer) -> list[str]:
+        reasons = super()._reasons(pace, buffer)
+        if self.noise_from == "seed":
+            reasons.append("who joined was drawn from the seed")
+        if self.emulated_cohort is not None:
+            reasons.append(
+                f"the noise is that of a cohort of {self.emulated_cohort:,} (privacy.emulated_cohort)"
+            )
+        if not self._is_made(pace, buffer):
+            reasons.append("the sampling was assumed and not made (privacy.sampling_rate)")
+        return reasons
+
+    def guarantee(
+        self,
+        steps: int,
+        population: int,
+        pace: Pace,
+        buffer: Buffer,
+        dimension: int = 0,
+        chosen: Chosen | None = None,
+    ) -> Guarantee:
+        """The promise for a run of so many steps. `dimension`: coordinates of an upload; `chosen`: what a run
+        that has begun goes on with."""
+        rate = self._rate(pace)
         if rate is None:
             raise ConfigError(
                 f"privacy.sampling_rate: the pace {pace.kind!r} does not sample; give the rate that is to be "
                 "assumed, or the pace 'poisson', or privacy.kind 'participation', which assumes nothing"
             )
-        if buffer.size is not None and not buffer.once_per_client:
+        if buffer.size is not None and buffer.share != 1:
             raise ConfigError(
                 "buffer.once_per_client: with privacy.kind 'poisson' a client counts once in a step; set it "
                 "to true, or leave buffer.size out with the pace 'poisson'"
             )
-        made = isinstance(pace, Poisson) and buffer.size is None and rate == pace.probability
         divisor = _divisor(pace, buffer, population)
         emulated = divisor / self.emulated_cohort if self.emulated_cohort is not None else 1.0
-        return self._guarantee(BySampling(rate, self.by), Independent(), steps, divisor, None, emulated, made)
+        mode = BySampling(rate, self.by, self._rounding(dimension, buffer))
+        void, made = self.void(pace, buffer), self._is_made(pace, buffer)
+        return self._guarantee(mode, Independent(), steps, divisor, None, void, chosen, emulated, made)
 
 
 class LocalPrivacy(_Privacy):
@@ -166,23 +240,33 @@ class LocalPrivacy(_Privacy):
         """What the ledger enforces."""
         return Limits(self.participations, 1)
 
-    def guarantee(self, steps: int, population: int, pace: Pace, buffer: Buffer) -> Guarantee:
+    def guarantee(
+        self,
+        steps: int,
+        population: int,
+        pace: Pace,
+        buffer: Buffer,
+        dimension: int = 0,
+        chosen: Chosen | None = None,
+    ) -> Guarantee:
         """The promise: a client's own contributions are that many independent Gaussian releases."""
-        mode = ByParticipation(Independent(), self.participations, 1)
+        mode = ByParticipation(Independent(), self.participations, 1, cost(dimension))
         multiplier = self.noise_multiplier
-        if multiplier is None:
+        if chosen is not None:
+            multiplier = chosen.noise_multiplier
+        elif multiplier is None:
             assert self.epsilon is not None
             multiplier = mode.noise_multiplier(self.epsilon, self.participations, self.delta)
         elif self.epsilon is not None:
-            cost = mode.epsilon(multiplier, self.participations, self.delta)
-            if cost > self.epsilon:
+            spent = mode.epsilon(multiplier, self.participations, self.delta)
+            if spent > self.epsilon:
                 raise ConfigError(
                     f"privacy.epsilon: a noise multiplier of {multiplier:g} and {self.participations} "
-                    f"participations cost {cost:.4g}, more than {self.epsilon:g}"
+                    f"participations cost {spent:.4g}, more than {self.epsilon:g}"
                 )
         return Guarantee(
             mode, Independent(), multiplier, self.delta, self.participations, steps, self.clip, 1.0,
-            self.noise_from, limits=self.limits(steps),
+            self.noise_from, limits=self.limits(steps), void=self.void(pace, buffer),
         )  # fmt: skip
 
 

@@ -43,12 +43,13 @@ def statement(
     if isinstance(g.mode, BySampling) and not g.sampling_made:
         warnings.append(NOT_SAMPLED.format(rate=g.mode.rate))
     rows = {
-        "epsilon": f"{epsilon:.4f} {after}",
+        "epsilon": f"{epsilon:.4f} {after}" + ("" if g.void is None else " (VOID: see above)"),
         "delta": f"{g.delta:g}" + _delta_remark(g.delta, population),
         "adjacency": _adjacency(privacy),
         "mode": _mode(g, privacy),
         "accounting": _accounting(g),
         "noise multiplier": f"{g.noise_multiplier:.6g} (standard deviation over the norm of a payload)",
+        "rounding to the grid": f"adds {g.mode.rounding:.3g} to 1 / noise multiplier (counted in epsilon)",
         "clip": f"{g.clip:g}" + (" at first, then adaptive" if g.adaptive else ""),
         "payload norm": f"{g.overhead:.4g} times the clip" + _payload(g),
         "divisor": f"{g.divisor:g}, fixed",
@@ -91,10 +92,17 @@ def _promise(g: Guarantee, privacy: Privacy, epsilon: float) -> str:
         if isinstance(privacy, LocalPrivacy)
         else "Whoever sees every model of the run, and knows the data of all other clients,"
     )
+    void = ""
+    if g.void is not None:
+        void = (
+            f"**This run promises nothing, because {g.void}.** The rest of this page says what a run without "
+            "that would promise: "
+        )
+        who = who[0].lower() + who[1:]
     return (
-        f"{who} can hardly tell whether one client contributed what it had or nothing: any conclusion is at "
-        f"most e^{epsilon:.3g} times as likely in one case as in the other, but for a chance of {g.delta:g}. "
-        "The unit of privacy is a client with all its examples."
+        f"{void}{who} can hardly tell whether one client contributed what it had or nothing: any conclusion "
+        f"is at most e^{epsilon:.3g} times as likely in one case as in the other, but for a chance of "
+        f"{g.delta:g}. The unit of privacy is a client with all its examples."
     )
 
 
@@ -151,22 +159,30 @@ def _assumptions(g: Guarantee, privacy: Privacy) -> list[str]:
     else:
         lines.append(
             "The server is trusted to clip, to sum, to add the noise, and to show nobody the uploads, the "
-            "sums before the noise, its snapshots (they hold the state of correlated noise) or noise.keys."
+            "sums before the noise, its snapshots (they hold the state of correlated noise) or its keys."
         )
     if isinstance(g.mode, BySampling):
         lines.append(
             f"Each client really joins each step independently with probability {g.mode.rate:g}, and who "
             "joined stays secret. Real devices come when they can; then this assumption is false."
         )
-        lines.append("Nobody knows the run's seed (config.toml): who joined was drawn from it.")
+        if g.noise_from == "system" and g.sampling_made:
+            lines.append(
+                "Who joined is drawn by a cryptographic generator whose key, sampling.key, is kept until the "
+                "run is over and then deleted. Whoever has it knows who joined when."
+            )
     else:
         lines.append(
             "The participation ledger is right: a client that appears under two names counts as two clients."
         )
-    lines.append("A client's contribution depends on its own data and on the models it was given alone.")
     lines.append(
-        "Sums are those of real numbers up to rounding. Sums and noise are rounded to one grid of whole "
-        "numbers, so that no bit of a released number is without noise (see docs/privacy.md)."
+        "A client's contribution depends on its own data and on the models it was given alone. What is not "
+        "finite counts as zeros, so that whether an upload takes part does not depend on its values."
+    )
+    lines.append(
+        "Sums are those of real numbers, up to the rounding of additions, which is not counted. Sums and "
+        "noise are then rounded to one grid of whole numbers, which is counted, so that no bit of a released "
+        "number is without noise (see docs/privacy.md)."
     )
     if g.limits is not None and not isinstance(privacy, LocalPrivacy):
         lines.append(
@@ -180,7 +196,6 @@ def _unprotected(g: Guarantee, privacy: Privacy) -> list[str]:
         "That a client takes part at all, when, and for how long: events.jsonl, metrics.csv, summary.json "
         "and inputs.json (a checksum of data) say things of it without noise. Keep them with the server and "
         "show the models and what is measured of them on public data alone.",
-        "That an upload was not finite: the run stops and says so.",
         "Facts about the population that do not hinge on one client.",
         "Several runs on the same clients: their epsilons add up (at most), and this statement is of one.",
         "Settings that were chosen by looking at these clients' data, such as tuned learning rates.",

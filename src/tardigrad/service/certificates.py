@@ -27,6 +27,22 @@ HOST = re.compile(
 )
 
 
+def expiries(folder: Path) -> dict[str, float]:
+    """Return when ca.pem and server.pem expire, in seconds since 1970, by file.
+
+    Of several certificates in a file the first to expire counts. Files that are not there or are not
+    certificates are left out.
+    """
+    found = {}
+    for name in (AUTHORITY, SERVER):
+        try:
+            certificates = x509.load_pem_x509_certificates((folder / name).read_bytes())
+        except (OSError, ValueError):
+            continue
+        found[name] = min(one.not_valid_after_utc.timestamp() for one in certificates)
+    return found
+
+
 def check_hosts(hosts: Sequence[str]) -> None:
     """A ConfigError unless a certificate can be made out to all of these."""
     for host in hosts:

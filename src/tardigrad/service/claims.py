@@ -7,14 +7,13 @@ to this one, so that the nonces it has seen need not outlive it.
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
-from collections.abc import Callable
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import DecodeError
 
 from tardigrad.errors import ConfigError
+from tardigrad.service.clock import SYSTEM, Clock, SteadyTime
 from tardigrad.service.keys import Enrolled
 from tardigrad.service.refused import Refused, Why, log
 from tardigrad.service.v1 import service_pb2 as v1
@@ -24,16 +23,14 @@ WINDOW_MS = 90_000
 NONCE = 16
 REFRESH_SECONDS = 1.0
 
-Clock = Callable[[], float]
-
 
 class Signer:
     """A client's side: signs requests."""
 
-    def __init__(self, client: str, key: Ed25519PrivateKey, clock: Clock = time.time) -> None:
+    def __init__(self, client: str, key: Ed25519PrivateKey, clock: Clock = SYSTEM) -> None:
         self.client = client
         self.session = b""
-        self._key, self._clock = key, clock
+        self._key, self._time = key, SteadyTime(clock)
         self.ahead_ms = 0
         """How far the server's clock is ahead of ours, as far as we were told."""
 
@@ -44,30 +41,32 @@ class Signer:
             method=method,
             session=b"" if method == "Join" else self.session,
             nonce=os.urandom(NONCE),
-            time_ms=int(self._clock() * 1000) + self.ahead_ms,
+            time_ms=self._time.now_ms() + self.ahead_ms,
             content=content,
         ).SerializeToString()
         return v1.Signed(claim=claim, signature=self._key.sign(claim))
 
     def set_clock(self, server_ms: int) -> None:
         """Go by the server's clock from now on."""
-        self.ahead_ms = server_ms - int(self._clock() * 1000)
+        self.ahead_ms = server_ms - self._time.now_ms()
 
 
 class Gate:
     """The server's side: lets in what a client on the list has signed, for this call, just now, once."""
 
-    def __init__(self, enrolled: Enrolled, clock: Clock = time.time) -> None:
+    def __init__(self, enrolled: Enrolled, clock: Clock = SYSTEM) -> None:
         self.session = os.urandom(NONCE)
         self._enrolled, self._clock = enrolled, clock
+        self._time = SteadyTime(clock)
         self._began_ms = self.now_ms()
         self._nonces: set[bytes] = set()
         self._ages: deque[tuple[int, bytes]] = deque()
-        self._refreshed = 0.0
+        self._refreshed = clock.monotonic()
+        self._warned = ""
 
     def now_ms(self) -> int:
-        """By our own clock."""
-        return int(self._clock() * 1000)
+        """Return the time by which claims are judged, in milliseconds since 1970; it never steps."""
+        return self._time.now_ms()
 
     def admit(self, signed: v1.Signed, method: str) -> tuple[str, bytes]:
         """The client and what it asks for, or `Refused`."""
@@ -79,7 +78,8 @@ class Gate:
         if not claim.client:
             raise Refused(Why.UNSIGNED, "the request is not a signed claim")
         client = claim.client
-        if self._clock() - self._refreshed >= REFRESH_SECONDS or not self._enrolled.knows(client):
+        late = self._clock.monotonic() - self._refreshed >= REFRESH_SECONDS
+        if late or not self._enrolled.knows(client):
             self._refresh()
         if not self._enrolled.knows(client):
             raise Refused(
@@ -106,14 +106,22 @@ class Gate:
         self._ages.append((now + 2 * WINDOW_MS, claim.nonce))  # it may be dated a window ahead
         return client, claim.content
 
+    def reload(self) -> None:
+        """Read the list of clients now, and say so in the log."""
+        self._refresh()
+        log.info("the list has %d clients", len(self._enrolled), extra={"event": "clients"})
+
     def _forget(self, now: int) -> None:
         while self._ages and self._ages[0][0] < now:
             self._nonces.discard(self._ages.popleft()[1])
 
     def _refresh(self) -> None:
         """Who was enrolled or struck off meanwhile; a list that cannot be read changes nothing."""
-        self._refreshed = self._clock()
+        self._refreshed = self._clock.monotonic()
+        warned, self._warned = self._warned, ""
         try:
             self._enrolled.refresh()
         except ConfigError as error:
-            log.warning("%s; going by the list as it was", error)
+            self._warned = str(error)
+            if self._warned != warned:  # once for each damage: strangers can have the list read again
+                log.warning("%s; going by the list as it was", error, extra={"event": "clients"})

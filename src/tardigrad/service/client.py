@@ -16,6 +16,7 @@ from tardigrad.service.claims import Signer
 from tardigrad.service.connection import Connection, Later, Over
 from tardigrad.service.refused import OVER, Why, log
 from tardigrad.service.remembering import Finished, Remembering
+from tardigrad.service.tls_probe import tls_fault
 from tardigrad.service.trainee import Assignment, Trainee
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 5.0
@@ -32,6 +33,7 @@ LOST = (
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.ALREADY_EXISTS,
     grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,  # trained by an older version, and its number was given again
 )
 """Answers to a delivery after which the trip is of no use any more."""
 
@@ -78,7 +80,7 @@ class Participant:
         self._backoff = Backoff(patience)
         self._remembering: Remembering | None = None
         self._run = ""
-        self._at_work: int | None = None
+        self._at_work: tuple[int, int] | None = None  # trip and epoch
         self._unsent: Finished | None = None  # trained, and the server has not said what became of it
 
     async def take_part(self) -> str:
@@ -116,14 +118,15 @@ class Participant:
             if isinstance(found, Over):
                 return found.reason
             if isinstance(found, Later):
+                log.info("no task now: %s", found.reason)
                 await asyncio.sleep(found.seconds)
                 continue
             over = await self._trip(connection, found)
             if over:
                 return over
 
-    def _begin(self, trip: int) -> None:
-        self._at_work = trip
+    def _begin(self, trip: int, epoch: int) -> None:
+        self._at_work = trip, epoch
 
     async def _trip(self, connection: Connection, assignment: Assignment) -> str:
         assert self._remembering is not None
@@ -150,7 +153,7 @@ class Participant:
                 log.warning("trip %d was refused: %s", finished.trip, error.details())
                 self._settled(finished)
                 if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-                    await connection.give_up(finished.trip)
+                    await connection.give_up(finished.trip, finished.epoch)
                 return ""
             raise
         if answer.accepted and finished.memory:
@@ -170,9 +173,9 @@ class Participant:
     async def _leave(self, connection: Connection) -> None:
         """Give our ticket back, so that somebody else can have it."""
         if self._at_work is not None:
-            trip, self._at_work = self._at_work, None
+            (trip, epoch), self._at_work = self._at_work, None
             try:
-                await asyncio.wait_for(connection.give_up(trip), 5.0)
+                await asyncio.wait_for(connection.give_up(trip, epoch), 5.0)
                 if self._remembering is not None:
                     self._remembering.drop(trip)
             except (grpc.aio.AioRpcError, TimeoutError) as error:
@@ -190,6 +193,10 @@ class Participant:
             self._signer.set_clock(int(told["tardigrad-time-ms"]))
             await self._backoff.failed("our clock differs from the server's")
             return
+        if error.code() is grpc.StatusCode.UNAVAILABLE and not self._run:  # it has never worked: can it?
+            fault = await asyncio.to_thread(tls_fault, self._address, self._authority)
+            if fault is not None:
+                raise ConfigError(fault)
         if error.code() in COME_BACK:
             await self._backoff.failed(said, float(told.get("tardigrad-retry-after", 0.0)))
             return

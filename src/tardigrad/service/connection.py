@@ -55,6 +55,7 @@ class Later:
     """There is no task now."""
 
     seconds: float
+    reason: str
 
 
 class Connection:
@@ -89,10 +90,10 @@ class Connection:
         await self._channel.close()
 
     async def fetch(
-        self, holding: Iterable[int] = (), begun: Callable[[int], None] = lambda trip: None
+        self, holding: Iterable[int] = (), begun: Callable[[int, int], None] = lambda trip, epoch: None
     ) -> Assignment | Later | Over:
-        """A task, if there is one. `holding`: trips that we are at work on; `begun`: told the trip before its
-        vectors are downloaded."""
+        """A task, if there is one. `holding`: trips that we are at work on; `begun`: told the trip and its
+        epoch before its vectors are downloaded."""
         request = v1.FetchRequest(holding=list(holding)).SerializeToString()
         call = self._stub.FetchTask(self._signer.sign("FetchTask", request))
         try:
@@ -102,11 +103,11 @@ class Connection:
                 raise RunError("the server ended its answer before it began")
             match first.WhichOneof("part"):
                 case "wait":
-                    return Later(first.wait.seconds)
+                    return Later(first.wait.seconds, first.wait.reason)
                 case "over":
                     return Over(first.over.reason)
             header = first.header
-            begun(header.trip)
+            begun(header.trip, header.epoch)
             layout = from_wire(header.vectors)
             self._check(layout)
             room, place = empty(layout), 0
@@ -119,7 +120,7 @@ class Connection:
         finally:
             call.cancel()
         task = Task(header.trip, self._signer.client, header.version, unpacked(room, layout))
-        return Assignment(task, header.seed, header.settings, header.evaluate)
+        return Assignment(task, header.seed, header.settings, header.evaluate, header.epoch)
 
     def _check(self, layout: tuple[tuple[str, int], ...]) -> None:
         """Before memory is taken: a task has the model, and nothing much larger."""
@@ -146,6 +147,7 @@ class Connection:
             loss=upload.loss,
             evaluated=finished.evaluated,
             metrics=finished.metrics,
+            epoch=finished.epoch,
         )
         signed = self._signer.sign("Deliver", header.SerializeToString())
 
@@ -158,9 +160,9 @@ class Connection:
         answer: v1.Answer = await self._stub.Deliver(parts(), timeout=seconds)
         return answer
 
-    async def give_up(self, trip: int) -> bool:
+    async def give_up(self, trip: int, epoch: int) -> bool:
         """We will not do this trip. Whether the server knew of it."""
-        request = v1.GiveUpRequest(run=self.run, trip=trip).SerializeToString()
+        request = v1.GiveUpRequest(run=self.run, trip=trip, epoch=epoch).SerializeToString()
         answer = await self._stub.GiveUp(self._signer.sign("GiveUp", request), timeout=SHORT_SECONDS)
         return bool(answer.known)
 

@@ -11,7 +11,7 @@ import asyncio
 import random
 import sqlite3
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tardigrad.core.bookkeeping import Ticket
 from tardigrad.core.upload import Upload
+from tardigrad.service.clock import SYSTEM, Clock
 from tardigrad.service.course import Course, Happened
 from tardigrad.service.journal import Entry, Journal, Recorded
 from tardigrad.service.layout import Layout
@@ -61,32 +62,38 @@ class Coordinator:
         upload_layout: Layout,
         after_snapshot: Callable[[], None] = lambda: None,
         private: bool = False,
+        clock: Clock = SYSTEM,
     ) -> None:
         self.course, self.values, self.settings, self.upload_layout = course, values, settings, upload_layout
         self._journal, self._files = journal, files
         self.tally = Tally()
         run = journal.fact("run", f"{random.SystemRandom().getrandbits(64):016x}")
+        self.epoch = random.SystemRandom().randrange(1, 2**63)
+        """Of this process. A ticket is its trip and the epoch of the process that granted it: after a restore
+        or a power failure trip numbers are given again, but not with the same epoch."""
         self._threads = Threads()
         self.safe = Safekeeping(
             run, course, values, journal, files, record, self._threads, upload_layout, after_snapshot,
             private,
         )  # fmt: skip
-        self._began = float(journal.fact("began", repr(time.time())))
-        self._process_began = self.now
+        self.clock = clock
+        self._process_began = 0.0  # in seconds of the run
+        self._offset = -clock.monotonic()  # from monotonic time to seconds of the run; set when recovered
         self._line = Line()
         self._queue: deque[Waiting] = deque()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()  # no entry is waiting or being committed
         self._idle.set()
         self._ending: set[int] = set()  # trips of which the end is in the queue
-        self._arriving: set[int] = set()  # trips whose upload is being received
+        self._arriving: Counter[int] = Counter()  # by trip: calls that receive or count its upload
         self._granting: set[str] = set()  # clients whose check-in is in the queue
         self._ready: dict[int, asyncio.Future[Broadcast]] = {}
         self._stopping = False
         self.moved = asyncio.Condition()
         """Notified when the version changes or the run ends."""
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why the run is over; or the exception that ended it."""
+        """Why the run is over; or the exception that ended it, which is in the log then."""
+        self.ended.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
 
@@ -97,14 +104,17 @@ class Coordinator:
 
     @property
     def now(self) -> float:
-        """Seconds since the run began; never back."""
-        return max(self.course.time, time.time() - self._began)
+        """Seconds for which the run has been served. They go on from the last entry after a restart, and
+        never follow the wall clock."""
+        return self._offset + self.clock.monotonic()
 
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self, snapshot: Snapshot | None, accept_loss: bool = False) -> None:
         """Recover what there is, and begin to take entries. `accept_loss`: although a part of it is lost."""
         await self._threads.in_values(self.safe.recover, snapshot, accept_loss)
+        self._process_began = self.course.time
+        self._offset = self.course.time - self.clock.monotonic()
         self._publish(self.course.book.version)
         for version, broadcast in self.values.broadcasts.items():
             self._ready[version] = _known(broadcast)
@@ -131,6 +141,7 @@ class Coordinator:
             await asyncio.wait({self._snapshotting})
         try:
             if not self.ended.done():
+                self.course.time = self.now  # the next process goes on from here
                 await self.safe.snapshot()
         finally:
             await self._threads.in_values(self.values.close)
@@ -151,7 +162,7 @@ class Coordinator:
 
     async def check_in(self, client: str, holding: frozenset[int], seconds: float) -> Ticket | None:
         """A ticket: one that the client was given and does not hold, or a new one as soon as there is room.
-        Nothing if there was none for so long, or the run is over."""
+        Nothing if there was none for so long, or the run is over; `Refused` if it cannot be written down."""
         for ticket in self.course.open.get(client, []):
             if ticket.trip not in holding and ticket.trip not in self._ending:
                 return ticket
@@ -173,18 +184,22 @@ class Coordinator:
             raise Refused(Why.UNSOLICITED, f"version {version} is gone: the trip has just ended")
         return await asyncio.shield(ready)
 
-    async def expect(self, client: str, trip: int, version: int, sha: bytes) -> Recorded | None:
+    async def expect(self, client: str, trip: int, epoch: int, version: int, sha: bytes) -> Recorded | None:
         """An upload is announced: nothing if it may come, or what became of it if it came before."""
         recorded = await self.safe.answer(trip)
         if recorded is not None:
+            if recorded.epoch != epoch:
+                raise self._other_ticket(recorded.client == client, trip, epoch)
             if recorded.client != client:
                 raise Refused(Why.NOT_YOURS, f"trip {trip} is not yours")
             if recorded.digest != sha:
                 raise Refused(Why.DUPLICATE, f"trip {trip} was delivered already, with other values")
             return recorded
+        ticket = self.course.book.in_flight.get(trip)
+        if ticket is not None and self.course.epochs[trip] != epoch:
+            raise self._other_ticket(ticket.client == client, trip, epoch)
         if trip in self._ending or trip in self._arriving:
             raise Refused(Why.AT_ONCE, f"trip {trip} is just being delivered or given up", retry_after=0.5)
-        ticket = self.course.book.in_flight.get(trip)
         if ticket is None:
             raise Refused(
                 Why.UNSOLICITED, f"trip {trip} is not under way: it was given up, has expired, or never began"
@@ -195,13 +210,28 @@ class Coordinator:
             raise Refused(Why.VERSION, f"trip {trip} started from version {ticket.version}, not {version}")
         return None
 
+    @staticmethod
+    def _other_ticket(own: bool, trip: int, epoch: int) -> Refused:
+        """Return the refusal for an upload whose trip number belongs to a ticket of another epoch."""
+        if own and not epoch:
+            return Refused(
+                Why.NO_EPOCH, f"the upload of trip {trip} does not have its task's epoch; upgrade this client"
+            )
+        return Refused(
+            Why.UNSOLICITED,
+            f"trip {trip} as you know it is lost: the server was restored to a state from before it began",
+        )
+
     def arriving(self, trip: int) -> None:
-        """The upload of this trip is being received; it does not expire meanwhile."""
-        self._arriving.add(trip)
+        """The upload of this trip is being received or counted. Until `arrived` was called as often, the trip
+        does not expire, and no second delivery of it begins."""
+        self._arriving[trip] += 1
 
     def arrived(self, trip: int) -> None:
-        """It is not, any more."""
-        self._arriving.discard(trip)
+        """One of those who called `arriving` has finished."""
+        self._arriving[trip] -= 1
+        if not self._arriving[trip]:
+            del self._arriving[trip]
 
     async def deliver(
         self, entry: Entry, vectors: dict[str, Tensor], done: Callable[[], None]
@@ -214,8 +244,10 @@ class Coordinator:
             self._ending.discard(entry.trip)
         return await self.safe.answer(entry.trip)
 
-    async def give_up(self, client: str, trip: int) -> bool:
+    async def give_up(self, client: str, trip: int, epoch: int) -> bool:
         """The client will not do this trip. Whether it was under way."""
+        if self.course.epochs.get(trip) != epoch:
+            return False
         if trip in self._ending or trip in self._arriving:
             raise Refused(Why.AT_ONCE, f"trip {trip} is just being delivered or given up", retry_after=0.5)
         ticket = self.course.book.in_flight.get(trip)
@@ -262,7 +294,7 @@ class Coordinator:
             if client not in self._granting and book.objection(client) is None:
                 room -= 1
                 self._granting.add(client)
-                granted = self._enqueue(Entry("check_in", self.now, client=client))
+                granted = self._enqueue(Entry("check_in", self.now, client=client, epoch=self.epoch))
                 granted.add_done_callback(lambda done: done.exception())  # who waits in the line hears of it
 
     async def _commit_forever(self) -> None:
@@ -324,7 +356,7 @@ class Coordinator:
                 self._publish(self.course.book.version)
             self.safe.note(first + number, one.entry, happened)
             if happened.delivery is not None:
-                self.tally.delivered(happened.delivery)
+                self.tally.delivered(happened.delivery, one.entry.norm)
             self._do(happened, one)
             if one.entry.kind == "check_in":
                 self._granting.discard(one.entry.client)
@@ -344,17 +376,16 @@ class Coordinator:
 
     def _refuse(self, one: Waiting, error: Exception) -> None:
         log.error("the journal cannot be written: %s", error, extra={"event": "disk"})
+        refused = Refused(Why.DISK, f"the server cannot write ({error}); come again later", retry_after=5.0)
         if one.done is not None:
             one.done()
         if one.entry.file:
             self._threads.files.submit(self._files.discard, one.entry.file)
         if one.entry.kind == "check_in":
             self._granting.discard(one.entry.client)
-            self._line.leave(one.entry.client)
+            self._line.fail(one.entry.client, refused)
         if not one.happened.done():
-            one.happened.set_exception(
-                Refused(Why.DISK, f"the server cannot write ({error}); come again later", retry_after=5.0)
-            )
+            one.happened.set_exception(refused)
 
     def _publish(self, version: int) -> None:
         """A version will exist as soon as the values thread has made it."""

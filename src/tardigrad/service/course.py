@@ -10,10 +10,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Ticket
+from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Reason, Ticket
 from tardigrad.core.stop import Stop
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.privacy.aggregator import BUDGET
+from tardigrad.service.admission import Admission
 from tardigrad.service.journal import Entry
 from tardigrad.service.reports import Reports
 
@@ -73,11 +74,14 @@ class Course:
         download_bytes: int,
         upload_bytes: int,
         centrally: bool,
+        admission: Admission | None = None,
     ) -> None:
+        """Without `admission` no upload is refused by its norm."""
         self.book = book
         self._ends, self._evaluation = ends, evaluation
         self._download_bytes, self._upload_bytes = download_bytes, upload_bytes
         self._centrally = centrally
+        self.admission = admission
         self.time = 0.0
         self.trips = 0
         self.given_up = 0
@@ -87,6 +91,8 @@ class Course:
         """Why the run has ended."""
         self.open: dict[str, list[Ticket]] = {}
         """Tickets under way, by client."""
+        self.epochs: dict[int, int] = {}
+        """The epoch of each ticket under way, by trip."""
         self.reports = Reports()
         self._starting: Counter[int] = Counter()  # trips under way, by their version
 
@@ -149,10 +155,12 @@ class Course:
             happened.ticket = ticket
             self._starting[ticket.version] += 1
             self.open.setdefault(entry.client, []).append(ticket)
+            self.epochs[ticket.trip] = entry.epoch
             self.bytes += self._download_bytes
 
     def _deliver(self, entry: Entry, happened: Happened) -> None:
-        delivery = self.book.deliver(entry.trip, entry.time, entry.examples)
+        refused = Reason(entry.refusal) if entry.refusal else None
+        delivery = self.book.deliver(entry.trip, entry.time, entry.examples, refused)
         happened.delivery = delivery
         if delivery.client is None:  # it had ended: nothing changes
             return
@@ -161,7 +169,10 @@ class Course:
         happened.moved = delivery.closes
         if delivery.reason is not None:
             self.refused[delivery.reason] += 1
-        if entry.evaluated and delivery.start_version is not None:
+        elif self.admission is not None:
+            self.admission.accepted(entry.norm)
+        wanted = not self._centrally  # a client may offer metrics that nobody asked for
+        if wanted and entry.evaluated and delivery.start_version is not None:
             self.reports.enter(delivery.start_version, entry.evaluated, json.loads(entry.metrics))
         happened.events.append({
             "event": "upload", "trip": delivery.trip, "client": delivery.client,
@@ -185,6 +196,7 @@ class Course:
     def _ended(self, ticket: Ticket) -> None:
         client = str(ticket.client)
         self._starting[ticket.version] -= 1
+        self.epochs.pop(ticket.trip, None)
         left = [one for one in self.open[client] if one.trip != ticket.trip]
         if left:
             self.open[client] = left
@@ -206,6 +218,8 @@ class Course:
             "refused": dict(self.refused),
             "over": self.over,
             "reports": self.reports.state(),
+            "norms": [] if self.admission is None else self.admission.state(),
+            "epochs": [list(one) for one in self.epochs.items()],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -215,6 +229,9 @@ class Course:
         self.bytes, self.over = state["bytes"], state["over"]
         self.refused = Counter(state["refused"])
         self.reports.restore(state["reports"])
+        if self.admission is not None:
+            self.admission.restore(state.get("norms", []))
+        self.epochs = dict.fromkeys(self.book.in_flight, 0) | dict(state.get("epochs", []))  # 0: older
         self._starting = Counter(ticket.version for ticket in self.book.in_flight.values())
         self.open = {}
         for ticket in self.book.in_flight.values():

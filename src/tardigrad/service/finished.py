@@ -45,12 +45,15 @@ class Finished(v1_grpc.FederationServicer):
 async def tell_over(plan: Plan, place: Place, reason: str, listening: Callable[[int], None]) -> None:
     """Listen for as long as a server does after the end, or until somebody asks to stop."""
     asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+        loop.add_signal_handler(number, asked.set)
     if not plan.settings.linger_seconds:
         return
     server = grpc.aio.server(options=OPTIONS)
-    v1_grpc.add_FederationServicer_to_server(Finished(Gate(Enrolled(place.keys / LIST)), reason), server)
+    gate = Gate(Enrolled(place.keys / LIST))
+    loop.add_signal_handler(signal.SIGHUP, gate.reload)
+    v1_grpc.add_FederationServicer_to_server(Finished(gate, reason), server)
     credentials, address = place.credentials(), f"{place.host}:{place.port}"
     if credentials is None:
         port = server.add_insecure_port(address)

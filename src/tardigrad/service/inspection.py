@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import torch
@@ -16,41 +18,81 @@ from tardigrad.service.v1 import service_pb2 as v1
 
 MOST = 2**31
 """Nobody has more examples, or takes more steps, in one trip."""
+LARGEST_METRIC = 1e30
+"""Weighted by examples, the sum of any number of such metrics is finite."""
 
 
-def check_header(header: v1.UploadHeader, layout: Layout, settings: Service) -> None:
-    """Before anything is received: are these the vectors that the algorithm uploads, and can it be true?"""
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a client tells of its trip besides vectors."""
+
+    examples: int = 1
+    steps: int = 1
+    loss: float = 0.0
+    evaluated: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    """Metrics that the server does not take."""
+
+
+def check_header(
+    header: v1.UploadHeader,
+    layout: Layout,
+    settings: Service,
+    private: bool,
+    metrics: frozenset[str],
+) -> Reported:
+    """Check before anything is received that these are the vectors that the algorithm uploads, and that the
+    numbers can be true; return what is kept of them. `metrics`: the names that are taken.
+
+    In a private run nothing is refused by what a client says, because that would decide who is in a buffer;
+    and nothing of it is kept, because the promise does not cover it.
+    """
     given = from_wire(header.vectors)
     if given != layout:
         raise Refused(
             Why.SHAPE,
             f"the upload has the vectors {dict(given[:8])}, but must have {dict(layout)} (names and lengths)",
         )
-    most = settings.examples_bound or MOST
+    if private:
+        return Reported()
+    most = most_examples(settings)
     if not (1 <= header.examples <= most and 1 <= header.steps <= MOST and header.evaluated <= most):
         raise Refused(
             Why.NUMBERS,
             f"{header.examples} examples, {header.steps} steps and {header.evaluated} evaluated are claimed; "
             f"examples must be 1 to {most}, steps 1 to {MOST}",
         )
-    metrics = header.metrics
-    if len(metrics) > MOST_METRICS or any(
-        len(name) > 64 or not math.isfinite(value) for name, value in metrics.items()
-    ):
-        raise Refused(Why.NUMBERS, f"metrics must be at most {MOST_METRICS} finite numbers with short names")
     if not math.isfinite(header.loss):
         raise Refused(Why.VALUES, f"the training loss is {header.loss}; it must be finite")
+    taken = {
+        name: value
+        for name, value in header.metrics.items()
+        if name in metrics and abs(value) <= LARGEST_METRIC  # which NaN is not
+    }
+    taken = dict(islice(taken.items(), MOST_METRICS))
+    dropped = tuple(name for name in header.metrics if name not in taken)
+    evaluated = header.evaluated if taken else 0
+    return Reported(header.examples, header.steps, header.loss, evaluated, taken, dropped)
 
 
-def check_body(room: np.ndarray, header: v1.UploadHeader, layout: Layout, settings: Service) -> Vectors:
-    """The vectors, if they are what was signed, finite and not too large. For any thread."""
+def most_examples(settings: Service) -> int:
+    """How many examples a client may claim."""
+    return settings.examples_bound or MOST
+
+
+def check_body(
+    room: np.ndarray, header: v1.UploadHeader, layout: Layout, private: bool
+) -> tuple[Vectors, float]:
+    """The vectors and their norm, if they are what was signed and finite. In a private run they need not be
+    finite and have the norm 0: the mechanism makes them count for no more than others. For any thread."""
     if digest(room) != header.digest:
         raise Refused(Why.BODY, "the vectors are not those that were signed")
+    if private:
+        return unpacked(room, layout), 0.0
     norm = float(torch.linalg.vector_norm(torch.from_numpy(room).view(torch.float32)))
     vectors = unpacked(room, layout)
     # the norm of finite numbers can overflow: only then look at each
     if not math.isfinite(norm) and not all(bool(torch.isfinite(v).all()) for v in vectors.values()):
         raise Refused(Why.VALUES, "the vectors have numbers that are not finite")
-    if settings.norm_bound is not None and norm > settings.norm_bound:
-        raise Refused(Why.NORM, f"the upload's norm is {norm:g}; at most {settings.norm_bound:g} is allowed")
-    return vectors
+    return vectors, norm

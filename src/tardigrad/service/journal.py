@@ -40,6 +40,12 @@ class Entry:
     """Of the client's own evaluation, as JSON."""
     reason: str = ""
     """Why the run ends."""
+    norm: float = 0.0
+    """Of the upload; 0 in private runs."""
+    refusal: str = ""
+    """Why the upload does not count, if that was decided by its values."""
+    epoch: int = 0
+    """Random number of the server process that granted the ticket; 0 for tickets without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +56,14 @@ class Recorded:
     client: str
     digest: bytes
     answer: dict[str, Any]
+    epoch: int = 0
+    """Of the ticket."""
 
 
 COLUMNS = [field.name for field in fields(Entry)]
+TYPES = {"int": ("INTEGER", "0"), "float": ("REAL", "0.0"), "bytes": ("BLOB", "x''")}
+"""Column types and defaults by the annotations of `Entry`; everything else is text."""
+TEXT = ("TEXT", "''")
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS answers (
@@ -60,7 +71,8 @@ CREATE TABLE IF NOT EXISTS answers (
 CREATE INDEX IF NOT EXISTS answers_by_client ON answers (client, trip);
 CREATE TABLE IF NOT EXISTS entries (
     id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT, time REAL, client TEXT, trip INTEGER, file TEXT,
-    examples INTEGER, steps INTEGER, loss REAL, digest BLOB, evaluated INTEGER, metrics TEXT, reason TEXT
+    examples INTEGER, steps INTEGER, loss REAL, digest BLOB, evaluated INTEGER, metrics TEXT, reason TEXT,
+    norm REAL, refusal TEXT
 ) STRICT;
 """
 INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
@@ -82,6 +94,9 @@ class Journal:
             self._database.executescript(SCHEMA)
             if self.fact("format", FORMAT) != FORMAT:
                 raise sqlite3.DatabaseError(f"not a {FORMAT} file")
+            for field in fields(Entry):
+                self._add_missing("entries", field.name, *TYPES.get(str(field.type).split(" | ")[0], TEXT))
+            self._add_missing("answers", "epoch", *TYPES["int"])
         except (OSError, sqlite3.Error) as error:
             raise RunError(f"{file} is damaged or cannot be written ({error}); start a new run") from None
 
@@ -113,6 +128,12 @@ class Journal:
             self._database.execute("DELETE FROM sqlite_sequence WHERE name = 'entries'")
             self._database.execute("INSERT INTO sqlite_sequence VALUES ('entries', ?)", (position,))
             self._set("forgotten", str(position))
+
+    def _add_missing(self, table: str, column: str, kind: str, default: str) -> None:
+        """Add a column that this version has and the one that made the file had not."""
+        if column not in {row[1] for row in self._database.execute(f"PRAGMA table_info({table})")}:
+            with self._transaction():
+                self._database.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind} DEFAULT {default}")
 
     def fact(self, name: str, default: str) -> str:
         """What is written down under this name; the default is, if nothing was."""
@@ -151,19 +172,26 @@ class Journal:
     def remember(self, answers: Iterable[Recorded]) -> None:
         """Keep answers whose entries are about to be forgotten: of each client, the last few. A client asks
         again for the trip that it delivered last, so older answers are of no use."""
-        rows = [(one.trip, one.client, one.digest, json.dumps(one.answer)) for one in answers]
+        answers = list(answers)
+        rows = [(one.trip, one.client, one.digest, json.dumps(one.answer), one.epoch) for one in answers]
         clients = {(one.client, one.client, ANSWERS) for one in answers}
         with self._transaction():
-            self._database.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", rows)
+            self._database.executemany(
+                "INSERT OR REPLACE INTO answers (trip, client, digest, answer, epoch) VALUES (?, ?, ?, ?, ?)",
+                rows,
+            )
             self._database.executemany(
                 "DELETE FROM answers WHERE client = ? AND trip NOT IN "
-                "(SELECT trip FROM answers WHERE client = ? ORDER BY trip DESC LIMIT ?)", clients
-            )  # fmt: skip
+                "(SELECT trip FROM answers WHERE client = ? ORDER BY trip DESC LIMIT ?)",
+                clients,
+            )
 
     def answer(self, trip: int) -> Recorded | None:
         """What became of the upload of this trip."""
-        row = self._database.execute("SELECT * FROM answers WHERE trip = ?", (trip,)).fetchone()
-        return None if row is None else Recorded(row[0], row[1], row[2], json.loads(row[3]))
+        row = self._database.execute(
+            "SELECT client, digest, answer, epoch FROM answers WHERE trip = ?", (trip,)
+        ).fetchone()
+        return None if row is None else Recorded(trip, row[0], row[1], json.loads(row[2]), row[3])
 
     def forget(self, last: int) -> None:
         """Up to here all is in a snapshot."""

@@ -105,6 +105,7 @@ class Enrolled:
     def __init__(self, file: Path) -> None:
         self.file = file
         self._keys: dict[str, Ed25519PublicKey] = {}
+        self._owners: dict[str, str] = {}
         self._seen: tuple[int, int, int] | None = None
         self.refresh()
 
@@ -125,19 +126,33 @@ class Enrolled:
             ) from None
         except UnicodeDecodeError as error:
             raise ConfigError(f"{self.file}: must be text in UTF-8 ({error})") from None
-        keys = {}
+        keys: dict[str, Ed25519PublicKey] = {}
+        owners: dict[str, str] = {}  # by public key
         for number, line in enumerate(lines, 1):
             words = line.split("#")[0].split()
             if not words:
                 continue
             if len(words) != 2:
                 raise ConfigError(f"{self.file}, line {number}: must be a name and a public key")
-            keys[check_name(words[0])] = public_key(words[1], f"{self.file}, line {number}")
-        self._keys, self._seen = keys, seen
+            where = f"{self.file}, line {number}"
+            name, key = check_name(words[0]), public_key(words[1], where)
+            if name in keys:
+                raise ConfigError(f"{where}: {name} is in an earlier line already; each client has one")
+            owner = owners.setdefault(public_text(key), name)
+            if owner != name:
+                raise ConfigError(
+                    f"{where}: {name} has the public key of {owner}; each client needs a key of its own"
+                )
+            keys[name] = key
+        self._keys, self._owners, self._seen = keys, owners, seen
 
     def knows(self, client: str) -> bool:
         """Whether this client is on the list."""
         return client in self._keys
+
+    def owner(self, key: Ed25519PublicKey) -> str | None:
+        """Return the client that is enrolled with this key, if there is one."""
+        return self._owners.get(public_text(key))
 
     def signed(self, client: str, signature: bytes, content: bytes) -> bool:
         """Whether this client signed exactly this."""
@@ -158,9 +173,7 @@ def check_new(folder: Path, names: Sequence[str], public: str | None = None) -> 
             raise ConfigError(f"client {name!r}: is given more than once; give each name once")
         if public is None and os.path.lexists(folder / f"{name}.key"):
             raise ConfigError(f"{folder / name}.key: exists already; give another name, or remove it first")
-    if public is not None:
-        public_key(public, "--public")
-    _check_unknown(folder / LIST, names)
+    _check_unknown(folder / LIST, names, [] if public is None else [public_key(public, "--public")])
 
 
 def enter(file: Path, client: str, public: str) -> None:
@@ -170,10 +183,13 @@ def enter(file: Path, client: str, public: str) -> None:
 
 def enter_all(file: Path, clients: Mapping[str, str]) -> None:
     """Add clients, by name with their public keys, to the list: all of them or none."""
+    keys = []
     for client, public in clients.items():
         check_name(client)
-        public_key(public, f"client {client}")
-    _check_unknown(file, list(clients))
+        keys.append(public_key(public, f"client {client}"))
+    if len({public_text(key) for key in keys}) < len(keys):
+        raise ConfigError("the same public key is given for two clients; each needs a key of its own")
+    _check_unknown(file, list(clients), keys)
     text = "# name and public key of everybody who is let in\n"
     try:
         if file.exists():
@@ -186,8 +202,8 @@ def enter_all(file: Path, clients: Mapping[str, str]) -> None:
         raise ConfigError(f"{file}: cannot be written ({error})") from None
 
 
-def _check_unknown(file: Path, clients: Sequence[str]) -> None:
-    """A ConfigError if the list is damaged, or has one of these."""
+def _check_unknown(file: Path, clients: Sequence[str], keys: Sequence[Ed25519PublicKey]) -> None:
+    """A ConfigError if the list is damaged, or has one of these names or keys."""
     if not os.path.lexists(file):
         return
     enrolled = Enrolled(file)
@@ -195,4 +211,10 @@ def _check_unknown(file: Path, clients: Sequence[str]) -> None:
         if enrolled.knows(client):
             raise ConfigError(
                 f"{file}: {client} is enrolled already; remove its line first to give it a new key"
+            )
+    for key in keys:
+        owner = enrolled.owner(key)
+        if owner is not None:
+            raise ConfigError(
+                f"{file}: {owner} is enrolled with this public key; each client needs a key of its own"
             )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import Callable
 
+from tardigrad.service.clock import SYSTEM, Clock
 from tardigrad.service.refused import Refused, Why
 
 FORGET_AFTER = 10_000
@@ -16,14 +15,14 @@ FORGET_AFTER = 10_000
 class Rates:
     """Requests per client and second: a bucket for each that fills again with time."""
 
-    def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_second: float, clock: Clock = SYSTEM) -> None:
         self._per_second, self._clock = per_second, clock
         self._most = max(1.0, 2 * per_second)  # a burst of two seconds' worth
         self._left: dict[str, tuple[float, float]] = {}  # by client: requests left, and when that was
 
     def take(self, client: str) -> None:
         """One request, or `Refused`."""
-        now = self._clock()
+        now = self._clock.monotonic()
         left, then = self._left.get(client, (self._most, now))
         left = min(self._most, left + (now - then) * self._per_second)
         if left < 1:

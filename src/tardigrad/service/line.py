@@ -31,6 +31,12 @@ class Line:
             if not there.done():
                 there.set_result(None)
 
+    def fail(self, client: str, error: Exception) -> None:
+        """Send one who waits away with this error."""
+        place = self._waiting.pop(client, None)
+        if place is not None and not place.done():
+            place.set_exception(error)
+
     def clients(self) -> list[str]:
         """Who waits, from the first on."""
         return list(self._waiting)

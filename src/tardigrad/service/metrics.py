@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
@@ -29,8 +30,16 @@ PATIENCE = 5.0
 class Numbers(Collector):
     """What is told at each scrape. The numbers are put together where they are changed, in the event loop."""
 
-    def __init__(self, coordinator: Coordinator, servicer: Servicer, folder: Path | None) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        servicer: Servicer,
+        folder: Path | None,
+        certificates: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """`certificates`: when each expires, in seconds since 1970."""
         self._coordinator, self._servicer, self._folder = coordinator, servicer, folder
+        self._certificates = certificates
         self._loop = asyncio.get_running_loop()
 
     def collect(self) -> Iterator[Metric]:
@@ -64,6 +73,8 @@ class Numbers(Collector):
         yield requests
         yield _counter("trips_given_up", "Tickets given back or expired.", course.given_up)
         yield _counter("tickets_expired", "Tickets that expired, in this process.", tally.expired)
+        yield _counter("steps_discarded", "Steps that did not move the model.", coordinator.values.discarded)
+        yield _counter("metrics_dropped", "Of clients, in this process.", tally.metrics_dropped)
         yield _counter("received_bytes", "Vectors of uploads, in this process.", tally.bytes_in)
         yield _counter("sent_bytes", "Vectors of tasks, in this process.", tally.bytes_out)
         yield _gauge("version", "How many times the model has moved.", course.book.version)
@@ -77,6 +88,12 @@ class Numbers(Collector):
         yield _gauge("snapshot_age_seconds", "Since a snapshot, or the start.", coordinator.safe.age)
         if self._folder is not None:
             yield _gauge("disk_free_bytes", "Where the folder is.", shutil.disk_usage(self._folder).free)
+        expiry = GaugeMetricFamily(
+            "tardigrad_certificate_expiry_seconds", "Until the certificate expires.", labels=["file"]
+        )
+        for name, when in self._certificates.items():
+            expiry.add_metric([name], when - coordinator.clock.wall())
+        yield expiry
         found = coordinator.values.metrics or course.reports.metrics
         for name in EVALUATED:
             if name in found:

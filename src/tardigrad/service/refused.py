@@ -12,6 +12,9 @@ import grpc
 log = logging.getLogger("tardigrad.service")
 OVER = "tardigrad-over"
 """In the trailing metadata of a refusal: why the run is over."""
+LONGEST = 500
+"""Characters of a sentence, some of which may be a client's own words."""
+LONGEST_NAME = 64
 
 
 class Why(StrEnum):
@@ -33,10 +36,10 @@ class Why(StrEnum):
     SHAPE = "wrong vectors"
     VERSION = "wrong version"
     VALUES = "not finite"
-    NORM = "norm too large"
     NUMBERS = "impossible numbers"
     UNSOLICITED = "unknown or ended trip"
     NOT_YOURS = "another client's trip"
+    NO_EPOCH = "client too old"
     DUPLICATE = "delivered already with other values"
     AT_ONCE = "delivered twice at once"
     STOPPING = "server is stopping"
@@ -56,6 +59,7 @@ STATUS = {
     Why.DISK: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Why.UNSOLICITED: grpc.StatusCode.NOT_FOUND,
     Why.NOT_YOURS: grpc.StatusCode.PERMISSION_DENIED,
+    Why.NO_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
     Why.DUPLICATE: grpc.StatusCode.ALREADY_EXISTS,
     Why.AT_ONCE: grpc.StatusCode.ABORTED,
     Why.STOPPING: grpc.StatusCode.UNAVAILABLE,
@@ -67,6 +71,7 @@ class Refused(Exception):
     """A request that is not granted: why, and one sentence for the client."""
 
     def __init__(self, why: Why, sentence: str, retry_after: float | None = None) -> None:
+        sentence = sentence if len(sentence) <= LONGEST else sentence[:LONGEST] + "..."
         super().__init__(sentence)
         self.why = why
         self.sentence = sentence
@@ -89,6 +94,7 @@ class Refusals:
     def note(self, client: str, method: str, refused: Refused) -> None:
         """Count it, and write it to the log; of one kind not more than one a second."""
         self.counts[refused.why.value] += 1
+        client, method = client[:LONGEST_NAME], method[:LONGEST_NAME]
         now = time.monotonic()
         if now - self._logged.get(refused.why, -1.0) >= 1.0:
             self._logged[refused.why] = now

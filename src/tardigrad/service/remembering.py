@@ -28,6 +28,8 @@ class Finished:
     memory: Vectors
     metrics: dict[str, float]
     evaluated: int
+    epoch: int = 0
+    """Of the task. Files of older clients have none."""
 
 
 class Remembering:
@@ -57,7 +59,7 @@ class Remembering:
         document = {
             "trip": finished.trip, "version": finished.version, "metrics": finished.metrics,
             "evaluated": finished.evaluated, "examples": upload.examples, "steps": upload.steps,
-            "loss": upload.loss, "names": list(upload.vectors),
+            "loss": upload.loss, "names": list(upload.vectors), "epoch": finished.epoch,
         }  # fmt: skip
         write_snapshot(self._file(finished.trip), tensors, document)
 
@@ -86,5 +88,6 @@ def _finished(file: Path) -> Finished:
     prefix = "memory/"
     memory = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
     return Finished(
-        document["trip"], document["version"], upload, memory, document["metrics"], document["evaluated"]
-    )
+        document["trip"], document["version"], upload, memory, document["metrics"], document["evaluated"],
+        document.get("epoch", 0),
+    )  # fmt: skip

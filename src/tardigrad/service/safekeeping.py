@@ -184,7 +184,9 @@ class Safekeeping:
                 "staleness": delivery.staleness,
                 "weight": delivery.weight,
             }
-            self._answers[entry.trip] = Recorded(entry.trip, str(delivery.client), entry.digest, answer)
+            self._answers[entry.trip] = Recorded(
+                entry.trip, str(delivery.client), entry.digest, answer, entry.epoch
+            )
 
     async def answer(self, trip: int) -> Recorded | None:
         """What became of the upload of this trip, if there was one."""
@@ -217,7 +219,7 @@ class Safekeeping:
         except (OSError, sqlite3.Error) as error:
             log.error("no snapshot could be written (%s); the journal has all of it", error,
                       extra={"event": "disk"})  # fmt: skip
-            await asyncio.wait({written})
+            await asyncio.gather(written, return_exceptions=True)  # its error may be another one
             return
         finally:
             self._written = time.monotonic()

@@ -22,7 +22,7 @@ from tardigrad.errors import ConfigError
 from tardigrad.service.certificates import SERVER, SERVER_KEY
 from tardigrad.service.claims import Gate
 from tardigrad.service.coordinator import Coordinator
-from tardigrad.service.inspection import check_body, check_header
+from tardigrad.service.inspection import Reported, check_body, check_header
 from tardigrad.service.journal import Entry, Recorded
 from tardigrad.service.layout import CHUNK, LARGEST_MESSAGE, chunks, empty, received, size_of, to_wire
 from tardigrad.service.limits import Rates, Reception
@@ -59,6 +59,10 @@ class Facts:
     shapes: list[tuple[int, ...]]
     seed: Callable[[int], int]
     """Of a trip."""
+    private: bool = False
+    """Whether privacy is promised: then what clients say of themselves is neither judged nor kept."""
+    metrics: frozenset[str] = frozenset()
+    """Names of metrics that clients may report."""
 
 
 class Servicer(v1_grpc.FederationServicer):
@@ -67,7 +71,7 @@ class Servicer(v1_grpc.FederationServicer):
     def __init__(self, coordinator: Coordinator, gate: Gate, facts: Facts) -> None:
         self._coordinator, self._gate, self._facts = coordinator, gate, facts
         self.refusals = Refusals()
-        self._rates = Rates(coordinator.settings.requests_per_second)
+        self._rates = Rates(coordinator.settings.requests_per_second, coordinator.clock)
         self.reception = Reception(coordinator.settings.reception_bytes)
         self._packed: tuple[int, list[bytes]] = (-1, [])
 
@@ -111,10 +115,17 @@ class Servicer(v1_grpc.FederationServicer):
             content = self._admit(request, "FetchTask", client)
             fetch = _parsed(v1.FetchRequest(), content)
             seconds = coordinator.settings.poll_seconds * random.uniform(0.75, 1.25)
-            ticket = await coordinator.check_in(client[0], frozenset(fetch.holding), seconds)
+            try:
+                ticket = await coordinator.check_in(client[0], frozenset(fetch.holding), seconds)
+            except Refused as refused:  # the disk is full
+                self.refusals.note(client[0], "FetchTask", refused)
+                wait = (refused.retry_after or 0.0) * random.uniform(1, 2)
+                await context.write(v1.TaskPart(wait=v1.Wait(seconds=wait, reason=refused.sentence)))
+                return
             if ticket is None:
                 await context.write(self._no_task())
                 return
+            epoch = coordinator.course.epochs.get(ticket.trip, 0)
             broadcast = await coordinator.broadcast(ticket.version)
             header = v1.TaskHeader(
                 trip=ticket.trip,
@@ -123,6 +134,7 @@ class Servicer(v1_grpc.FederationServicer):
                 settings=self._facts.settings,
                 vectors=to_wire(broadcast.layout),
                 evaluate=coordinator.course.wants_reports(ticket.version),
+                epoch=epoch,
             )
             await self._within(context.write(v1.TaskPart(header=header)))
             for part in self._parts(ticket.version, broadcast):
@@ -169,16 +181,27 @@ class Servicer(v1_grpc.FederationServicer):
             header = _parsed(v1.UploadHeader(), self._admit(first.header, "Deliver", client))
             if header.run != coordinator.run:
                 raise Refused(Why.UNSOLICITED, "this is an upload to another run")
-            recorded = await coordinator.expect(client[0], header.trip, header.version, header.digest)
+            recorded = await coordinator.expect(
+                client[0], header.trip, header.epoch, header.version, header.digest
+            )
             if recorded is not None:
                 return self._answer(recorded)
             if coordinator.course.over is not None:
                 return v1.Answer(reason="the run is over", over=coordinator.course.over)
-            check_header(header, coordinator.upload_layout, coordinator.settings)
-            return await self._receive(client[0], header, context)
+            facts, wanted = self._facts, coordinator.course.wants_reports(header.version)
+            reported = check_header(
+                header, coordinator.upload_layout, coordinator.settings, facts.private,
+                facts.metrics if wanted else frozenset(),
+            )  # fmt: skip
+            coordinator.tally.dropped(client[0], reported.dropped)
+            return await self._receive(client[0], header, reported, context)
 
     async def _receive(
-        self, client: str, header: v1.UploadHeader, context: grpc.aio.ServicerContext
+        self,
+        client: str,
+        header: v1.UploadHeader,
+        reported: Reported,
+        context: grpc.aio.ServicerContext,
     ) -> v1.Answer:
         coordinator, layout = self._coordinator, self._coordinator.upload_layout
         size = size_of(layout)
@@ -193,14 +216,18 @@ class Servicer(v1_grpc.FederationServicer):
                 raise
             coordinator.tally.bytes_in += size
             # it is all here: what the client does from now on changes nothing
-            return await asyncio.shield(asyncio.ensure_future(self._count(client, header, room)))
+            coordinator.arriving(header.trip)
+            counting = asyncio.ensure_future(self._count(client, header, reported, room))
+            counting.add_done_callback(lambda _: coordinator.arrived(header.trip))
+            return await asyncio.shield(counting)
         finally:
             coordinator.arrived(header.trip)
 
-    async def _count(self, client: str, header: v1.UploadHeader, room: np.ndarray) -> v1.Answer:
+    async def _count(
+        self, client: str, header: v1.UploadHeader, reported: Reported, room: np.ndarray
+    ) -> v1.Answer:
         """Look at it, write it down, and make it count."""
         coordinator = self._coordinator
-        coordinator.arriving(header.trip)
         kept = [len(room)]
 
         def release() -> None:
@@ -208,17 +235,16 @@ class Servicer(v1_grpc.FederationServicer):
                 self.reception.give_back(kept.pop())
 
         try:
-            vectors, file = await asyncio.to_thread(self._keep, room, header)
+            vectors, file, norm, refusal = await asyncio.to_thread(self._keep, room, header)
             entry = Entry(
-                "deliver", 0.0, client, header.trip, file, header.examples, header.steps, header.loss,
-                header.digest, header.evaluated, json.dumps(dict(header.metrics)),
+                "deliver", 0.0, client, header.trip, file, reported.examples, reported.steps, reported.loss,
+                header.digest, reported.evaluated, json.dumps(reported.metrics), norm=norm, refusal=refusal,
+                epoch=header.epoch,
             )  # fmt: skip
             recorded = await coordinator.deliver(entry, vectors, release)
         except BaseException:
             release()
             raise
-        finally:
-            coordinator.arrived(header.trip)
         return self._over() if recorded is None else self._answer(recorded)
 
     async def _fill(self, room: np.ndarray, context: grpc.aio.ServicerContext) -> None:
@@ -242,12 +268,16 @@ class Servicer(v1_grpc.FederationServicer):
         if place != len(room):
             raise Refused(Why.LENGTH, f"{place} bytes came, but {len(room)} were declared")
 
-    def _keep(self, room: np.ndarray, header: v1.UploadHeader) -> tuple[Vectors, str]:
-        """Look at the values and put them on disk; in a thread."""
-        coordinator = self._coordinator
-        vectors = check_body(room, header, coordinator.upload_layout, coordinator.settings)
+    def _keep(self, room: np.ndarray, header: v1.UploadHeader) -> tuple[Vectors, str, float, str]:
+        """Look at the values and put them on disk; in a thread. Return the vectors, the name of their file,
+        their norm, and why they do not count; if they do not, there is no file."""
+        coordinator, admission = self._coordinator, self._coordinator.course.admission
+        vectors, norm = check_body(room, header, coordinator.upload_layout, self._facts.private)
+        refusal = None if admission is None else admission.refusal(norm)
+        if refusal is not None:
+            return vectors, "", norm, refusal
         try:
-            return vectors, coordinator.write(header.trip, room)
+            return vectors, coordinator.write(header.trip, room), norm, ""
         except OSError as error:
             raise Refused(
                 Why.DISK, f"the server cannot write ({error.strerror}); come again later", retry_after=5.0
@@ -264,7 +294,7 @@ class Servicer(v1_grpc.FederationServicer):
         async with self._answering("GiveUp", context) as client:
             wanted = _parsed(v1.GiveUpRequest(), self._admit(request, "GiveUp", client))
             known = wanted.run == self._coordinator.run and await self._coordinator.give_up(
-                client[0], wanted.trip
+                client[0], wanted.trip, wanted.epoch
             )
             return v1.GivenUp(known=known)
 

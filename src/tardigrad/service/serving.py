@@ -6,9 +6,10 @@ import asyncio
 import ipaddress
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,13 @@ from tardigrad.data.evaluation import Evaluation
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.learning.local import Local
 from tardigrad.privacy.releases import NEW_RUN
-from tardigrad.service.certificates import SERVER, SERVER_KEY
+from tardigrad.service.admission import Admission, largest_norm
+from tardigrad.service.certificates import SERVER, SERVER_KEY, expiries
 from tardigrad.service.claims import Gate
+from tardigrad.service.clock import SYSTEM, Clock
 from tardigrad.service.coordinator import Coordinator
 from tardigrad.service.course import Course, Ends
+from tardigrad.service.inspection import most_examples
 from tardigrad.service.journal import Journal, is_whole
 from tardigrad.service.keys import LIST, Enrolled
 from tardigrad.service.layout import Layout, layout_of, size_of
@@ -46,6 +50,9 @@ from tardigrad.service.values import Evaluate, Release, Values
 JOURNAL = "journal.sqlite"
 GRACE = 30.0
 """Seconds for calls that are under way when the server is asked to stop."""
+DAY = 86_400.0
+EXPIRY_DAYS = 30
+"""A certificate that expires sooner is warned of once a day."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,8 @@ class Plan:
     """Whether what clients report of themselves is nobody's business."""
     release: Release = lambda version, vectors: None
     """Called with each new version before it is published; a private run records it."""
+    metrics: frozenset[str] = frozenset()
+    """Names of metrics that clients may report."""
 
 
 @dataclass(frozen=True)
@@ -175,14 +184,18 @@ async def serve(
     asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
+    gate = Gate(enrolled)
+    loop.add_signal_handler(signal.SIGHUP, gate.reload)
+    certificates = {} if credentials is None else expiries(place.keys)
     coordinator = coordinate(plan, folder if place.durable else None, record, after_snapshot)
-    server = Server(Servicer(coordinator, Gate(enrolled), facts_of(plan)))
+    server = Server(Servicer(coordinator, gate, facts_of(plan)))
     await coordinator.start(snapshot, accept_loss)
     status = asyncio.ensure_future(keep_status(folder, coordinator, server.servicer))
+    warning = asyncio.ensure_future(warn_of_expiry(certificates))
     end_metrics = lambda: None  # noqa: E731
     try:
         if place.metrics_port is not None:
-            end_metrics = _publish(place, coordinator, server.servicer, folder)
+            end_metrics = _publish(place, coordinator, server.servicer, folder, certificates)
         port = await server.start(f"{place.host}:{place.port}", credentials)
         log.info("listening on %s:%d", place.host, port, extra={"event": "listening"})
         listening(port)
@@ -200,7 +213,8 @@ async def serve(
         await server.stop(0)
         await asyncio.to_thread(end_metrics)
         status.cancel()
-        await asyncio.gather(status, return_exceptions=True)
+        warning.cancel()
+        await asyncio.gather(status, warning, return_exceptions=True)
         await coordinator.stop()
         with suppress(OSError):
             write_status(folder, status_of(coordinator, server.servicer))
@@ -209,11 +223,32 @@ async def serve(
     return _served(coordinator)
 
 
-def _publish(place: Place, coordinator: Coordinator, servicer: Servicer, folder: Path) -> Callable[[], None]:
+async def warn_of_expiry(certificates: Mapping[str, float], clock: Clock = SYSTEM) -> None:
+    """Log every day which certificates expire soon, or have expired; until cancelled."""
+    while True:
+        for name, when in certificates.items():
+            days = (when - clock.wall()) / DAY
+            if days < EXPIRY_DAYS:
+                log.warning(
+                    "%s %s on %s: renew it and restart the server", name,
+                    "expires" if days > 0 else "has expired", datetime.fromtimestamp(when, UTC).date(),
+                    extra={"event": "certificate"},
+                )  # fmt: skip
+        await asyncio.sleep(DAY)
+
+
+def _publish(
+    place: Place,
+    coordinator: Coordinator,
+    servicer: Servicer,
+    folder: Path,
+    certificates: Mapping[str, float],
+) -> Callable[[], None]:
     from tardigrad.service.metrics import Numbers, publish  # only where they are wanted
 
     assert place.metrics_port is not None
-    port, end = publish(place.metrics_host, place.metrics_port, Numbers(coordinator, servicer, folder))
+    numbers = Numbers(coordinator, servicer, folder, certificates)
+    port, end = publish(place.metrics_host, place.metrics_port, numbers)
     log.info("metrics on http://%s:%d/metrics", place.metrics_host, port, extra={"event": "metrics"})
     return end
 
@@ -243,15 +278,32 @@ def clear(folder: Path) -> None:
 
 def facts_of(plan: Plan) -> Facts:
     """What clients are told; a trip's seed is the simulator's."""
-    settings = to_json(plan.algorithm, plan.local)
-    return Facts(settings, plan.shapes, seed=lambda trip: key(plan.seed, "trip", trip))
+    settings = to_json(plan.algorithm, plan.local, plan.private)
+    return Facts(
+        settings,
+        plan.shapes,
+        seed=lambda trip: key(plan.seed, "trip", trip),
+        private=plan.private,
+        metrics=plan.metrics,
+    )
 
 
 def coordinate(
-    plan: Plan, folder: Path | None, record: Record, after_snapshot: Callable[[], None] = lambda: None
+    plan: Plan,
+    folder: Path | None,
+    record: Record,
+    after_snapshot: Callable[[], None] = lambda: None,
+    clock: Clock = SYSTEM,
 ) -> Coordinator:
     """The coordinator of a plan; without a folder, nothing is made safe."""
-    values = Values(plan.aggregator, record, plan.evaluate, not plan.private, plan.release)
+    values = Values(
+        plan.aggregator,
+        record,
+        plan.evaluate,
+        tell_losses=not plan.private,
+        keep_finite=not plan.private,
+        release=plan.release,
+    )
     uploads = uploads_of(plan.aggregator)
     if size_of(uploads) > plan.settings.reception_bytes:
         raise ConfigError(
@@ -265,12 +317,19 @@ def coordinate(
         size_of(layout_of(plan.aggregator.broadcast())),
         size_of(uploads),
         centrally=plan.evaluate is not None or plan.private,
+        admission=None if plan.private else _admission(plan),
     )
     journal = Journal(None if folder is None else folder / JOURNAL)
     files = UploadFiles(None if folder is None else folder / "uploads")
     return Coordinator(
-        course, values, journal, files, record, plan.settings, uploads, after_snapshot, plan.private
+        course, values, journal, files, record, plan.settings, uploads, after_snapshot, plan.private, clock
     )
+
+
+def _admission(plan: Plan) -> Admission:
+    settings, book = plan.settings, plan.book
+    largest = largest_norm(book.buffer, book.opening, most_examples(settings))
+    return Admission(largest, settings.norm_bound, settings.norm_multiple)
 
 
 def _served(coordinator: Coordinator) -> Served:

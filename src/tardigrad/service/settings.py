@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from typing import Annotated
+
+from pydantic import AfterValidator, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tardigrad.core.setting import Setting
+
+
+def _multiple(value: float) -> float:
+    if value != 0 and value < 1:
+        raise ValueError("must be at least 1, or 0 for no such limit")
+    return value
 
 
 class Service(Setting):
@@ -24,9 +32,12 @@ class Service(Setting):
     poll_seconds: PositiveFloat = 20.0
     """How long a client that asks for a task is kept waiting before it is told to ask again."""
     norm_bound: PositiveFloat | None = None
-    """Uploads of a greater Euclidean norm, all vectors together, are refused."""
+    """Uploads of a greater Euclidean norm, all vectors together, are refused. Not for private runs."""
+    norm_multiple: Annotated[float, AfterValidator(_multiple)] = 100.0
+    """Uploads whose norm is more than so many times the median of the last 200 accepted ones are refused,
+    once 20 are known; 0 for no such limit. Not used in private runs, in which uploads are clipped."""
     examples_bound: PositiveInt | None = None
-    """Uploads that claim more examples are refused."""
+    """Uploads that claim more examples are refused. Not for private runs."""
     snapshot_seconds: PositiveFloat = 60.0
     """How often the journal is cut short by a snapshot."""
     linger_seconds: NonNegativeFloat = 10.0

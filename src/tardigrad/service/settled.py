@@ -16,12 +16,18 @@ from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
 
 
-def to_json(algorithm: Algorithm, local: Local) -> str:
-    """For the clients."""
+def to_json(algorithm: Algorithm, local: Local, private: bool = False) -> str:
+    """For the clients. `private`: whether the run promises privacy."""
     told = TypeAdapter(AnyAlgorithm).dump_python(algorithm)  # type: ignore[arg-type]
     if not isinstance(algorithm, BUILT_IN):
         told["kind"] = Path(told["kind"]).name  # where the file lies on the server is nobody's business
-    return json.dumps({"algorithm": told, "local": local.model_dump(mode="json", exclude_none=True)})
+    settings = {"algorithm": told, "local": local.model_dump(mode="json", exclude_none=True)}
+    return json.dumps(settings | ({"private": True} if private else {}))
+
+
+def is_private(text: str) -> bool:
+    """Whether the run that these settings belong to promises privacy."""
+    return json.loads(text).get("private") is True
 
 
 def from_json(text: str, own: type[Algorithm] | None) -> tuple[Algorithm, Local]:

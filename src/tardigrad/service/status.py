@@ -7,7 +7,6 @@ The file names clients: whoever can read the run's folder can see them anyway. W
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
+from tardigrad.core.plain_json import plain_json
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.service.refused import log
 
@@ -42,8 +42,8 @@ class Status:
     """Mean, of what was accepted in this process."""
     given_up: int
     uploads_refused: dict[str, int]
-    metrics: dict[str, float]
-    """Of the last evaluation."""
+    metrics: dict[str, float | None]
+    """Of the last evaluation; None for what is not finite."""
     over: str
     """Why the run has ended; empty while it goes on."""
     written: float
@@ -51,6 +51,10 @@ class Status:
     requests_refused: dict[str, int] = field(default_factory=dict)
     last_seen: dict[str, float] = field(default_factory=dict)
     """By client, seconds before this was written."""
+    steps_discarded: int = 0
+    """Steps after which the model would not have been finite."""
+    metrics_dropped: int = 0
+    """Metrics of clients that the server does not take, in this process."""
 
     @property
     def age(self) -> float:
@@ -78,6 +82,8 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
         written=time.time(),
         requests_refused=dict(servicer.refusals.counts),
         last_seen=tally.last_seen(MOST_NAMES),
+        steps_discarded=coordinator.values.discarded,
+        metrics_dropped=tally.metrics_dropped,
     )
 
 
@@ -98,7 +104,7 @@ async def keep_status(folder: Path, coordinator: Coordinator, servicer: Servicer
 def write_status(folder: Path, status: Status) -> None:
     """All or nothing; it need not survive a crash."""
     partial = folder / f"{FILE}.partial"
-    partial.write_text(json.dumps(asdict(status)) + "\n")
+    partial.write_text(plain_json(asdict(status)) + "\n")
     partial.replace(folder / FILE)
 
 

@@ -7,6 +7,7 @@ from itertools import islice
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from tardigrad.service.logs import harmless
 from tardigrad.service.status import Status
@@ -21,7 +22,7 @@ def status_table(status: Status, before: Status | None = None) -> Table:
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
     for name, text in rows(status, before):
-        table.add_row(name, text)
+        table.add_row(name, Text(text))  # not markup: others have a say in it
     return table
 
 
@@ -42,9 +43,13 @@ def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
         ("given up", f"{status.given_up:,}"),
         ("uploads refused", _counts(status.uploads_refused)),
     ]
+    if status.steps_discarded:
+        found.append(("steps discarded", f"{status.steps_discarded:,} (the model stayed as it was)"))
+    if status.metrics_dropped:
+        found.append(("metrics dropped", f"{status.metrics_dropped:,}"))
     if status.requests_refused:
         found.append(("requests refused", _counts(status.requests_refused)))
-    told = [f"{harmless(name)} {value:.4g}" for name, value in islice(status.metrics.items(), 8)]
+    told = [f"{harmless(name)} {_number(value)}" for name, value in islice(status.metrics.items(), 8)]
     found.append(("last evaluation", ", ".join(told) or "none yet"))
     if status.last_seen:
         seen = [f"{harmless(name)} ({ago + status.age:.0f} s ago)" for name, ago in status.last_seen.items()]
@@ -57,6 +62,10 @@ def pace(status: Status, before: Status | None) -> float:
     if before is not None and status.written > before.written:
         return (status.trips - before.trips) / (status.written - before.written)
     return status.trips / status.time if status.time > 0 else 0.0
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

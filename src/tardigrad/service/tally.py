@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import takewhile
 
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.bookkeeping import Delivery, Reason
 from tardigrad.service.refused import log
 
 STALENESS = (0, 1, 2, 5, 10, 20, 50, 100, 200)
@@ -56,6 +56,9 @@ class Tally:
         self.bytes_out = 0
         """Of tasks."""
         self.expired = 0
+        self.metrics_dropped = 0
+        """Metrics of clients that the server does not take."""
+        self._warned = -1.0  # when an upload was last refused by its norm, and logged
         self._seen: dict[str, float] = {}  # by client, who was heard of last comes last
 
     def heard(self, client: str) -> None:
@@ -63,8 +66,28 @@ class Tally:
         self._seen.pop(client, None)
         self._seen[client] = time.monotonic()
 
-    def delivered(self, delivery: Delivery) -> None:
-        """An upload counts, or does not."""
+    def dropped(self, client: str, metrics: Sequence[str]) -> None:
+        """Metrics that the server does not take; the first are named in the log."""
+        if metrics and not self.metrics_dropped:
+            log.warning(
+                "metrics of %s are dropped (%s): only finite numbers under the names of the head and of "
+                "evaluation.metrics are taken", client, ", ".join(metrics[:4]),
+                extra={"event": "metrics", "client": client},
+            )  # fmt: skip
+        self.metrics_dropped += len(metrics)
+
+    def delivered(self, delivery: Delivery, norm: float) -> None:
+        """An upload counts, or does not. One that is refused by its norm is logged as a warning, at most
+        once a second."""
+        now = time.monotonic()
+        if delivery.reason in (Reason.NORM, Reason.OUTLIER) and now - self._warned >= 1.0:
+            self._warned = now
+            log.warning(
+                "trip %d of %s does not count (%s): its norm is %g", delivery.trip, delivery.client,
+                delivery.reason, norm,
+                extra={"event": "upload", "client": delivery.client, "trip": delivery.trip,
+                       "why": delivery.reason},
+            )  # fmt: skip
         if delivery.accepted and delivery.staleness is not None:
             self.staleness.add(delivery.staleness)
         log.debug(

@@ -12,7 +12,7 @@ from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.local import Trainer
 from tardigrad.service.app import Client
 from tardigrad.service.remembering import Finished
-from tardigrad.service.settled import from_json
+from tardigrad.service.settled import from_json, is_private
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Assignment:
     seed: int
     settings: str
     evaluate: bool
+    epoch: int
+    """Of the server process that granted the ticket; it is returned with the trip."""
 
 
 class Trainee:
@@ -62,12 +64,13 @@ class Trainee:
             )  # fmt: skip
             evaluated = len(self._federation.test[1])
         upload, remembered = trainer.train(task, memory, self._federation.clients.indexed(0), assignment.seed)
-        return Finished(task.trip, task.version, upload, remembered, metrics, evaluated)
+        return Finished(task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch)
 
     def _with(self, settings: str) -> Trainer:
         if self._trainer is None or settings != self._settings:
             algorithm, local = from_json(settings, self._app.algorithm)
             head, transform = self._federation.head, self._app.transform
-            self._trainer = Trainer(self._flat, head, algorithm, local, transform)
+            # in a private run, whether a client delivers must not depend on its data
+            self._trainer = Trainer(self._flat, head, algorithm, local, transform, is_private(settings))
             self._settings = settings
         return self._trainer

@@ -21,6 +21,7 @@ from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import RunError
 from tardigrad.service.course import Event, Happened
 from tardigrad.service.layout import Layout, layout_of, packed, unpacked
+from tardigrad.service.refused import log
 
 MOST_EVALUATIONS = 4
 """Models that wait to be evaluated; the run waits for them if there are more."""
@@ -55,12 +56,17 @@ class Values:
         log: Log,
         evaluate: Evaluate | None,
         tell_losses: bool,
+        keep_finite: bool,
         release: Release = lambda version, vectors: None,
     ) -> None:
-        """`release`: called with each new version before it is published; it may raise to prevent that."""
+        """`keep_finite`: a step after which the state would not be finite leaves the model as it was.
+        `release`: called with each new version before it is published; it may raise to prevent that."""
         self.aggregator = aggregator
         self._release = release
         self._log, self._evaluate, self._tell_losses = log, evaluate, tell_losses
+        self._keep_finite = keep_finite
+        self.discarded = 0
+        """Steps that left the model as it was, over the whole run."""
         self.metrics: dict[str, float] = {}
         """Of the last central evaluation."""
         self.evaluated = -1
@@ -81,19 +87,36 @@ class Values:
             assert delivery.start_version is not None
             start = self.broadcasts[delivery.start_version].vectors["model"]
             self.aggregator.add(delivery, upload, start)
-            self._losses.append(upload.loss)
+            if self._tell_losses:  # private runs do not keep them
+                self._losses.append(upload.loss)
         if happened.moved:
-            metrics = self.aggregator.step()
+            metrics = self._step()
             self._release(self.aggregator.version, self.aggregator.broadcast())
             self._publish()
             losses, self._losses = self._losses, []
-            loss = sum(losses) / len(losses) if losses and self._tell_losses else None
+            loss = sum(losses) / len(losses) if losses else None
             events.append({"event": "step"} | happened.where | {"training_loss": loss} | metrics)
         self.tell(events + happened.reported)
         if happened.evaluate:
             self.evaluate(happened.where)
         for version in happened.forget:
             del self.broadcasts[version]
+
+    def _step(self) -> dict[str, Any]:
+        """Make the next version; what to tell of it."""
+        if not self._keep_finite:
+            return self.aggregator.step()
+        held = self.aggregator.held()
+        metrics = self.aggregator.step()
+        if not self.aggregator.spoilt(held):
+            return metrics
+        self.aggregator.take_back(held)
+        self.discarded += 1
+        log.warning(
+            "the step to version %d is discarded, because the model or the algorithm's state would not be "
+            "finite; the model stays as it was", self.aggregator.version, extra={"event": "discarded"},
+        )  # fmt: skip
+        return {"discarded": True}
 
     def _publish(self) -> None:
         vectors = self.aggregator.broadcast()
@@ -187,6 +210,7 @@ class Values:
             "losses": self._losses,
             "metrics": self.metrics,
             "evaluated": self.evaluated,
+            "discarded": self.discarded,
         }
 
     def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
@@ -198,8 +222,9 @@ class Values:
             versions.setdefault(int(number), {})[name] = tensors.pop(path)
         self.aggregator.restore(tensors, document["aggregator"])
         tensors.clear()
-        self._losses, self.metrics = list(document["losses"]), document["metrics"]
-        self.evaluated = document["evaluated"]
+        self._losses = list(document["losses"]) if self._tell_losses else []
+        self.metrics = document["metrics"]
+        self.evaluated, self.discarded = document["evaluated"], document.get("discarded", 0)
         current = layout_of(self.aggregator.broadcast())
         for version in list(versions):
             vectors = versions.pop(version)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 
 import grpc
 
-from tardigrad.errors import RunError
+from tardigrad.errors import ConfigError, RunError
 from tardigrad.service.claims import Signer
 from tardigrad.service.connection import Connection
 from tardigrad.service.refused import OVER, Why
 from tardigrad.service.status import Status
+from tardigrad.service.tls_probe import tls_fault
 
 
 async def watch_server(address: str, signer: Signer, authority: bytes | None) -> AsyncIterator[Status]:
@@ -36,4 +38,8 @@ async def watch_server(address: str, signer: Signer, authority: bytes | None) ->
                 continue
             if OVER in said:
                 raise RunError(f"the run is over ({said[OVER]}); its folder has the result") from None
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                fault = await asyncio.to_thread(tls_fault, address, authority)
+                if fault is not None:
+                    raise ConfigError(fault) from None
             raise RunError(f"{address}: {error.code().name}: {error.details()}") from None

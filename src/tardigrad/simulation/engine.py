@@ -47,7 +47,7 @@ class Engine:
         self._planner, self._aggregator, self._executor = planner, aggregator, executor
         self._clients, self._evaluator, self._evaluation, self._stop = clients, evaluator, evaluation, stop
         self._seed = seed
-        self._tell_losses = tell_losses  # the clients' own, which privacy does not protect
+        self._tell_losses = tell_losses  # the clients' own: private runs neither tell nor keep them
         self._profile = profile or Profile(on=False)
         self.release: Callable[[int, Vectors], None] = lambda version, vectors: None
         """Called with each new version before anybody trains from it; it may raise to prevent that."""
@@ -99,7 +99,7 @@ class Engine:
                 reason = "the script is over"
                 break
             limit = self._stop.virtual_time
-            if limit is not None and _time(self._plan[0]) > limit:
+            if limit is not None and self._plan[0].time > limit:
                 self.time, reason = limit, "virtual_time"
                 break
             with self._profile.part("commit"):
@@ -223,7 +223,10 @@ class Engine:
             }  # fmt: skip
         elif isinstance(item, Refusal):
             self.refused[item.reason] += 1
-            yield {"event": "turned_away", "client": self._name(item.client), "reason": item.reason}
+            yield {
+                "event": "turned_away", "client": self._name(item.client), "time": item.time,
+                "reason": item.reason,
+            }  # fmt: skip
         elif isinstance(item, Joined):
             self.time, moved = item.time, item.closes
         else:
@@ -241,7 +244,8 @@ class Engine:
             task = self._tasks.pop(item.trip)
             self._aggregator.add(item, upload, task.vectors["model"])
             self._in_buffer.append(task.version)
-            self._losses.append(upload.loss)
+            if self._tell_losses:
+                self._losses.append(upload.loss)
             self._ahead -= 1
             if self._remembers:
                 self._memories[client] = memory
@@ -265,7 +269,7 @@ class Engine:
         self._in_buffer = []
         self._publish()
         losses, self._losses = self._losses, []
-        loss = sum(losses) / len(losses) if losses and self._tell_losses else None
+        loss = sum(losses) / len(losses) if losses else None
         return {"event": "step"} | self._where() | {"training_loss": loss} | metrics
 
     def _evaluate(self) -> Event:
@@ -319,7 +323,7 @@ class Engine:
         }
         self._in_buffer = document["in_buffer"]
         self._memories = _grouped("memory/", tensors, device)
-        self._losses = document["losses"]
+        self._losses = document["losses"] if self._tell_losses else []
         self.time, self.trips, self.given_up = document["time"], document["trips"], document["given_up"]
         self.bytes, self._upload_bytes = document["bytes"], document["upload_bytes"]
         self.refused = Counter(document["refused"])
@@ -341,10 +345,6 @@ class Engine:
                 self._note(item)
         self._plan = deque(plan)
         self._resumed = True
-
-
-def _time(item: Planned) -> float:
-    return 0.0 if isinstance(item, Refusal) else item.time
 
 
 def _size(vectors: Vectors) -> int:

@@ -18,7 +18,15 @@ from tardigrad.core.pace import Arrivals, Poisson, SampledStaleness, Scripted
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError
 from tardigrad.simulation.delay import Durations, read_trace
-from tardigrad.simulation.starts import ClosedLoop, OpenLoop, PoissonJoining, SampledStarts, Script, Starts
+from tardigrad.simulation.starts import (
+    Bits,
+    ClosedLoop,
+    OpenLoop,
+    PoissonJoining,
+    SampledStarts,
+    Script,
+    Starts,
+)
 
 
 class GiveUp(NamedTuple):
@@ -44,10 +52,18 @@ Planned = Ticket | Refusal | Delivery | GiveUp | Joined
 class Planner:
     """Tells what happens, in virtual-time order: starts, arrivals, givings up."""
 
-    def __init__(self, book: Bookkeeping, clients: Clients, durations: Durations, seed: int) -> None:
+    def __init__(
+        self,
+        book: Bookkeeping,
+        clients: Clients,
+        durations: Durations,
+        seed: int,
+        bits: Bits | None = None,
+    ) -> None:
+        """`bits`: what Poisson sampling is drawn from, in place of the seed."""
         self.book = book
         self._clients, self._durations = clients, durations
-        self._starts = _starts(book, len(clients), seed)
+        self._starts = _starts(book, len(clients), seed, bits)
         self._arrivals: list[tuple[float, int]] = []
         self._busy_until: dict[int, float] = {}  # by client, where tasks queue
         self._now = 0.0
@@ -78,7 +94,8 @@ class Planner:
                 "all others took part as often or as recently as privacy allows; lower buffer.size, "
                 "privacy.separation or the number of steps, or have more clients"
                 if self.book.ledger is not None
-                else "lower buffer.size, or set buffer.once_per_client to false, or have more clients"
+                else "lower buffer.size, or let a client count more often in one buffer "
+                "(buffer.most_per_client, buffer.once_per_client), or have more clients"
             )
         )
 
@@ -130,13 +147,13 @@ class Planner:
         self.book.restore(state["book"])
 
 
-def _starts(book: Bookkeeping, population: int, seed: int) -> Starts:
+def _starts(book: Bookkeeping, population: int, seed: int, bits: Bits | None) -> Starts:
     pace = book.pace
     match pace:
         case Arrivals():
             return OpenLoop(book, population, seed, pace)
         case Poisson():
-            return PoissonJoining(book, population, seed, pace)
+            return PoissonJoining(book, population, seed, pace, bits)
         case SampledStaleness():
             return SampledStarts(book, population, seed, pace)
         case Scripted():

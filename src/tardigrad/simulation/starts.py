@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import Draws, key, uniform
 from tardigrad.core.pace import Arrivals, Poisson, SampledStaleness
 from tardigrad.errors import ConfigError
+
+Bits = Callable[[int, int], NDArray[np.uint64]]
+"""bits(index, count): so many uniform 64-bit numbers, the same again for the same index."""
 
 ATTEMPTS = 16
 CROWDED = 0.9
@@ -132,13 +136,19 @@ class OpenLoop(Starts):
 
 
 class PoissonJoining(Starts):
-    """At each version every idle client joins with the same probability."""
+    """At each version every idle client joins with the same probability.
+
+    `bits`: where it is drawn from, in place of the seed.
+    """
 
     joins: ClassVar[bool] = True
 
-    def __init__(self, book: Bookkeeping, population: int, seed: int, pace: Poisson) -> None:
+    def __init__(
+        self, book: Bookkeeping, population: int, seed: int, pace: Poisson, bits: Bits | None = None
+    ) -> None:
         super().__init__(book, population, seed)
         self._probability = pace.probability
+        self._bits = bits
         self._asked = 0  # how often the whole population was asked
         self._version = -1  # the version at which it was asked last
 
@@ -148,13 +158,23 @@ class PoissonJoining(Starts):
         return now if due else inf
 
     def clients(self, time: float) -> Iterator[tuple[int, float | None]]:
-        random = np.random.default_rng(key(self.seed, "join", self._asked))
+        joining = self._joining(self._asked)
         self._asked += 1
         self._version = self.book.version
-        count = int(random.binomial(self.population, self._probability))
-        for client in random.choice(self.population, size=count, replace=False).tolist():
+        for client in joining:
             if self.book.objection(client) is None:
                 yield client, None
+
+    def _joining(self, asked: int) -> list[int]:
+        """Who joins when the population is asked for this time."""
+        if self._bits is not None:  # each by itself, to 2^-64
+            below = int(self._probability * 2**64)
+            bits = self._bits(asked, self.population)
+            joins = bits < np.uint64(below) if below < 2**64 else np.ones(self.population, dtype=bool)
+            return np.flatnonzero(joins).tolist()
+        random = np.random.default_rng(key(self.seed, "join", asked))
+        count = int(random.binomial(self.population, self._probability))
+        return random.choice(self.population, size=count, replace=False).tolist()
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"asked": self._asked, "version": self._version}

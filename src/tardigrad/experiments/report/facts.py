@@ -76,13 +76,19 @@ def runs(entries: list[Entry]) -> str:
                     f"{100 * last['accuracy']:.1f}" if "accuracy" in last else "-",
                     f"{last['loss']:.3g}" if "loss" in last else "-",
                     f"{stale.mean():.1f}" if len(stale) else "-",
-                    "-" if summary.get("epsilon") is None else f"{summary['epsilon']:.3g}",
+                    _epsilon(summary),
                     record.ended or "not finished",
                     f"{summary['wall_seconds']:,.1f}" if "wall_seconds" in summary else "-",
                 ]
             )
     shown = [n for n in range(len(head)) if any(row[n] != "-" for row in rows)]
     return table([head[n] for n in shown], [[row[n] for n in shown] for row in rows])
+
+
+def _epsilon(summary: dict[str, Any]) -> str:
+    if summary.get("epsilon") is None:
+        return "-" if summary.get("privacy_void") is None else "void"
+    return f"{summary['epsilon']:.3g}" + ("" if summary.get("privacy_void") is None else " (void)")
 
 
 def refusals(entries: list[Entry]) -> str:

@@ -171,6 +171,12 @@ def _privacy(entries: list[Entry]) -> list[Section]:
         "This page has facts of single clients and of when they took part, which no noise protects: keep it "
         "where the events are kept."
     )
+    void = [
+        f"{entry.label}: epsilon is void, because {entry.first.summary['privacy_void']}."
+        for entry in private
+        if entry.first.summary and entry.first.summary.get("privacy_void")
+    ]
+    said += facts.items(void)
     statements = "".join(
         f"<details{' open' if len(private) == 1 else ''}><summary>Privacy statement of "
         f"{html.escape(entry.label)}</summary>{as_html(entry.first.privacy)}</details>"

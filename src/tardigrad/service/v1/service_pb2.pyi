@@ -73,20 +73,22 @@ class TaskPart(_message.Message):
     def __init__(self, header: _Optional[_Union[TaskHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ...) -> None: ...
 
 class TaskHeader(_message.Message):
-    __slots__ = ("trip", "version", "seed", "settings", "vectors", "evaluate")
+    __slots__ = ("trip", "version", "seed", "settings", "vectors", "evaluate", "epoch")
     TRIP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     trip: int
     version: int
     seed: int
     settings: str
     vectors: _containers.RepeatedCompositeFieldContainer[Vector]
     evaluate: bool
-    def __init__(self, trip: _Optional[int] = ..., version: _Optional[int] = ..., seed: _Optional[int] = ..., settings: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., evaluate: _Optional[bool] = ...) -> None: ...
+    epoch: int
+    def __init__(self, trip: _Optional[int] = ..., version: _Optional[int] = ..., seed: _Optional[int] = ..., settings: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., evaluate: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("seconds", "reason")
@@ -111,7 +113,7 @@ class UploadPart(_message.Message):
     def __init__(self, header: _Optional[_Union[Signed, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class UploadHeader(_message.Message):
-    __slots__ = ("run", "trip", "version", "vectors", "digest", "examples", "steps", "loss", "evaluated", "metrics")
+    __slots__ = ("run", "trip", "version", "vectors", "digest", "examples", "steps", "loss", "evaluated", "metrics", "epoch")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +131,7 @@ class UploadHeader(_message.Message):
     LOSS_FIELD_NUMBER: _ClassVar[int]
     EVALUATED_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     run: str
     trip: int
     version: int
@@ -139,7 +142,8 @@ class UploadHeader(_message.Message):
     loss: float
     evaluated: int
     metrics: _containers.ScalarMap[str, float]
-    def __init__(self, run: _Optional[str] = ..., trip: _Optional[int] = ..., version: _Optional[int] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., digest: _Optional[bytes] = ..., examples: _Optional[int] = ..., steps: _Optional[int] = ..., loss: _Optional[float] = ..., evaluated: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, run: _Optional[str] = ..., trip: _Optional[int] = ..., version: _Optional[int] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., digest: _Optional[bytes] = ..., examples: _Optional[int] = ..., steps: _Optional[int] = ..., loss: _Optional[float] = ..., evaluated: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("accepted", "reason", "version", "staleness", "weight", "over")
@@ -158,12 +162,14 @@ class Answer(_message.Message):
     def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., version: _Optional[int] = ..., staleness: _Optional[int] = ..., weight: _Optional[float] = ..., over: _Optional[str] = ...) -> None: ...
 
 class GiveUpRequest(_message.Message):
-    __slots__ = ("run", "trip")
+    __slots__ = ("run", "trip", "epoch")
     RUN_FIELD_NUMBER: _ClassVar[int]
     TRIP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     run: str
     trip: int
-    def __init__(self, run: _Optional[str] = ..., trip: _Optional[int] = ...) -> None: ...
+    epoch: int
+    def __init__(self, run: _Optional[str] = ..., trip: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class GivenUp(_message.Message):
     __slots__ = ("known",)

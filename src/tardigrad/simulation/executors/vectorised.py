@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from tardigrad.algorithms.algorithm import Rule
-from tardigrad.core.upload import Upload
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError
 from tardigrad.learning.local import Trainer
@@ -94,16 +93,15 @@ class Vectorised(Inline):
             )
             return
         for job, rule, row, own, lr_sum in zip(jobs, rules, rows, losses, lr_sums):
+            examples = self._clients.examples(job.client)
             result: TrainedTrip | RunError
             try:
-                mean = self._trainer.mean_loss(job.task, own)
+                with torch.no_grad():
+                    result = TrainedTrip(
+                        *self._trainer.finished(job.task, job.memory, rule, row, own, lr_sum, examples)
+                    )
             except RunError as error:  # raised when the result of this trip is requested
                 result = error
-            else:
-                with torch.no_grad():
-                    vectors = rule.finish(row, len(own), lr_sum)
-                examples = self._clients.examples(job.client)
-                result = TrainedTrip(Upload(vectors, examples, len(own), mean), rule.memory)
             self._results[job.task.trip] = result
 
     def _trained(

@@ -49,7 +49,10 @@ def pack_kit(cloudpickle: ModuleType, trainer: Trainer, clients: Clients) -> Kit
     """Return the kit of a worker. Tensors are kept apart from the pickle, so that the workers of a node share
     them; a tensor that is mapped from a file is read here and sent with the others."""
     trainer.flat.reset_buffers()  # so that the workers' modules begin in the state that ours began in
-    parts = trainer.flat.module, trainer.head, trainer.algorithm, trainer.local, trainer.transform
+    parts = (
+        trainer.flat.module, trainer.head, trainer.algorithm, trainer.local, trainer.transform,
+        trainer.accept_divergence,
+    )  # fmt: skip
     own = _own_modules()
     for module in own:  # their code is sent; other modules must be installed on every node
         cloudpickle.register_pickle_by_value(module)

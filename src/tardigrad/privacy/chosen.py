@@ -1,0 +1,49 @@
+"""What was worked out when a private run began, kept in its folder.
+
+A run that is resumed must add the same noise, although the table of BLT constants or the accountant may have
+changed with the installed version: other constants would make other noise of the same keys.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from tardigrad.core.snapshot import write_text
+from tardigrad.errors import RunError
+from tardigrad.privacy.blt import Toeplitz
+
+CHOSEN = "privacy.json"
+"""In a run's folder."""
+
+
+class Chosen(NamedTuple):
+    """The noise of a run: how much of it, for how many steps, and the constants of BLT noise."""
+
+    noise_multiplier: float
+    allowed: int
+    toeplitz: Toeplitz | None = None
+
+    def write(self, file: Path) -> None:
+        """Write it, whole or not at all."""
+        document = self._asdict() | {"toeplitz": self.toeplitz and self.toeplitz._asdict()}
+        write_text(file, json.dumps(document, indent=2) + "\n")
+
+    @staticmethod
+    def read(file: Path) -> Chosen | None:
+        """What a run began with, or None if it has not begun."""
+        if not file.exists():
+            return None
+        try:
+            document = json.loads(file.read_text())
+            given = document["toeplitz"]
+            toeplitz = None
+            if given is not None:
+                decay, scale = given["inverse_decay"], given["inverse_scale"]
+                toeplitz = Toeplitz(tuple(map(float, decay)), tuple(map(float, scale)))
+            return Chosen(float(document["noise_multiplier"]), int(document["allowed"]), toeplitz)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{file} is damaged ({error}); put it back from a backup, or start a new run"
+            ) from None

@@ -1,0 +1,70 @@
+"""Admission: whether an upload may count by its norm, where nothing hides single uploads (no privacy).
+
+The decision is made once, when the upload is received, and journaled with it: a recovery repeats it and never
+makes it again, so that limits may be changed between two starts of one run.
+
+>>> admission = Admission(largest=1e18, multiple=100.0)
+>>> for norm in [1.0] * 20: admission.accepted(norm)
+>>> admission.refusal(99.0), admission.refusal(101.0), admission.refusal(1e30)
+(None, <Reason.OUTLIER: 'norm far above the others'>, <Reason.NORM: 'norm too large'>)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from statistics import median
+
+from tardigrad.core.bookkeeping import Buffer, Reason
+
+WINDOW = 200
+"""The last accepted uploads, whose norms are known."""
+ENOUGH = 20
+"""Accepted uploads before which no norm is far above the others."""
+LARGEST_NORM = 1e18
+"""Adaptive algorithms square the mean of a buffer: the square must be well below the largest number of
+float32, which is 3.4e38."""
+LARGEST_SUM = 1e38
+
+
+def largest_norm(buffer: Buffer, opening: int, most_examples: int) -> float:
+    """The greatest norm with which the weighted sum of a full buffer cannot overflow in float32."""
+    uploads = max(buffer.size or 1, opening)
+    weight = most_examples if buffer.weights == "examples" else 1
+    return min(LARGEST_NORM, LARGEST_SUM / (uploads * weight))
+
+
+class Admission:
+    """Limits of norms, and the norms that the limit of the next upload follows from."""
+
+    def __init__(self, largest: float, bound: float | None = None, multiple: float = 0.0) -> None:
+        """`bound`: a limit that the operator has set; `multiple` of the median, 0 for no such limit."""
+        self._largest = largest if bound is None else min(largest, bound)
+        self._multiple = multiple
+        self._norms: deque[float] = deque(maxlen=WINDOW)
+        self._usual: float | None = None
+
+    def refusal(self, norm: float) -> Reason | None:
+        """Why an upload of this norm does not count, or None. For any thread."""
+        usual = self._usual
+        if not norm <= self._largest:
+            return Reason.NORM
+        return Reason.OUTLIER if usual is not None and norm > self._multiple * usual else None
+
+    def accepted(self, norm: float) -> None:
+        """An upload of this norm counts."""
+        self._norms.append(norm)
+        self._learn()
+
+    def _learn(self) -> None:
+        known = self._multiple > 0 and len(self._norms) >= ENOUGH
+        self._usual = (median(self._norms) or None) if known else None  # no limit while most are 0
+
+    def state(self) -> list[float]:
+        """The norms, as JSON."""
+        return list(self._norms)
+
+    def restore(self, norms: Iterable[float]) -> None:
+        """Go on from `state()`."""
+        self._norms = deque(norms, maxlen=WINDOW)
+        self._learn()

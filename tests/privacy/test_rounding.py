@@ -1,0 +1,114 @@
+"""Rounding to the grid is part of the accounting: the epsilon that is stated includes it."""
+
+import math
+
+import pytest
+import torch
+
+import tardigrad as td
+from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.situation import Situation
+from tardigrad.core.upload import Upload
+from tardigrad.experiments.run import build
+from tardigrad.experiments.serve import assemble
+from tardigrad.privacy.accounting import ByParticipation, BySampling
+from tardigrad.privacy.aggregator import PrivateAggregator
+from tardigrad.privacy.blt import BLT
+from tardigrad.privacy.clipping import AdaptiveClip
+from tardigrad.privacy.grid import cost
+from tardigrad.privacy.independent import Independent
+from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.privacy.normal import Seeded
+from tardigrad.privacy.poisson import poisson_epsilon
+from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
+from tardigrad.privacy.tree import Tree
+
+DELTA = 1e-7
+
+
+def test_an_attack_that_rounding_makes_stronger_stays_within_the_accounting():
+    """Everybody else's sum lies just below the middle of two grid points, so that a small upload moves every
+    coordinate by a whole step of the grid."""
+    z, clip, size = 1e5, 1.0, 10_000
+    privacy = Participation(noise=Independent(), noise_multiplier=z, clip=clip)
+    guarantee = privacy.guarantee(1, 9, td.Asynchronous(), td.Buffer(size=2), dimension=size)
+    step = z * clip / 2**20
+
+    def released(victim):
+        model = torch.zeros(size)
+        aggregator = PrivateAggregator(td.FedBuff(), model, Situation(9, 2, 5, 1), guarantee, Seeded)
+        aggregator._sums = {"delta": torch.full((size,), 0.49 * step)}  # of all others
+        one = Delivery(0, 0, 0.0, 1.0, 0, 0, 0, 1.0, 1.0, True, None, 1, True)
+        aggregator.add(one, Upload({"delta": victim}, 1, 1, 0.0), model)
+        return aggregator._released()["delta"].double()
+
+    moved = float((released(torch.full((size,), 5.0)) - released(torch.zeros(size))).norm())
+    assert moved > 9 * clip, "rounding carries it far above the clip"
+    assert moved / (z * clip) <= guarantee.mode.mu(z, 1)
+
+
+@pytest.mark.parametrize("noise", [BLT(), Tree(), Independent()], ids=lambda noise: noise.kind)
+def test_it_is_counted_with_every_contribution(noise):
+    plain = ByParticipation(noise, 4, 100)
+    rounded = plain._replace(rounding=cost(10**6))
+    sensitivity = noise.sensitivity(400, 4, 100)
+    for z in (0.5, 8.0, 40.0):
+        assert rounded.mu(z, 400) == pytest.approx(sensitivity * (1 / z + 1000 * 2**-20), rel=1e-12)
+        assert rounded.epsilon(z, 400, DELTA) > plain.epsilon(z, 400, DELTA)
+        assert plain._replace(rounding=0.0).epsilon(z, 400, DELTA) == plain.epsilon(z, 400, DELTA)
+    for epsilon in (0.5, 2.0, 8.0):
+        z = rounded.noise_multiplier(epsilon, 400, DELTA)
+        assert z > plain.noise_multiplier(epsilon, 400, DELTA)
+        assert rounded.epsilon(z, 400, DELTA) == pytest.approx(epsilon, rel=1e-9)
+
+
+def test_it_is_counted_with_every_sampled_contribution():
+    plain, rounded = BySampling(0.01), BySampling(0.01, rounding=cost(10**8))
+    z = 1.1
+    assert rounded.epsilon(z, 100, DELTA) == poisson_epsilon(z / (1 + z * 1e4 / 2**20), 0.01, 100, DELTA)
+    assert rounded.epsilon(z, 100, DELTA) > plain.epsilon(z, 100, DELTA)
+    assert rounded.delta(1.0, z, 100) > plain.delta(1.0, z, 100)
+    for epsilon in (0.5, 2.0, 8.0):
+        found = rounded.noise_multiplier(epsilon, 100, DELTA)
+        assert epsilon * (1 - 1e-4) < rounded.epsilon(found, 100, DELTA) <= epsilon
+
+
+def test_a_model_too_large_for_the_budget_is_named():
+    with pytest.raises(
+        td.ConfigError, match=r"privacy\.epsilon: it takes a noise multiplier of .*raise epsilon"
+    ):
+        ByParticipation(Independent(), 1, 1, cost(10**14)).noise_multiplier(0.1, 10, DELTA)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "dimension"),
+    [
+        (Participation(noise_multiplier=3.0), 15),
+        (Participation(noise_multiplier=3.0, adaptive=AdaptiveClip()), 16),
+        (Participation(noise_multiplier=3.0, adaptive=AdaptiveClip(), versions="private"), 20),
+        (PoissonSampling(noise_multiplier=3.0, sampling_rate=0.1), 15),
+        (LocalPrivacy(noise_multiplier=3.0), 15),
+    ],
+    ids=lambda value: getattr(value, "kind", None),
+)
+def test_the_settings_count_every_coordinate_that_is_rounded(privacy, dimension):
+    buffer = td.Buffer(size=2, staleness_bound=3, once_per_client=True)
+    found = privacy.guarantee(5, 100, td.Asynchronous(), buffer, 15).mode.rounding
+    assert found == math.sqrt(dimension) * 2**-20
+    assert privacy.guarantee(5, 100, td.Asynchronous(), buffer).mode.rounding == 0.0
+
+
+@pytest.mark.parametrize(("algorithm", "vectors"), [(td.FedBuff(), 1), (td.CA2FL(), 1), (td.AdaMasFL(), 2)])
+def test_a_run_knows_the_dimension_of_its_uploads(algorithm, vectors, tmp_path):
+    config = td.Config(
+        algorithm=algorithm, data={"kind": "synthetic", "clients": 40, "examples": 6},
+        model={"kind": "mlp", "hidden": [4]}, pace=td.Asynchronous(concurrency=5), buffer=td.Buffer(size=4),
+        stop=td.Stop(steps=6), local=td.Local(steps=2), privacy=Participation(epsilon=2.0),
+    )  # fmt: skip
+    simulation = build(config)
+    size = simulation.flat.vector.numel()
+    assert simulation.guarantee.mode.rounding == cost(vectors * size)
+    assert assemble(config, None, NoiseKeys).guarantee.mode.rounding == cost(vectors * size)
+    result = td.run(config, out=tmp_path / "run")
+    assert result.epsilon == pytest.approx(2.0)
+    assert f"adds {cost(vectors * size):.3g} to 1 / noise" in (tmp_path / "run/privacy.md").read_text()
