@@ -39,9 +39,10 @@ def bounded():
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def token():
-    """A token for Ray that all processes of these tests know; none is read from the home directory."""
+    """A token for Ray that all processes of these tests know; none is read from the home directory. All
+    modules have the same one, because Ray uses the first that a process has."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         yield

@@ -493,8 +493,8 @@ class DeadlyForOne(Deadly):
 @WITH_WORKERS
 def test_the_trip_that_kills_workers_is_the_one_that_is_named(kind, monkeypatch):
     monkeypatch.setattr(dispatch, "TRIES", 2)
-    clients = {client: (torch.rand(8, 64), torch.randint(10, (8,))) for client in range(40)}
-    clients[33][0].fill_(2e6)
+    clients = {client: (torch.rand(8, 64), torch.randint(10, (8,))) for client in range(400)}
+    clients[33][0].fill_(2e6)  # drawn when many trips are under way
     own = {"model": DeadlyForOne(), "clients": clients, "test": clients[0]}
     with pytest.raises(td.RunError, match=r"a worker died 2 times with trip \d+ of client 33 in hand \("):
         td.run(workers=kind.workers, **own, **SETTINGS | {"stop": td.Stop(trips=3000)})

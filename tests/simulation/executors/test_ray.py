@@ -290,7 +290,7 @@ def test_uploads_of_one_call_do_not_overwrite_each_other():
     actor.build(pack_kit(ray.cloudpickle, trainer, clients))
     answer = actor.train([RayOrder(i, i, 0, None, i, {}) for i in range(2)], set(), [0], pack(start))
     for trip, model in enumerate(expected):
-        assert torch.equal(unpack(answer.replies[trip].upload)["model"], model)
+        assert torch.equal(unpack(answer.results[trip].upload)["model"], model)
 
 
 @needs_ray

@@ -11,7 +11,7 @@ import heapq
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -56,16 +56,27 @@ class Failure(NamedTuple):
     message: str
 
 
-class BatchReport(NamedTuple):
-    """Results that a worker has sent."""
+R = TypeVar("R")
 
-    results: dict[int, TrainedTrip | Failure]
+
+class BatchReport(NamedTuple, Generic[R]):
+    """Results that a worker has sent. Pools encode them in their own way for sending."""
+
+    results: dict[int, R | Failure]
     """By trip: some or all jobs of one batch."""
     seconds: float
     """How long they took."""
     profile: dict[str, float]
     used: float
     """The processor seconds of the worker since it started."""
+
+    def decoded(self, decode: Callable[[int, R], TrainedTrip]) -> BatchReport[TrainedTrip]:
+        """Return this report with decoded results; `decode` is called with a trip and its result."""
+        results = {
+            trip: result if isinstance(result, Failure) else decode(trip, result)
+            for trip, result in self.results.items()
+        }
+        return BatchReport(results, self.seconds, self.profile, self.used)
 
 
 class Lost(NamedTuple):
@@ -74,6 +85,10 @@ class Lost(NamedTuple):
     what: str
     """What happened, as in "a worker died"."""
     reason: str
+
+
+Message = BatchReport[TrainedTrip] | Lost | None
+"""From a worker. None is a message without results: the worker has made progress in starting."""
 
 
 @dataclass(eq=False)
@@ -115,11 +130,8 @@ class WorkerPool(Protocol[W]):
     def send(self, worker: W, jobs: Sequence[TrainingJob]) -> None:
         """Send a batch of jobs to a worker. Does not fail if the worker is dead: `listen` reports that."""
 
-    def listen(self, workers: Sequence[W], seconds: float) -> list[tuple[W, BatchReport | Lost | None]]:
-        """Wait up to `seconds` for messages, and return those that there are.
-
-        None is a message without results: the worker has made progress in starting.
-        """
+    def listen(self, workers: Sequence[W], seconds: float) -> list[tuple[W, Message]]:
+        """Wait up to `seconds` for messages, and return those that there are."""
 
     def processor_seconds(self, worker: W) -> float:
         """Return the processor seconds of a worker; 0 if its machine does not answer."""
@@ -276,7 +288,7 @@ class Dispatcher(Generic[W]):
             if worker.in_hand and worker.silent > SILENCE_SECONDS and self._hangs(worker):
                 self._replace(worker, Lost(f"hung for {SILENCE_SECONDS:.0f} seconds", "it was ended"))
 
-    def _receive(self, worker: W, report: BatchReport) -> None:
+    def _receive(self, worker: W, report: BatchReport[TrainedTrip]) -> None:
         worker.used = report.used
         self._profile.add(report.profile)
         mean = report.seconds / len(report.results)

@@ -31,6 +31,7 @@ from tardigrad.simulation.executors.dispatch import (
     Failure,
     Flow,
     Lost,
+    Message,
     Worker,
     train_or_explain,
 )
@@ -65,15 +66,6 @@ class ProcessReply(NamedTuple):
     examples: int
     steps: int
     loss: float
-
-
-class ProcessAnswer(NamedTuple):
-    """A message of a worker: one reply or more, in the order of the batch."""
-
-    replies: dict[int, ProcessReply | Failure]
-    seconds: float
-    profile: dict[str, float]
-    used: float
 
 
 @dataclass(eq=False)
@@ -145,27 +137,20 @@ class ForkedWorkers:
             task.trip, job.client, task.version, task.staleness, job.seed, position, slot, memory
         )
 
-    def listen(
-        self, workers: Sequence[ForkedWorker], seconds: float
-    ) -> list[tuple[ForkedWorker, BatchReport | Lost | None]]:
-        messages: list[tuple[ForkedWorker, BatchReport | Lost | None]] = []
+    def listen(self, workers: Sequence[ForkedWorker], seconds: float) -> list[tuple[ForkedWorker, Message]]:
+        messages: list[tuple[ForkedWorker, Message]] = []
         ready = set(wait([worker.pipe for worker in workers], timeout=seconds))
         for worker in workers:
             if worker.pipe in ready:
                 try:
-                    messages.append((worker, self._report(worker.pipe.recv())))
+                    report: BatchReport[ProcessReply] = worker.pipe.recv()
+                    messages.append((worker, report.decoded(self._trained)))
                 except (EOFError, OSError):
                     _end(worker)
                     messages.append((worker, Lost("died", f"exit code {worker.process.exitcode}")))
         return messages
 
-    def _report(self, answer: ProcessAnswer) -> BatchReport:
-        results = {trip: self._trained(trip, reply) for trip, reply in answer.replies.items()}
-        return BatchReport(results, answer.seconds, answer.profile, answer.used)
-
-    def _trained(self, trip: int, reply: ProcessReply | Failure) -> TrainedTrip | Failure:
-        if isinstance(reply, Failure):
-            return reply
+    def _trained(self, trip: int, reply: ProcessReply) -> TrainedTrip:
         slot = self._slot_of[trip]
         vectors = self._slots.unpack(slot, reply.upload)
         memory = self._slots.unpack(slot, reply.memory)
@@ -221,7 +206,7 @@ class ForkedWorkers:
                     replies[order.trip] = self._train(order)
                     seconds = time.perf_counter() - began
                     if seconds > FLOW.batch_seconds or order is orders[-1]:
-                        pipe.send(ProcessAnswer(replies, seconds, profile.take(), time.process_time()))
+                        pipe.send(BatchReport(replies, seconds, profile.take(), time.process_time()))
                         replies, began = {}, time.perf_counter()
 
     def _train(self, order: ProcessOrder) -> ProcessReply | Failure:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tardigrad.core.upload import Task, Vectors
-from tardigrad.simulation.executors.dispatch import Failure, train_or_explain
+from tardigrad.simulation.executors.dispatch import BatchReport, Failure, train_or_explain
 from tardigrad.simulation.executors.protocol import TrainingJob
 from tardigrad.simulation.executors.ray.kit import Kit, PackedVectors, pack, unpack, unpack_kit
 
@@ -45,16 +45,6 @@ class Greeting(NamedTuple):
     process: int
 
 
-class RayAnswer(NamedTuple):
-    """The answer of a worker to a batch of orders."""
-
-    replies: dict[int, RayReply | Failure]
-    seconds: float
-    profile: dict[str, float]
-    used: float
-    """Its processor seconds since it started."""
-
-
 class Actor:
     """A worker, on the node that Ray has chosen."""
 
@@ -73,7 +63,7 @@ class Actor:
 
     def train(
         self, orders: Sequence[RayOrder], gone: set[int], new: Sequence[int], *versions: PackedVectors
-    ) -> RayAnswer:
+    ) -> BatchReport[RayReply]:
         """Train some trips, after discarding the versions `gone` and storing the `new` ones."""
         for version in gone:
             del self._versions[version]
@@ -82,7 +72,7 @@ class Actor:
         began = time.perf_counter()
         replies = {order.trip: self._train(order) for order in orders}
         seconds = time.perf_counter() - began
-        return RayAnswer(replies, seconds, self._trainer.profile.take(), time.process_time())
+        return BatchReport(replies, seconds, self._trainer.profile.take(), time.process_time())
 
     def _train(self, order: RayOrder) -> RayReply | Failure:
         version = self._versions[order.version]

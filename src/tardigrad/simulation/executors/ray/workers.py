@@ -21,21 +21,14 @@ from tardigrad.simulation.executors.dispatch import (
     MOST_TRIPS,
     BatchReport,
     Dispatcher,
-    Failure,
     Flow,
     Lost,
+    Message,
     Worker,
 )
 from tardigrad.simulation.executors.processor_time import processor_seconds
 from tardigrad.simulation.executors.protocol import TrainedTrip, TrainingJob
-from tardigrad.simulation.executors.ray.actor import (
-    Actor,
-    Greeting,
-    RayAnswer,
-    RayOrder,
-    RayReply,
-    platform,
-)
+from tardigrad.simulation.executors.ray.actor import Actor, Greeting, RayOrder, RayReply, platform
 from tardigrad.simulation.executors.ray.kit import PackedVectors, kit_size, pack, pack_kit, unpack
 from tardigrad.simulation.executors.ray.session import SMALLEST_STORE, RaySession
 
@@ -142,9 +135,7 @@ class RayWorkers:
         values = [self._versions[version] for version in new]  # Ray replaces references by their objects
         worker.calls.append(worker.actor.train.remote([_order(job) for job in jobs], gone, new, *values))
 
-    def listen(
-        self, workers: Sequence[RayWorker], seconds: float
-    ) -> list[tuple[RayWorker, BatchReport | Lost | None]]:
+    def listen(self, workers: Sequence[RayWorker], seconds: float) -> list[tuple[RayWorker, Message]]:
         pending = {call: worker for worker in workers for call in (*worker.starting, *worker.calls)}
         answered, _ = self._ray.wait(list(pending), timeout=seconds)
         if answered:  # collect the others that are available too
@@ -162,18 +153,17 @@ class RayWorkers:
             )
         return messages
 
-    def _receive(self, worker: RayWorker, call: Handle) -> BatchReport | Lost | None:
+    def _receive(self, worker: RayWorker, call: Handle) -> Message:
         try:
-            answer: Greeting | RayAnswer | None = self._ray.get(call)
+            answer: Greeting | BatchReport[RayReply] | None = self._ray.get(call)
         except self._ray.exceptions.RayTaskError as error:  # errors of trips are part of an answer
             last_line = str(error).strip().rpartition("\n")[2]
             raise RunError(f"a Ray worker could not get ready: {last_line}") from None
         except self._ray.exceptions.RayError as error:
             return Lost("died", str(error).strip().partition("\n")[0].rstrip(".:"))
-        if isinstance(answer, RayAnswer):
+        if isinstance(answer, BatchReport):
             worker.calls.remove(call)
-            results = {trip: _trained(reply) for trip, reply in answer.replies.items()}
-            return BatchReport(results, answer.seconds, answer.profile, answer.used)
+            return answer.decoded(_trained)
         worker.starting.remove(call)
         if isinstance(answer, Greeting):
             worker.greeting = answer
@@ -235,9 +225,7 @@ def _order(job: TrainingJob) -> RayOrder:
     return RayOrder(task.trip, job.client, task.version, task.staleness, job.seed, pack(job.memory))
 
 
-def _trained(reply: RayReply | Failure) -> TrainedTrip | Failure:
-    if isinstance(reply, Failure):
-        return reply
+def _trained(trip: int, reply: RayReply) -> TrainedTrip:
     memory = {name: vector.clone() for name, vector in unpack(reply.memory).items()}  # outlives the reply
     return TrainedTrip(Upload(unpack(reply.upload), reply.examples, reply.steps, reply.loss), memory)
 
