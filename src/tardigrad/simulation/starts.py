@@ -92,7 +92,7 @@ class ClosedLoop(Starts):
         return self._queue() if self.book.pace.queues else super().clients(time)
 
     def _queue(self) -> Iterator[tuple[int, float | None]]:
-        """Yield clients, also ones that are training, but none twice at one time unless all have been drawn."""
+        """Yield clients, also ones that are training, and none twice until all have been drawn."""
         drawn: set[int] = set()
         for _ in range(self.book.room()):
             client = self.choose(drawn)
