@@ -381,7 +381,7 @@ def harm(kind, how, when=150):
     try:
         for _ in simulation.engine.run():
             if simulation.engine.trips == when and not harmed:
-                while not all(worker.pid for worker in executor._workers):
+                while not all(worker.ready for worker in executor._workers):
                     executor._listen()
                 harmed += how(executor._workers)
         assert harmed
@@ -528,7 +528,7 @@ def test_no_worker_is_left_after_closing(kind):
     run, executor = simulation.engine.run(), simulation.executor
     for _ in range(50):
         next(run)
-    while not all(worker.pid for worker in executor._workers):
+    while not all(worker.ready for worker in executor._workers):
         executor._listen()
     pids = [worker.pid for worker in executor._workers]
     assert [alive(pid) for pid in pids] == [True, True]
