@@ -179,7 +179,7 @@ def test_a_real_client_of_a_private_run_delivers_zeros_and_does_not_give_up():
 
     def train(private):
         settings = to_json(td.FedBuff(), td.Local(), private)
-        return Trainee("ann", client).train(Assignment(task, 1, settings, evaluate=False), {})
+        return Trainee("ann", client).train(Assignment(task, 1, settings, evaluate=False, epoch=0), {})
 
     with pytest.raises(td.RunError, match="not finite"):
         train(private=False)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from service_harness import serving
+from service_harness import enrolled_key, serving
 from test_client import ALONE, participant
 
 import tardigrad as td
@@ -99,7 +99,11 @@ def test_limits_may_change_and_what_decides_may_not(tmp_path):
 
 
 def test_a_folder_with_something_else_in_it_is_refused(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
+    out, keys = tmp_path / "run", tmp_path / "keys"
+    out.mkdir()
+    keys.mkdir()
+    enrolled_key(keys, "ann")
+    (out / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="already holds something") as caught:
-        serve(ALONE, out=tmp_path, place=Place(insecure=True))
+        serve(ALONE, out=out, place=Place(keys=keys, insecure=True))
     assert "--resume" not in str(caught.value)

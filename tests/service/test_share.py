@@ -41,22 +41,29 @@ def enroll(keys, count):
 
 
 @pytest.mark.parametrize(
-    ("size", "enrolled", "share"), [(10, 50, 3), (8, 50, 2), (1, 50, 1), (10, 3, 4), (10, 2, 5), (3, 3, 1)]
+    ("size", "enrolled", "share"),
+    [(10, 50, 3), (8, 50, 2), (1, 50, 1), (10, 3, 7), (10, 2, 10), (3, 3, 2), (3, 6, 1)],
 )
-def test_a_quarter_or_what_those_enrolled_need_to_fill_it(size, enrolled, share, tmp_path):
+def test_a_quarter_or_what_half_of_those_enrolled_need_to_fill_it(size, enrolled, share, tmp_path):
     enroll(tmp_path / "keys", enrolled)
     assert served(tmp_path, config(size)) == share
 
 
 def test_a_restart_keeps_it_whoever_was_enrolled_meanwhile(tmp_path):
-    enroll(tmp_path / "keys", 2)
+    enroll(tmp_path / "keys", 4)
     assert served(tmp_path, config(10)) == 5
     enrolled_key(tmp_path / "keys", "another")
     enrolled_key(tmp_path / "keys", "one-more")
-    assert len(Enrolled(tmp_path / "keys" / LIST)) == 4
+    assert len(Enrolled(tmp_path / "keys" / LIST)) == 6
     assert served(tmp_path, config(10)) == 5
     with pytest.raises(td.ConfigError, match=r"buffer\.most_per_client"):
         served(tmp_path, config(10, most_per_client=7))
+
+
+def test_without_a_list_of_clients_nothing_is_written(tmp_path):
+    with pytest.raises(td.ConfigError, match=r"clients\.txt: cannot be read"):
+        served(tmp_path, td.Config(service={"population": 100}, data=None, model=None))
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_the_config_says_is_kept(tmp_path):

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from tardigrad.algorithms.masfl import AdaMasFL, MasFL
-from tardigrad.core.bookkeeping import Bookkeeping
+from tardigrad.core.bookkeeping import Bookkeeping, Buffer
 from tardigrad.core.draws import key
 from tardigrad.data.clients import Clients, Federation, HoldingOut
 from tardigrad.data.evaluation import RESERVED, Evaluator
@@ -161,13 +161,18 @@ def serve(
 
 
 def _stored(out: Path) -> dict[str, Any] | None:
-    """The config that the run was begun with, or None. A damaged one, which is refused later on, is empty."""
+    """Return the config that the run was begun with, or None if there is none yet."""
+    file = out / "config.toml"
     try:
-        return tomllib.loads((out / "config.toml").read_text())
+        stored = tomllib.loads(file.read_text(encoding="utf-8"))
+        Service.model_validate(stored.get("service", {}))
+        Buffer.model_validate(stored.get("buffer", {}))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
-        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise RunError(f"{file} is damaged ({said}); put it back from a backup, or start a new run") from None
+    return stored
 
 
 def _with_population(config: Config, place: Place, out: Path) -> Config:
@@ -183,8 +188,8 @@ def _with_population(config: Config, place: Place, out: Path) -> Config:
 
 
 def _with_share(config: Config, population: int, place: Place, out: Path) -> Config:
-    """With a limit on one client's uploads in a buffer: a quarter of it, or more if the clients that are
-    enrolled when the run begins could not fill it otherwise. Privacy has stricter limits."""
+    """With a limit on one client's uploads in a buffer: a quarter of it, or more if half of the clients that
+    are enrolled when the run begins could not fill it otherwise. Privacy has stricter limits."""
     size = config.buffer.size
     if config.buffer.share is not None or config.privacy is not None or size is None:
         return config
@@ -193,7 +198,7 @@ def _with_share(config: Config, population: int, place: Place, out: Path) -> Con
         share = stored.get("buffer", {}).get("most_per_client")
     else:
         clients = len(Enrolled(place.keys / LIST)) or population
-        share = max(math.ceil(size / QUARTER), math.ceil(size / clients))
+        share = min(size, max(math.ceil(size / QUARTER), math.ceil(2 * size / clients)))
     return config.model_copy(update={"buffer": config.buffer.model_copy(update={"most_per_client": share})})
 
 

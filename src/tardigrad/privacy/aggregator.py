@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -129,9 +130,10 @@ class PrivateAggregator(Aggregator):
             noise = guarantee.noise.draw(self._noise, self._normals(self.version))
             unit = guarantee.noise_multiplier * guarantee.overhead * guarantee.emulated
             parts = noise.split([*(shape.numel() for shape in self._shapes.values()), len(self._extras)])
-            precision = self.sums_of_short_floats if is_short(self._dtype) else torch.float32
+            precise = partial(add_noise, precision=self.sums_of_short_floats)
+            add = precise if is_short(self._dtype) else add_noise
             for total, part in zip(sums.values(), parts):
-                add_noise(total, part.view(total.shape), unit * self.state["clip"], precision)
+                add(total, part.view(total.shape), unit * self.state["clip"])
             add_noise(self._extras, parts[-1], unit)
         if is_short(self._dtype):
             sums = {name: total.float() for name, total in sums.items()}

@@ -10,7 +10,6 @@ the whole past.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, Literal, NamedTuple
@@ -89,35 +88,6 @@ class Toeplitz(NamedTuple):
         return error * self.sensitivity(steps, participations, separation)
 
 
-@dataclass(frozen=True)
-class FixedBLT:
-    """BLT noise with given constants: those of the table when a run began, whatever it says now."""
-
-    constants: Toeplitz
-    kind: str = "blt"
-
-    def sensitivity(
-        self, steps: int, participations: int, separation: int, after: int | None = None
-    ) -> float:
-        done = steps if after is None else after
-        return _sensitivity(self.constants, participations, separation, done) if done else 0.0
-
-    def start(self, dimension: int, steps: int, participations: int, separation: int) -> NoiseState:
-        return {
-            "buffers": torch.zeros(len(self.constants.inverse_decay), dimension),
-            "decay": list(self.constants.inverse_decay),  # kept, so that a resumed run goes on with the same
-            "scale": list(self.constants.inverse_scale),
-            "step": 0,
-            "steps": steps,
-        }
-
-    def draw(self, state: NoiseState, normal: Normal) -> Tensor:
-        return _draw(state, normal)
-
-    def prefix_variance(self, t: int, steps: int, participations: int, separation: int) -> float:
-        return float(self.constants.prefix_variances(t)[-1]) if t else 0.0
-
-
 class BLT(Setting):
     """Buffered linear Toeplitz noise with three buffers: the least noise of the kinds here.
 
@@ -128,44 +98,51 @@ class BLT(Setting):
     kind: Literal["blt"] = "blt"
 
     def toeplitz(self, steps: int, participations: int, separation: int) -> Toeplitz:
-        """The table's constants for these limits."""
+        """The constants for these limits."""
         return chosen(steps, participations, separation)
-
-    def fixed(self, steps: int, participations: int, separation: int) -> FixedBLT:
-        """This noise, with those constants from now on."""
-        return FixedBLT(self.toeplitz(steps, participations, separation))
 
     def sensitivity(
         self, steps: int, participations: int, separation: int, after: int | None = None
     ) -> float:
-        if not (steps if after is None else after):
+        done = steps if after is None else after
+        if not done:
             return 0.0
-        limits = steps, participations, separation
-        return self.fixed(*limits).sensitivity(*limits, after)
+        toeplitz = self.toeplitz(steps, participations, separation)
+        return _sensitivity(toeplitz, done, participations, separation)
 
     def start(self, dimension: int, steps: int, participations: int, separation: int) -> NoiseState:
-        limits = steps, participations, separation
-        return self.fixed(*limits).start(dimension, *limits)
+        toeplitz = self.toeplitz(steps, participations, separation)
+        return {
+            "buffers": torch.zeros(len(toeplitz.inverse_decay), dimension),
+            "decay": list(toeplitz.inverse_decay),  # kept, so that a resumed run goes on with the same
+            "scale": list(toeplitz.inverse_scale),
+            "step": 0,
+            "steps": steps,
+        }
 
     def draw(self, state: NoiseState, normal: Normal) -> Tensor:
-        return _draw(state, normal)
+        """out = z + omega hat . S, then S = lambda hat * S + z: row t of C^-1 z."""
+        count_step(state)
+        buffers: Tensor = state["buffers"]
+        z = normal(buffers.shape[1])
+        out: Tensor | None = None
+        for buffer, decay, scale in zip(buffers, state["decay"], state["scale"], strict=True):
+            out = torch.add(z, buffer, alpha=scale) if out is None else out.add_(buffer, alpha=scale)
+            torch.add(z, buffer, alpha=decay, out=buffer)
+        assert out is not None, "there are three buffers"
+        return out
 
     def prefix_variance(self, t: int, steps: int, participations: int, separation: int) -> float:
-        limits = steps, participations, separation
-        return self.fixed(*limits).prefix_variance(t, *limits)
+        return float(self.toeplitz(steps, participations, separation).prefix_variances(t)[-1]) if t else 0.0
 
 
-def _draw(state: NoiseState, normal: Normal) -> Tensor:
-    """out = z + omega hat . S, then S = lambda hat * S + z: row t of C^-1 z."""
-    count_step(state)
-    buffers: Tensor = state["buffers"]
-    z = normal(buffers.shape[1])
-    out: Tensor | None = None
-    for buffer, decay, scale in zip(buffers, state["decay"], state["scale"], strict=True):
-        out = torch.add(z, buffer, alpha=scale) if out is None else out.add_(buffer, alpha=scale)
-        torch.add(z, buffer, alpha=decay, out=buffer)
-    assert out is not None, "there are three buffers"
-    return out
+class FixedBLT(BLT):
+    """BLT noise with given constants: those of the table when a run began, whatever it says now."""
+
+    constants: Toeplitz
+
+    def toeplitz(self, steps: int, participations: int, separation: int) -> Toeplitz:
+        return self.constants
 
 
 @lru_cache(maxsize=256)
@@ -200,5 +177,5 @@ def constants() -> dict[str, Any]:
 
 
 @lru_cache(maxsize=4096)
-def _sensitivity(toeplitz: Toeplitz, participations: int, separation: int, steps: int) -> float:
+def _sensitivity(toeplitz: Toeplitz, steps: int, participations: int, separation: int) -> float:
     return toeplitz.sensitivity(steps, participations, separation)

@@ -158,7 +158,7 @@ class Participation(_Central):
         noise: Noise = self.noise
         if isinstance(noise, BLT):
             toeplitz = chosen.toeplitz if chosen is not None else None
-            noise = noise.fixed(steps, *limits) if toeplitz is None else FixedBLT(toeplitz)
+            noise = FixedBLT(constants=toeplitz or noise.toeplitz(steps, *limits))
         mode = ByParticipation(noise, *limits, self._rounding(dimension, buffer))
         divisor = _divisor(pace, buffer, population)
         return self._guarantee(mode, noise, steps, divisor, limits, self.void(pace, buffer), chosen)

@@ -184,6 +184,14 @@ def _assumptions(g: Guarantee, privacy: Privacy) -> list[str]:
         "noise are then rounded to one grid of whole numbers, which is counted, so that no bit of a released "
         "number is without noise (see docs/privacy.md)."
     )
+    if g.noise_from == "system" and g.noise_multiplier > 0:
+        lines.append(
+            "The run was made once: it did not go on from a backup or in two places. releases.log has a "
+            "digest of each released version, and none is made again with other values. A copied folder is "
+            "refused unless somebody vouches for it with --moved; a folder that the file system rolled back "
+            "as a whole is noticed only if the run has a guard (--guard). A backup of the folder is good for "
+            "reading."
+        )
     if g.limits is not None and not isinstance(privacy, LocalPrivacy):
         lines.append(
             "The schedule (who took part when, from which version) does not depend on anybody's data."

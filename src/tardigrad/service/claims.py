@@ -6,6 +6,7 @@ to this one, so that the nonces it has seen need not outlive it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import deque
 
@@ -69,18 +70,25 @@ class Gate:
         return self._time.now_ms()
 
     def admit(self, signed: v1.Signed, method: str) -> tuple[str, bytes]:
-        """The client and what it asks for, or `Refused`."""
-        claim = v1.Claim()
-        try:
-            claim.ParseFromString(signed.claim)
-        except DecodeError:
-            claim.Clear()
-        if not claim.client:
-            raise Refused(Why.UNSIGNED, "the request is not a signed claim")
-        client = claim.client
-        late = self._clock.monotonic() - self._refreshed >= REFRESH_SECONDS
-        if late or not self._enrolled.knows(client):
+        """Return the client and what it asks for, or raise `Refused`."""
+        claim = _claim_of(signed)
+        if self._list_is_due(claim.client):
             self._refresh()
+        return self._judged(claim, signed, method)
+
+    async def admitted(self, signed: v1.Signed, method: str) -> tuple[str, bytes]:
+        """Do the same in the event loop: the list of clients is read in a thread."""
+        claim = _claim_of(signed)
+        if self._list_is_due(claim.client):
+            await asyncio.to_thread(self._refresh)
+        return self._judged(claim, signed, method)
+
+    def _list_is_due(self, client: str) -> bool:
+        late = self._clock.monotonic() - self._refreshed >= REFRESH_SECONDS
+        return late or not self._enrolled.knows(client)
+
+    def _judged(self, claim: v1.Claim, signed: v1.Signed, method: str) -> tuple[str, bytes]:
+        client = claim.client
         if not self._enrolled.knows(client):
             raise Refused(
                 Why.NOT_ENROLLED, f"client {client[:64]!r} is not enrolled here; ask for `tardigrad enroll`"
@@ -125,3 +133,14 @@ class Gate:
             self._warned = str(error)
             if self._warned != warned:  # once for each damage: strangers can have the list read again
                 log.warning("%s; going by the list as it was", error, extra={"event": "clients"})
+
+
+def _claim_of(signed: v1.Signed) -> v1.Claim:
+    claim = v1.Claim()
+    try:
+        claim.ParseFromString(signed.claim)
+    except DecodeError:
+        claim.Clear()
+    if not claim.client:
+        raise Refused(Why.UNSIGNED, "the request is not a signed claim")
+    return claim

@@ -26,7 +26,7 @@ class Finished(v1_grpc.FederationServicer):
     async def Join(self, request: Any, context: grpc.aio.ServicerContext) -> None:
         """No session any more."""
         try:
-            self._gate.admit(request, "Join")
+            await self._gate.admitted(request, "Join")
         except Refused as refused:
             told = (("tardigrad-time-ms", str(self._gate.now_ms())), ("tardigrad-why", refused.why.value))
             await context.abort(refused.status, refused.sentence, told)

@@ -49,6 +49,8 @@ class Numbers(Collector):
             return list(self._now())
 
         yield from asyncio.run_coroutine_threadsafe(now(), self._loop).result(PATIENCE)
+        if self._folder is not None:  # here, because a disk may be slow
+            yield _gauge("disk_free_bytes", "Where the folder is.", shutil.disk_usage(self._folder).free)
 
     def describe(self) -> list[Metric]:
         """Nothing before the first scrape."""
@@ -86,8 +88,6 @@ class Numbers(Collector):
         yield _gauge("reception_bytes", "Uploads held in memory.", servicer.reception.used)
         yield _gauge("reception_limit_bytes", "What it may be.", coordinator.settings.reception_bytes)
         yield _gauge("snapshot_age_seconds", "Since a snapshot, or the start.", coordinator.safe.age)
-        if self._folder is not None:
-            yield _gauge("disk_free_bytes", "Where the folder is.", shutil.disk_usage(self._folder).free)
         expiry = GaugeMetricFamily(
             "tardigrad_certificate_expiry_seconds", "Until the certificate expires.", labels=["file"]
         )

@@ -94,8 +94,8 @@ class Servicer(v1_grpc.FederationServicer):
                 raise
             # who asked has hung up: nobody is left to hear of it
 
-    def _admit(self, signed: v1.Signed, method: str, client: list[str]) -> bytes:
-        name, content = self._gate.admit(signed, method)
+    async def _admit(self, signed: v1.Signed, method: str, client: list[str]) -> bytes:
+        name, content = await self._gate.admitted(signed, method)
         client[0] = name
         self._coordinator.tally.heard(name)
         self._rates.take(name)
@@ -104,7 +104,7 @@ class Servicer(v1_grpc.FederationServicer):
     async def Join(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> v1.Joined:
         """What a client must know before anything else."""
         async with self._answering("Join", context) as client:
-            self._admit(request, "Join", client)
+            await self._admit(request, "Join", client)
             shapes = [v1.Shape(sizes=shape) for shape in self._facts.shapes]
             return v1.Joined(run=self._coordinator.run, session=self._gate.session, shapes=shapes)
 
@@ -112,7 +112,7 @@ class Servicer(v1_grpc.FederationServicer):
         """A task, or that there is none."""
         coordinator = self._coordinator
         async with self._answering("FetchTask", context) as client:
-            content = self._admit(request, "FetchTask", client)
+            content = await self._admit(request, "FetchTask", client)
             fetch = _parsed(v1.FetchRequest(), content)
             seconds = coordinator.settings.poll_seconds * random.uniform(0.75, 1.25)
             try:
@@ -178,7 +178,7 @@ class Servicer(v1_grpc.FederationServicer):
             first = await self._within(context.read())
             if not isinstance(first, v1.UploadPart) or first.WhichOneof("part") != "header":
                 raise Refused(Why.UNSIGNED, "an upload must begin with its signed header")
-            header = _parsed(v1.UploadHeader(), self._admit(first.header, "Deliver", client))
+            header = _parsed(v1.UploadHeader(), await self._admit(first.header, "Deliver", client))
             if header.run != coordinator.run:
                 raise Refused(Why.UNSOLICITED, "this is an upload to another run")
             recorded = await coordinator.expect(
@@ -292,7 +292,7 @@ class Servicer(v1_grpc.FederationServicer):
     async def GiveUp(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> v1.GivenUp:
         """The client will not do this trip."""
         async with self._answering("GiveUp", context) as client:
-            wanted = _parsed(v1.GiveUpRequest(), self._admit(request, "GiveUp", client))
+            wanted = _parsed(v1.GiveUpRequest(), await self._admit(request, "GiveUp", client))
             known = wanted.run == self._coordinator.run and await self._coordinator.give_up(
                 client[0], wanted.trip, wanted.epoch
             )
@@ -302,7 +302,7 @@ class Servicer(v1_grpc.FederationServicer):
         """How the run gets on."""
         coordinator = self._coordinator
         async with self._answering("Watch", context) as client:
-            self._admit(request, "Watch", client)
+            await self._admit(request, "Watch", client)
             while True:
                 course = coordinator.course
                 await self._within(context.write(v1.Progress(

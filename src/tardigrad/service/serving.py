@@ -193,6 +193,7 @@ async def serve(
     status = asyncio.ensure_future(keep_status(folder, coordinator, server.servicer))
     warning = asyncio.ensure_future(warn_of_expiry(certificates))
     end_metrics = lambda: None  # noqa: E731
+    finished = False
     try:
         if place.metrics_port is not None:
             end_metrics = _publish(place, coordinator, server.servicer, folder, certificates)
@@ -205,6 +206,7 @@ async def serve(
         if coordinator.ended.done():
             coordinator.ended.result()
             await asyncio.to_thread(finish, _served(coordinator))
+            finished = True
             await asyncio.wait({stop}, timeout=plan.settings.linger_seconds)
         stop.cancel()
         coordinator.dismiss()
@@ -220,6 +222,9 @@ async def serve(
             write_status(folder, status_of(coordinator, server.servicer))
         counts = dict(server.servicer.refusals.counts)
         log.info("stopped; refused: %s", counts or "nothing", extra={"event": "stopped"})
+    if coordinator.ended.done() and not finished:  # the run ended, or failed, while the server was stopping
+        coordinator.ended.result()
+        await asyncio.to_thread(finish, _served(coordinator))
     return _served(coordinator)
 
 
