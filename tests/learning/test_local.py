@@ -19,7 +19,8 @@ from tardigrad.errors import RunError
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import Head, MultiClass
 from tardigrad.learning.local import Local, Trainer
-from tardigrad.simulation.executor import Inline, Job
+from tardigrad.simulation.executors.inline import Inline
+from tardigrad.simulation.executors.protocol import TrainingJob
 
 
 def batches(local, examples, seed=0):
@@ -105,7 +106,7 @@ def trip(local, features, w=0.0, version=0, algorithm=None, seed=0, client="ann"
     clients = Given({client: (np.asarray(features, float), np.zeros(len(features)))}, torch.float64)
     executor = Inline(Trainer(flat, Sum(), algorithm or td.FedAvg(), local), clients)
     task = Task(number, 0, version, {"model": flat.vector.clone()})
-    executor.submit(Job(0.0, task, 0, {}, seed))
+    executor.submit(TrainingJob(0.0, task, 0, {}, seed))
     return executor.result(number)
 
 
@@ -179,7 +180,7 @@ def test_broadcast_is_not_changed():
     clients = Given({0: (np.ones(4), np.zeros(4))}, torch.float64)
     executor = Inline(Trainer(flat, Sum(), td.FedProx(mu=1.0), Local(steps=5)), clients)
     model = torch.tensor([3.0], dtype=torch.float64)
-    executor.submit(Job(0.0, Task(0, 0, 0, {"model": model}), 0, {}, 0))
+    executor.submit(TrainingJob(0.0, Task(0, 0, 0, {"model": model}), 0, {}, 0))
     executor.result(0)
     assert model.tolist() == [3.0]
 
@@ -192,7 +193,7 @@ def test_trips_do_not_affect_each_other():
     results = []
     for number, client in enumerate([0, 1, 0, 0]):
         task = Task(number, client, 0, {"model": torch.tensor([client + 1.0], dtype=torch.float64)})
-        executor.submit(Job(0.0, task, client, {}, 5))
+        executor.submit(TrainingJob(0.0, task, client, {}, 5))
         results.append(executor.result(number)[0])
     assert results[0].vectors["delta"].tolist() == results[2].vectors["delta"].tolist()
     assert results[2].vectors["delta"].tolist() == results[3].vectors["delta"].tolist()
@@ -230,7 +231,7 @@ def test_trip_equals_plain_sgd(case):
     local = Local(steps=3, batch_size=9, lr=0.2, weight_decay=0.01)
     executor = Inline(Trainer(flat, MultiClass(), td.FedAvg(), local), clients)
     start = flat.vector.clone()
-    executor.submit(Job(0.0, Task(0, 0, 0, {"model": start}), 0, {}, 0))
+    executor.submit(TrainingJob(0.0, Task(0, 0, 0, {"model": start}), 0, {}, 0))
     upload, _ = executor.result(0)
     end = flat.state_dict(start - upload.vectors["delta"])
     for name, value in reference.state_dict().items():
@@ -258,7 +259,7 @@ def dropping_trips(trips, shared=True):
             one, flat = executor()
         torch.manual_seed(place)  # the state of the global generator must not matter ...
         before = torch.get_rng_state()
-        one.submit(Job(0.0, Task(number, 0, 0, {"model": model}), 0, {}, 1000 + number))
+        one.submit(TrainingJob(0.0, Task(number, 0, 0, {"model": model}), 0, {}, 1000 + number))
         results[number] = one.result(number)[0].vectors["delta"]
         assert torch.equal(torch.get_rng_state(), before)  # ... and must not change
     return results

@@ -13,8 +13,7 @@ import tardigrad as td
 from tardigrad.core.snapshot import digest, read_snapshot, write_snapshot
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.run import build
-from tardigrad.simulation.executor import Inline
-from tardigrad.simulation.processes import Processes
+from tardigrad.simulation.executors.inline import Inline
 
 CLIENTS, SIZE, TRIPS = 20, 4, 45
 _random = np.random.default_rng(3)
@@ -355,24 +354,6 @@ def test_the_order_of_training_does_not_matter(case, executor):
     simulation = make(case, executor)
     assert finish(simulation) == uninterrupted(case)
     assert simulation.executor.most >= 2, "nothing was trained ahead"
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        "asynchronous",
-        "individual uploads",
-        "memory, opening",
-        "give up",
-        "over-selection",
-    ],
-)
-def test_two_processes_give_the_same_bits(case):
-    simulation = make(case, lambda trainer, clients: Processes(trainer, clients, workers=2))
-    try:
-        assert finish(simulation) == uninterrupted(case)
-    finally:
-        simulation.executor.close()
 
 
 def test_many_are_ready_at_once():

@@ -53,11 +53,8 @@ from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
 from tardigrad.simulation.delay import Durations
 from tardigrad.simulation.device import Device
 from tardigrad.simulation.engine import Engine
-from tardigrad.simulation.executor import Executor, Inline
+from tardigrad.simulation.executors import make_executor
 from tardigrad.simulation.planner import Planner
-from tardigrad.simulation.processes import Processes
-from tardigrad.simulation.ray_executor import RayExecutor
-from tardigrad.simulation.together import Together
 
 
 class Observer(Protocol):
@@ -159,13 +156,7 @@ class Simulation:
             self.flat, federation.head, config.algorithm, config.local, federation.transform,
             accept_divergence=self.guarantee is not None,
         )  # fmt: skip
-        self.executor: Executor = Inline(trainer, clients)
-        if isinstance(workers, str):
-            self.executor = RayExecutor.from_workers(workers, trainer, clients)
-        elif workers:
-            self.executor = Processes(trainer, clients, workers)
-        elif config.device.clients_at_once > 1:
-            self.executor = Together(trainer, clients, config.device.clients_at_once)
+        self.executor = make_executor(workers, config.device, trainer, clients)
         evaluator = Evaluator(self.flat, federation, config.evaluation, durations.factor, config.seed)
         self._federation = federation
         self.profile = trainer.profile
@@ -426,8 +417,7 @@ def _profile(simulation: Simulation, seconds: float) -> dict[str, float]:
         return {}
     parts = dict(simulation.profile.seconds)
     parts["other"] = max(0.0, seconds - sum(parts.values()))
-    if isinstance(simulation.executor, Processes | RayExecutor):
-        parts |= {f"workers: {name}": s for name, s in simulation.executor.profile.seconds.items()}
+    parts |= {f"workers: {name}": s for name, s in simulation.executor.profile().items()}
     return {name: round(s, 3) for name, s in parts.items()}
 
 

@@ -1,1 +1,1 @@
-"""Virtual time: delays, the planner that looks ahead, the engine that commits in order."""
+"""Simulation in virtual time: delays, starts, the planner, the engine and its executors."""

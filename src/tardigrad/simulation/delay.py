@@ -1,4 +1,4 @@
-"""Delay laws: how long a trip takes, in virtual time, and whether it ends at all."""
+"""Delay laws: how long a trip takes in virtual time, and whether it ends with an upload."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tardigrad.errors import ConfigError
 
 class _Delay(Setting):
     by_examples: ClassVar[bool] = False
-    """Whether a duration is multiplied with the client's number of examples."""
+    """Whether a duration is multiplied by the client's number of examples."""
     device_spread: NonNegativeFloat = 0.0
-    """How much devices differ for good: each has a log-normal factor of its own (median 1) with this
-    spread, times the law."""
+    """How much devices differ permanently: every duration is multiplied by a log-normal factor of its device
+    (median 1) with this spread."""
     give_up: float = Field(0.0, ge=0, lt=1)
-    """The chance that a client does not come back: its trip ends without an upload."""
+    """The probability that a trip ends without an upload."""
 
     @abstractmethod
     def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
-        """n durations of a typical device, none negative."""
+        """Return n durations of a typical device, none of them negative."""
 
 
 class ConstantDelay(_Delay):
@@ -36,18 +36,18 @@ class ConstantDelay(_Delay):
 
     kind: Literal["constant"] = "constant"
     duration: NonNegativeFloat = 1.0
-    """That time."""
+    """The duration of every trip."""
 
     def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
         return np.full(n, self.duration)
 
 
 class HalfNormal(_Delay):
-    """minimum + |N(0, scale)|: what a production system was seen to have (FedBuff, Appendix C.1)."""
+    """minimum + |N(0, scale)|, as measured in a production system (FedBuff, Appendix C.1)."""
 
     kind: Literal["half_normal"] = "half_normal"
     scale: PositiveFloat = 1.0
-    """Standard deviation of the normal; the mean of its half is 0.798 of it."""
+    """Standard deviation of the normal distribution; the mean of |N(0, scale)| is 0.798 scale."""
     minimum: NonNegativeFloat = 0.0
     """Added to every duration."""
 
@@ -60,9 +60,9 @@ class UniformDelay(_Delay):
 
     kind: Literal["uniform"] = "uniform"
     low: NonNegativeFloat = 0.0
-    """The shortest."""
+    """The shortest duration."""
     high: NonNegativeFloat = 2.0
-    """The longest."""
+    """The longest duration."""
 
     @model_validator(mode="after")
     def _in_order(self) -> UniformDelay:
@@ -75,7 +75,7 @@ class UniformDelay(_Delay):
 
 
 class ExponentialDelay(_Delay):
-    """Exponential."""
+    """Exponential durations."""
 
     kind: Literal["exponential"] = "exponential"
     mean: PositiveFloat = 1.0
@@ -90,7 +90,7 @@ class LogNormal(_Delay):
 
     kind: Literal["log_normal"] = "log_normal"
     median: PositiveFloat = 1.0
-    """Half of the trips are shorter."""
+    """The median duration."""
     spread: PositiveFloat = 1.0
     """Standard deviation of the logarithm."""
 
@@ -111,15 +111,15 @@ class ExponentialByExamples(_Delay):
 
 
 class Trace(_Delay):
-    """Durations that were measured: each trip takes one of its client's own, or anyone's where the
-    client has none. (To replay the start times too, use pace.kind = "scripted" with the same file.)"""
+    """Measured durations: each trip takes a random one of its client, or of all clients if the file has none
+    of this client. (To replay the start times too, use pace.kind = "scripted" with the same file.)"""
 
     kind: Literal["trace"] = "trace"
     file: Path
     """A CSV file with the columns client, start, duration; clients are counted from 0."""
 
     def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
-        return random.random(n)  # which of the recorded durations
+        return random.random(n)  # selects one of the recorded durations
 
 
 Delay = Annotated[
@@ -130,7 +130,10 @@ Delay = Annotated[
 
 
 def read_trace(file: Path, key: str) -> list[tuple[float, float, int]]:
-    """[start, duration, client] of every row of a trace file, or a ConfigError that names the row."""
+    """Return (start, duration, client) of every row of a trace file.
+
+    Raises a ConfigError that names the line if a row is malformed.
+    """
     if not file.is_file():
         raise ConfigError(
             f"{key}: there is no file {file}; give a CSV with the columns client,start,duration"
@@ -156,7 +159,7 @@ def read_trace(file: Path, key: str) -> list[tuple[float, float, int]]:
 
 
 class Durations:
-    """A delay law for one population: how long trip `n` of client `c` takes."""
+    """A delay law applied to a population: durations(trip, client) is how long that trip takes."""
 
     def __init__(self, law: Delay, clients: Clients, seed: int) -> None:
         self._law, self._clients = law, clients
@@ -170,7 +173,7 @@ class Durations:
             self._recorded[-1] = [d for own in self._recorded.values() for d in own]
 
     def factor(self, client: int) -> float:
-        """How slow this client's device is for good; 1 is typical."""
+        """Return the permanent factor of this client's durations; that of a typical device is 1."""
         factor = self._devices[client] if self._law.device_spread else 1.0
         return factor * self._clients.examples(client) if self._law.by_examples else factor
 
@@ -182,5 +185,5 @@ class Durations:
         return drawn * self.factor(client) if self._law.device_spread or self._law.by_examples else drawn
 
     def gives_up(self, trip: int) -> bool:
-        """Whether this trip ends without an upload."""
+        """Return whether this trip ends without an upload."""
         return self._law.give_up > 0 and self._endings[trip] < self._law.give_up

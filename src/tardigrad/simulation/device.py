@@ -1,4 +1,4 @@
-"""The device that trains: the CPU, or a GPU."""
+"""The device that models are trained on: the CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tardigrad.errors import ConfigError
 
 
 class Device(Setting):
-    """Where models and examples are. Part of a run's config, for other devices round in another way.
+    """The device that holds models and examples.
+
+    It is part of a run's config, because the numbers of devices differ by rounding.
 
     >>> Device().torch_device()
     device(type='cpu')
@@ -21,8 +23,8 @@ class Device(Setting):
     kind: str = "cpu"
     """cpu, or cuda for the first GPU, cuda:1 for the second."""
     clients_at_once: PositiveInt = 1
-    """How many trips are trained in one go, if their minibatches have the same sizes. More than 1 is for
-    GPUs: the numbers agree with those of 1 to rounding, and a CPU gains nothing by it."""
+    """How many trips are trained together, if their minibatches have the same sizes. More than 1 is meant for
+    GPUs: the numbers agree with those of 1 to rounding, and it is not faster on a CPU."""
 
     @field_validator("kind")
     @classmethod
@@ -32,8 +34,8 @@ class Device(Setting):
         return kind
 
     def torch_device(self) -> torch.device:
-        """The device, or a ConfigError that says which there are."""
-        if self.kind == "cpu":  # a GPU is not even looked for: workers are forked
+        """Return the device of torch, or raise a ConfigError that lists the available ones."""
+        if self.kind == "cpu":  # without initialising CUDA, because workers are forked
             return torch.device("cpu")
         there = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
         if self.kind not in (*there, *(["cuda"] if there else [])):
@@ -44,7 +46,7 @@ class Device(Setting):
         return torch.device(self.kind)
 
     def check_workers(self, workers: int | str) -> None:
-        """Workers train on CPUs, one trip at a time each: a ConfigError where the device is to do it."""
+        """Raise a ConfigError if workers, which train one trip at a time on CPUs, cannot use this device."""
         if workers and self != Device():
             raise ConfigError(
                 f"workers: they train on CPUs, one trip at a time each, which does not go with device.kind "

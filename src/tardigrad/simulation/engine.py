@@ -18,7 +18,7 @@ from tardigrad.data.clients import Clients
 from tardigrad.data.evaluation import Evaluation, Evaluator
 from tardigrad.errors import RunError, TardigradError
 from tardigrad.learning.profile import Profile
-from tardigrad.simulation.executor import Executor, Job
+from tardigrad.simulation.executors import Executor, TrainingJob
 from tardigrad.simulation.planner import GiveUp, Joined, Planned, Planner
 
 Event = dict[str, Any]
@@ -168,7 +168,7 @@ class Engine:
         self._tasks[item.trip] = task
         seed = key(self._seed, "trip", item.trip)
         memory = self._memories.get(client, {})
-        self._executor.submit(Job(item.time, task, client, memory, seed))
+        self._executor.submit(TrainingJob(item.time, task, client, memory, seed))
 
     def _client_returned(self, client: int) -> None:
         """What the client remembers is committed: its next trip may be trained."""

@@ -1,10 +1,10 @@
-"""When clients turn up in virtual time, and which: one class for each way a pace can go."""
+"""Which clients start in virtual time, and when: one class for each kind of pace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from math import inf
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,34 +15,37 @@ from tardigrad.core.pace import Arrivals, Poisson, SampledStaleness
 from tardigrad.errors import ConfigError
 
 Bits = Callable[[int, int], NDArray[np.uint64]]
-"""bits(index, count): so many uniform 64-bit numbers, the same again for the same index."""
+"""bits(index, count) returns `count` uniform 64-bit numbers, always the same ones for the same index."""
+StartsState = dict[str, float]
+"""What a snapshot contains of `Starts`: numbers and flags by name."""
 
 ATTEMPTS = 16
+"""How many clients are drawn at random before the eligible ones are listed."""
 CROWDED = 0.9
-"""Where a larger share of the clients is at work, trying at random takes longer than looking who is left."""
+"""If more than this share of the clients is training, listing the eligible ones is faster than drawing."""
 
 
 class Starts:
-    """Closed loop: clients start whenever there is room. The other ways override when."""
+    """Chooses clients. This class starts them whenever the pace has capacity; subclasses override when."""
 
     may_run_dry: ClassVar[bool] = False
-    """Whether it is in order that nobody starts any more."""
+    """Whether a run may end because no client starts any more."""
     joins: ClassVar[bool] = False
-    """Whether bookkeeping must be told that all have joined."""
+    """Whether bookkeeping must be told when all clients have joined."""
 
     def __init__(self, book: Bookkeeping, population: int, seed: int) -> None:
         self.book, self.population, self.seed = book, population, seed
         self._choices = [Draws(seed, f"client/{attempt}", uniform) for attempt in range(ATTEMPTS)]
-        self._blocked = False  # nobody may start until a trip has ended
+        self._blocked = False  # no client may start until a trip has ended
         self._idle: set[int] | None = None
-        """Who is not at work, and some who are; made when it is crowded."""
+        """All clients that are not training, and some that are; None until it is needed."""
 
     def next_time(self, now: float) -> float:
-        """When the next clients start; infinity if not before a trip has ended."""
+        """Return when the next clients start; infinity if none does before a trip has ended."""
         return inf if self._blocked or self.book.room() <= 0 else now
 
     def clients(self, time: float) -> Iterator[tuple[int, float | None]]:
-        """Who starts at this time, and how long the trip takes where that is fixed."""
+        """Yield each client that starts at this time, and the duration of its trip or None if it is drawn."""
         for _ in range(self.book.room()):
             client = self.choose()
             if client is None:
@@ -51,45 +54,45 @@ class Starts:
             yield client, None
 
     def ended(self, client: int) -> None:
-        """A trip of this client has ended: there may be room again."""
+        """Note that a trip of this client has ended, so that clients may be able to start again."""
         self._blocked = False
         if self._idle is not None:
             self._idle.add(client)
 
     def choose(self, but: Collection[int] = ()) -> int | None:
-        """A random client that may start now, and is not one of `but`; or nobody."""
+        """Return a random client that may start now and is not in `but`, or None if there is none."""
         objection, trip = self.book.objection, self.book.next_trip
         if len(self.book.training) <= CROWDED * self.population:
             for draws in self._choices:
                 client = int(draws[trip] * self.population)
                 if objection(client) is None and client not in but:
                     return client
-        # crowded: find out who is left. Who is at work need not be looked at again until its trip has ended
+        # List the eligible clients. One that is training is not looked at again until its trip has ended
         idle = set(range(self.population)) if self._idle is None else self._idle
         self._idle = idle = idle.difference(self.book.training)
-        for others in (*self.book.unavailable(), but):  # one at a time: Python takes the smaller set then
+        for others in (*self.book.unavailable(), but):  # one at a time: Python iterates over the smaller set
             idle = idle.difference(others)
         eligible = sorted(idle)
         return eligible[int(self._choices[0][trip] * len(eligible))] if eligible else None
 
-    def state(self) -> dict[str, Any]:
-        """What is not in bookkeeping, as JSON."""
+    def state(self) -> StartsState:
+        """Return the state that bookkeeping does not have, for a snapshot."""
         return {"blocked": self._blocked}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from `state()`."""
-        self._blocked = state["blocked"]
+    def restore(self, state: StartsState) -> None:
+        """Continue from a `state()`."""
+        self._blocked = bool(state["blocked"])
         self._idle = None
 
 
 class ClosedLoop(Starts):
-    """As many at work as the pace allows: asynchronous, a synchronous cohort, or tasks that queue."""
+    """As many clients train as the pace allows: asynchronous, a synchronous cohort, or queued tasks."""
 
     def clients(self, time: float) -> Iterator[tuple[int, float | None]]:
         return self._queue() if self.book.pace.queues else super().clients(time)
 
     def _queue(self) -> Iterator[tuple[int, float | None]]:
-        """Who is at work may be drawn too, but nobody twice at once, unless more are drawn than there are."""
+        """Yield clients, also ones that are training, and none twice until all have been drawn."""
         drawn: set[int] = set()
         for _ in range(self.book.room()):
             client = self.choose(drawn)
@@ -104,7 +107,7 @@ class ClosedLoop(Starts):
 
 
 class OpenLoop(Starts):
-    """Clients turn up at a rate of their own."""
+    """Clients arrive at a fixed rate, whether or not others are training."""
 
     def __init__(self, book: Bookkeeping, population: int, seed: int, pace: Arrivals) -> None:
         super().__init__(book, population, seed)
@@ -118,7 +121,7 @@ class OpenLoop(Starts):
         return self._next
 
     def clients(self, time: float) -> Iterator[tuple[int, float | None]]:
-        client = self.choose()  # nobody, if all are at work
+        client = self.choose()  # None if all are training
         self._turned_up += 1
         if self._random:
             self._next = time + self._gap * self._gaps[self._turned_up]
@@ -127,18 +130,18 @@ class OpenLoop(Starts):
         if client is not None:
             yield client, None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StartsState:
         return super().state() | {"turned_up": self._turned_up, "next": self._next}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StartsState) -> None:
         super().restore(state)
-        self._turned_up, self._next = state["turned_up"], state["next"]
+        self._turned_up, self._next = int(state["turned_up"]), state["next"]
 
 
 class PoissonJoining(Starts):
     """At each version every idle client joins with the same probability.
 
-    `bits`: where it is drawn from, in place of the seed.
+    `bits`: the source of randomness, in place of the seed.
     """
 
     joins: ClassVar[bool] = True
@@ -149,11 +152,11 @@ class PoissonJoining(Starts):
         super().__init__(book, population, seed)
         self._probability = pace.probability
         self._bits = bits
-        self._asked = 0  # how often the whole population was asked
-        self._version = -1  # the version at which it was asked last
+        self._asked = 0  # how often the population was sampled
+        self._version = -1  # the version at which it was sampled last
 
     def next_time(self, now: float) -> float:
-        # again at the same version only if everybody came back and the buffer is still not full
+        # again at the same version only if no trip is under way and the buffer is still not full
         due = self.book.version > self._version or not self.book.in_flight
         return now if due else inf
 
@@ -166,8 +169,8 @@ class PoissonJoining(Starts):
                 yield client, None
 
     def _joining(self, asked: int) -> list[int]:
-        """Who joins when the population is asked for this time."""
-        if self._bits is not None:  # each by itself, to 2^-64
+        """Return the clients of the sample number `asked`."""
+        if self._bits is not None:  # each client independently; the probability is exact to 2^-64
             below = int(self._probability * 2**64)
             bits = self._bits(asked, self.population)
             joins = bits < np.uint64(below) if below < 2**64 else np.ones(self.population, dtype=bool)
@@ -176,16 +179,16 @@ class PoissonJoining(Starts):
         count = int(random.binomial(self.population, self._probability))
         return random.choice(self.population, size=count, replace=False).tolist()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StartsState:
         return super().state() | {"asked": self._asked, "version": self._version}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StartsState) -> None:
         super().restore(state)
-        self._asked, self._version = state["asked"], state["version"]
+        self._asked, self._version = int(state["asked"]), int(state["version"])
 
 
 class SampledStarts(Starts):
-    """Uploads arrive one per unit of time, and start as many versions earlier as was drawn.
+    """One upload arrives per unit of time, and its trip started a random number of versions earlier.
 
     Upload n arrives at n + 1; with a buffer of K, version v exists from time K v on.
     """
@@ -194,7 +197,7 @@ class SampledStarts(Starts):
         super().__init__(book, population, seed)
         self._maximum = pace.maximum
         self._staleness = Draws(seed, "staleness", lambda random, n: random.integers(0, pace.maximum + 1, n))
-        self._version = 0  # whose clients start next
+        self._version = 0  # the version from which clients start next
 
     def next_time(self, now: float) -> float:
         assert self.book.buffer.size is not None
@@ -210,20 +213,20 @@ class SampledStarts(Starts):
                 if client is None:
                     raise ConfigError(
                         f"pace.maximum: a staleness of up to {self._maximum} with buffer.size {size} needs "
-                        f"more than {self.population} clients, for each trains one trip at a time"
+                        f"more than {self.population} clients, because each trains one trip at a time"
                     )
                 yield client, upload + 1 - time
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StartsState:
         return super().state() | {"version": self._version}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StartsState) -> None:
         super().restore(state)
-        self._version = state["version"]
+        self._version = int(state["version"])
 
 
 class Script(Starts):
-    """Exactly the trips of a list."""
+    """Clients make exactly the trips of a list."""
 
     may_run_dry: ClassVar[bool] = True
 
@@ -231,7 +234,7 @@ class Script(Starts):
         self, book: Bookkeeping, population: int, seed: int, trips: list[tuple[float, float, int]]
     ) -> None:
         super().__init__(book, population, seed)
-        self._trips = sorted(trips, key=lambda trip: trip[0])  # stable: ties in the order of the list
+        self._trips = sorted(trips, key=lambda trip: trip[0])  # stable: ties keep the order of the list
         began: dict[int, float] = {}
         busy: dict[int, float] = {}
         for start, duration, client in self._trips:
@@ -256,9 +259,9 @@ class Script(Starts):
             self._done += 1
             yield client, duration
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StartsState:
         return super().state() | {"done": self._done}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StartsState) -> None:
         super().restore(state)
-        self._done = state["done"]
+        self._done = int(state["done"])

@@ -1,9 +1,8 @@
-"""Training on Ray: the same bits as in one process, whatever happens to a worker."""
+"""Training on Ray: what only this executor has. `test_contract` has the rest."""
 
 import contextlib
 import inspect
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -22,15 +21,15 @@ from tardigrad.algorithms.algorithm import Rule
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.upload import Task
 from tardigrad.data.clients import Given
-from tardigrad.experiments import run as experiments
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import MultiClass
 from tardigrad.learning.local import Trainer
-from tardigrad.simulation import ray_executor, ray_session
-from tardigrad.simulation.ray_actor import Actor
-from tardigrad.simulation.ray_executor import RayExecutor, _Worker
-from tardigrad.simulation.ray_kit import kit_size, pack, pack_kit, unpack, unpack_kit
-from tardigrad.simulation.ray_session import RaySession
+from tardigrad.simulation.executors import dispatch
+from tardigrad.simulation.executors.ray import session, workers
+from tardigrad.simulation.executors.ray.actor import Actor, RayOrder
+from tardigrad.simulation.executors.ray.kit import kit_size, pack, pack_kit, unpack, unpack_kit
+from tardigrad.simulation.executors.ray.session import RaySession
+from tardigrad.simulation.executors.ray.workers import RayWorkers, ray_executor
 
 try:
     import ray
@@ -45,117 +44,6 @@ SETTINGS = {
     "stop": td.Stop(trips=300),
     "evaluation": td.Evaluation(every_steps=20),
 }
-
-
-@contextlib.contextmanager
-def at_most(seconds):
-    """A Ray that is stuck must not hold up everything else."""
-
-    def give_up(*_):
-        raise TimeoutError(f"not done in {seconds} seconds")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-@pytest.fixture(autouse=True)
-def bounded():
-    with at_most(120):
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def token():
-    """A token for Ray that all processes of these tests know, and nobody's home."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        yield
-
-
-@pytest.fixture(scope="module")
-def local_ray(token):
-    """One local Ray for all tests."""
-    with at_most(120):
-        session = RaySession(None, cpus=2, store=200 << 20)
-    yield session
-    with at_most(60):
-        session.close()
-
-
-@pytest.fixture(scope="module")
-def actors(local_ray):
-    """Two workers that have started, for run after run; they leave the CPUs to others."""
-    started = [ray.remote(Actor).options(num_cpus=0).remote() for _ in range(2)]
-    yield started
-    for actor in started:
-        ray.kill(actor)
-
-
-@pytest.fixture
-def warm_ray(monkeypatch, actors):
-    """Workers that have started before: it saves some seconds for each test."""
-    idle = []
-
-    class Warm(RayExecutor):
-        def _start(self):
-            actor = idle.pop()
-            return _Worker(actor, [actor.greet.remote(), actor.build.remote(self._kit)])
-
-        def close(self):
-            self._workers = []
-            idle[:] = actors
-            super().close()
-
-    idle[:] = actors
-    monkeypatch.setattr(experiments, "RayExecutor", Warm)
-
-
-@pytest.fixture(scope="module")
-def inline():
-    return td.run(**SETTINGS)
-
-
-def harm(how, when=150):
-    """Run with two workers, do something to them in the middle; the simulation and who was harmed."""
-    simulation = experiments.build(td.Config(**SETTINGS), workers="ray:2")
-    harmed = []
-    try:
-        for _ in simulation.engine.run():
-            if simulation.engine.trips == when and not harmed:
-                wait_for(lambda: all(worker.started for worker in heard(simulation.executor)))
-                harmed += how(simulation.executor._workers)
-    finally:
-        workers = simulation.executor._workers
-        simulation.executor.close()
-    assert harmed
-    assert not [worker for worker in harmed if worker in workers], "they were not replaced"
-    return simulation
-
-
-def heard(executor):
-    """Its workers, after what they had to say was heard."""
-    executor._listen()
-    return executor._workers
-
-
-def kill(workers):
-    for worker in workers:
-        os.kill(worker.greeting.process, signal.SIGKILL)
-    return list(workers)
-
-
-def stop(workers):
-    os.kill(workers[0].greeting.process, signal.SIGSTOP)
-    return workers[:1]
-
-
-def same(simulation, result):
-    return torch.equal(simulation.model, torch.cat([v.reshape(-1) for v in result.model.values()]))
 
 
 def wait_for(what, seconds=20.0):
@@ -192,9 +80,9 @@ def test_own_clients_dropout_and_versions_in_the_object_store(warm_ray, tmp_path
     clients = {f"client {i}": (torch.randn(16, 20), torch.randint(3, (16,))) for i in range(60)}
     given = {"model": model, "clients": clients, "test": clients["client 0"], **SETTINGS}
     seen = []
-    publish = RayExecutor.publish
+    publish = RayWorkers.publish
     monkeypatch.setattr(
-        RayExecutor, "publish", lambda self, *a: (publish(self, *a), seen.extend(self._versions.values()))[0]
+        RayWorkers, "publish", lambda self, *a: (publish(self, *a), seen.extend(self._versions.values()))[0]
     )
     expected = td.run(**given)
     with pytest.raises(KeyboardInterrupt):  # stopped in one process, resumed on Ray
@@ -206,100 +94,34 @@ def test_own_clients_dropout_and_versions_in_the_object_store(warm_ray, tmp_path
     assert all(isinstance(version, ray.ObjectRef) for version in seen)
 
 
-@needs_ray
-def test_stopped_on_ray_and_resumed_in_one_process(warm_ray, tmp_path, inline):
-    with pytest.raises(KeyboardInterrupt):
-        td.run(workers="ray:2", out=tmp_path / "run", observers=(InterruptAfter(150),), **SETTINGS)
-    assert td.run(out=tmp_path / "run", resume=True, **SETTINGS).model_sha256 == inline.model_sha256
+# -- workers that do not start ---------------------------------------------------------------------
 
 
-# -- what can happen to a worker -------------------------------------------------------------------
+class KillsItsReader:
+    """An object that kills the process that unpickles it."""
 
-
-@needs_ray
-def test_workers_that_are_killed_are_replaced(local_ray, inline):
-    assert same(harm(kill), inline)
-    wait_for(lambda: ray.available_resources().get("CPU") == 2)  # nobody is left on the cluster
+    def __reduce__(self):
+        return eval, ("__import__('os').kill(__import__('os').getpid(), 9)",)
 
 
 @needs_ray
-def test_a_worker_that_hangs_is_replaced(local_ray, inline, monkeypatch):
-    monkeypatch.setattr(ray_executor, "SILENCE_SECONDS", 1.0)
-    assert same(harm(stop), inline)
-
-
-class Slow(torch.nn.Module):
-    """Computes for some seconds when it is trained for the first time."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(64, 10)
-        self.slept = False
-
-    def forward(self, x):
-        end = time.monotonic() + 4.0
-        while self.training and not self.slept and time.monotonic() < end:
-            pass
-        self.slept = self.slept or self.training
-        return self.layer(x.flatten(1))
+def test_a_worker_that_dies_while_it_loads_its_kit_again_and_again(local_ray, monkeypatch):
+    monkeypatch.setattr(dispatch, "TRIES", 2)
+    monkeypatch.setattr(workers, "pack_kit", lambda *_: (ray.cloudpickle.dumps(KillsItsReader()), []))
+    with pytest.raises(td.RunError, match=r"a worker died while it started, 2 times \("):
+        td.run(workers="ray:1", **SETTINGS)
 
 
 @needs_ray
-def test_a_worker_that_computes_for_long_is_left_alone(warm_ray, monkeypatch):
-    monkeypatch.setattr(ray_executor, "SILENCE_SECONDS", 1.0)
-    asked = []
-    hangs = RayExecutor._hangs
-    monkeypatch.setattr(RayExecutor, "_hangs", lambda *a: asked.append(hangs(*a)) or asked[-1])
-    td.run(model=Slow(), workers="ray:1", **SETTINGS | {"stop": td.Stop(trips=20)})
-    assert asked
-    assert not any(asked)
-
-
-class Deadly(torch.nn.Module):
-    """Kills the process that trains it."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(64, 10)
-
-    def forward(self, x):
-        if self.training:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.layer(x.flatten(1))
-
-
-@needs_ray
-def test_a_model_that_kills_every_worker_is_given_up_with_a_sentence(local_ray, monkeypatch):
-    monkeypatch.setattr(ray_executor, "TRIES", 2)
-    with pytest.raises(td.RunError, match=r"a worker died 2 times with trip \d+ of client \d+ in hand \("):
-        td.run(model=Deadly(), workers="ray:1", **SETTINGS)
-
-
-class Wrong(Deadly):
-    """Raises something of its own."""
-
-    def forward(self, x):
-        if self.training:
-            raise LookupError("no such layer")
-        return self.layer(x.flatten(1))
-
-
-@needs_ray
-def test_an_error_on_a_worker_is_told_as_if_it_had_happened_here(warm_ray):
-    diverging = SETTINGS | {"local": td.Local(lr=1e30)}
-    said = []
-    for workers in (0, "ray:1"):
-        with pytest.raises(td.RunError) as error:
-            td.run(workers=workers, **diverging)
-        said.append(str(error.value))
-    assert said[0] == said[1]
-    with pytest.raises(td.RunError, match=r"trip \d+ of client \d+: LookupError: no such layer"):
-        td.run(model=Wrong(), workers="ray:1", **SETTINGS)
+def test_a_worker_that_cannot_build_its_trainer_is_named_with_the_reason(warm_ray, monkeypatch):
+    monkeypatch.setattr(workers, "pack_kit", lambda *_: (b"no pickle", []))
+    with pytest.raises(td.RunError, match=r"a Ray worker could not get ready: .*[Uu]npickl"):
+        td.run(workers="ray:1", **SETTINGS)
 
 
 @needs_ray
 def test_a_worker_on_another_platform_is_refused(warm_ray, monkeypatch):
-    monkeypatch.setattr(ray_executor, "platform", lambda: "torch 1.0 with an abacus")
+    monkeypatch.setattr(workers, "platform", lambda: "torch 1.0 with an abacus")
     with pytest.raises(
         td.RunError, match=r"a Ray worker runs on torch .*, and this process on torch 1.0 with"
     ):
@@ -308,7 +130,7 @@ def test_a_worker_on_another_platform_is_refused(warm_ray, monkeypatch):
 
 @needs_ray
 def test_a_cluster_where_no_cpu_is_free(local_ray, monkeypatch):
-    monkeypatch.setattr(ray_executor, "START_SECONDS", 1.0)
+    monkeypatch.setattr(workers, "START_SECONDS", 1.0)
     other = ray.remote(Actor).options(num_cpus=2).remote()
     ray.get(other.greet.remote())
     try:
@@ -415,32 +237,32 @@ def session_of(leader):
 @needs_ray
 def test_nobody_at_the_address():
     with pytest.raises(td.ConfigError, match=r"ray:127.0.0.1:1: the cluster cannot be joined \(.*refused"):
-        ray_session._probe("127.0.0.1:1")
+        session._probe("127.0.0.1:1")
 
 
 @needs_ray
 def test_somebody_else_at_the_address(monkeypatch):
-    monkeypatch.setattr(ray_session, "JOIN_SECONDS", 3)
+    monkeypatch.setattr(session, "JOIN_SECONDS", 3)
     with socket.create_server(("0.0.0.0", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(
             td.ConfigError, match=r"cannot be joined \(no answer in 3 seconds\); this machine"
         ):
-            ray_session._probe(address)
+            session._probe(address)
 
 
 @pytest.mark.parametrize(
     "text", ["ray:0", "ray:-1", "ray:", "rays", "ray:host", "ray://host:10001", "ray:a:b"]
 )
-def test_what_cannot_be_meant(text):
+def test_a_malformed_number_or_address_of_workers_is_refused(text):
     with pytest.raises(td.ConfigError, match=rf"--workers {text}: must be ray or ray:N"):
-        RayExecutor.from_workers(text, None, None)
+        ray_executor(text, None, None)
 
 
 def test_ray_that_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(td.ConfigError, match=r"pip install 'tardigrad\[ray\]'"):
-        RayExecutor.from_workers("ray:1", None, None)
+        ray_executor("ray:1", None, None)
 
 
 # -- what passes -----------------------------------------------------------------------------------
@@ -466,9 +288,9 @@ def test_uploads_of_one_call_do_not_overwrite_each_other():
     assert not torch.equal(*expected)
     actor = Actor()
     actor.build(pack_kit(ray.cloudpickle, trainer, clients))
-    replies, _, _ = actor.train([(i, i, 0, None, i, {}) for i in range(2)], set(), [0], pack(start))
-    for reply, model in zip(replies, expected):
-        assert torch.equal(unpack(reply[1])["model"], model)
+    answer = actor.train([RayOrder(i, i, 0, None, i, {}) for i in range(2)], set(), [0], pack(start))
+    for trip, model in enumerate(expected):
+        assert torch.equal(unpack(answer.results[trip].upload)["model"], model)
 
 
 @needs_ray
@@ -494,7 +316,8 @@ def test_data_is_not_copied_by_workers():
 
 def test_a_trainer_is_made_of_what_the_kit_holds():
     parts = list(inspect.signature(Trainer).parameters)
-    assert parts == ["flat", "head", "algorithm", "local", "transform"], "pack_kit must send the others too"
+    sent = ["flat", "head", "algorithm", "local", "transform", "accept_divergence"]
+    assert parts == sent, "pack_kit must send the others too"
 
 
 @needs_ray
@@ -517,7 +340,7 @@ def test_the_code_of_an_own_algorithm_file_goes_along(tmp_path):
     assert contents == []  # all so small that it goes along
     (tmp_path / "kit").write_bytes(pickled)
     own.unlink()
-    load = "import sys, tardigrad.simulation.ray_kit as k; from pathlib import Path\n"
+    load = "import sys, tardigrad.simulation.executors.ray.kit as k; from pathlib import Path\n"
     load += "print(k.unpack_kit((Path(sys.argv[1]).read_bytes(), []))[0].algorithm.extra)"
     done = subprocess.run(
         [sys.executable, "-c", load, str(tmp_path / "kit")],

@@ -1,4 +1,4 @@
-"""How long a process has computed: what tells a slow worker from one that hangs."""
+"""The processor time of a process, which distinguishes a slow worker from one that hangs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def processor_seconds(pid: int) -> float:
-    """User and system time of a process of this machine; infinity where that cannot be known.
+    """Return the user and system time of a process of this machine, or infinity if it cannot be read.
 
     >>> processor_seconds(os.getpid()) > 0
     True

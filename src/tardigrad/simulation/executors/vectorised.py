@@ -1,8 +1,8 @@
-"""Several trips in one go: their models are the rows of one matrix, and one operation moves all of them.
+"""Training several trips at once: their models are the rows of a matrix, and each operation updates all rows.
 
-A GPU is not busy with one small model; with many of them it is. The result agrees with `Inline` to rounding,
-not bit for bit, for a batched product adds up in another order. So it also depends, to rounding, on which
-trips were ready together, which a resumed run does not repeat.
+One small model does not keep a GPU busy; many of them do. The result agrees with `Inline` to rounding, not
+bit for bit, because a batched product is summed in another order. Therefore it also depends, to rounding, on
+which trips were ready at the same time, and a resumed run does not repeat that.
 """
 
 from __future__ import annotations
@@ -14,33 +14,31 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from tardigrad.algorithms.algorithm import Rule
-from tardigrad.core.upload import Upload, Vectors
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError
 from tardigrad.learning.local import Trainer
-from tardigrad.simulation.executor import Inline, Job
+from tardigrad.simulation.executors.inline import Inline
+from tardigrad.simulation.executors.protocol import TrainedTrip, TrainingJob
 
-Result = tuple[Upload, Vectors]
 
+class Vectorised(Inline):
+    """Trains up to `at_once` trips together, if their minibatches have the same sizes.
 
-class Together(Inline):
-    """Trains up to `at_once` trips in one go, if their minibatches have the same sizes.
-
-    Trips that are alone with theirs are trained as by `Inline`, and so are all trips of a module that cannot
-    be vectorised: one that draws random numbers, keeps something from one minibatch to the next, or branches.
+    A trip whose sizes no other trip has is trained as by `Inline`. So are all trips of a module that cannot
+    be vectorised because it draws random numbers, keeps state from one minibatch to the next, or branches.
     """
 
     def __init__(self, trainer: Trainer, clients: Clients, at_once: int) -> None:
         super().__init__(trainer, clients)
-        self.ahead = 4 * at_once  # so that enough of the same sizes are among them
+        self.ahead = 4 * at_once  # so that enough of them have the same sizes
         self._at_once = at_once
         self._sizes: dict[int, tuple[int, ...]] = {}
-        self._results: dict[int, Result | RunError] = {}
+        self._results: dict[int, TrainedTrip | RunError] = {}
         self._gradients = vmap(grad_and_value(self._loss))
         self.vectorised = True
-        """Whether the module can be, as far as is known."""
+        """Whether the module can be vectorised. True until the first attempt fails."""
 
-    def result(self, trip: int) -> Result:
+    def result(self, trip: int) -> TrainedTrip:
         if trip not in self._results and self.vectorised:
             group = self._group(trip)
             if len(group) > 1:
@@ -58,8 +56,8 @@ class Together(Inline):
         super().close()
         self._results.clear()
 
-    def _group(self, trip: int) -> list[Job]:
-        """This trip and the next ones whose minibatches have the same sizes."""
+    def _group(self, trip: int) -> list[TrainingJob]:
+        """Return the job of this trip, and of the next ones whose minibatches have the same sizes."""
         first = self._jobs[trip]
         sizes = self._sizes_of(first)
         waiting = (job for other, job in self._jobs.items() if other != trip and other not in self._results)
@@ -69,24 +67,24 @@ class Together(Inline):
         )
         return [first, *alike[: self._at_once - 1]]
 
-    def _sizes_of(self, job: Job) -> tuple[int, ...]:
+    def _sizes_of(self, job: TrainingJob) -> tuple[int, ...]:
         count = self._clients.examples(job.client)
         if count not in self._sizes:
             batches = self._trainer.local.minibatches(count, torch.Generator())
             self._sizes[count] = tuple(len(batch) for batch in batches)
         return self._sizes[count]
 
-    def _train(self, jobs: list[Job]) -> None:
-        """Have the results of these jobs, unless the module cannot be vectorised."""
+    def _train(self, jobs: list[TrainingJob]) -> None:
+        """Store the results of these jobs, unless the module cannot be vectorised."""
         rules = [self._trainer.rule(job.task, job.memory) for job in jobs]
         try:
-            rows, losses, paths = self._trained(jobs, rules)
+            rows, losses, lr_sums = self._trained(jobs, rules)
         except torch.OutOfMemoryError:
             raise RunError(
                 f"device.clients_at_once: {len(jobs)} trips at once do not fit into the device's memory; "
                 "give fewer"
             ) from None
-        except Exception as error:  # whatever a user's module does that cannot be vectorised
+        except Exception as error:  # raised by a user's module that cannot be vectorised
             self.vectorised = False
             warnings.warn(
                 "device.clients_at_once: this model cannot be vectorised, so that its trips are trained one "
@@ -94,24 +92,29 @@ class Together(Inline):
                 stacklevel=2,
             )
             return
-        for job, rule, row, own, path in zip(jobs, rules, rows, losses, paths):
-            result: Result | RunError
+        for job, rule, row, own, lr_sum in zip(jobs, rules, rows, losses, lr_sums):
             examples = self._clients.examples(job.client)
+            result: TrainedTrip | RunError
             try:
                 with torch.no_grad():
-                    result = self._trainer.finished(job.task, job.memory, rule, row, own, path, examples)
-            except RunError as error:  # to be raised when the engine comes to this trip
+                    result = TrainedTrip(
+                        *self._trainer.finished(job.task, job.memory, rule, row, own, lr_sum, examples)
+                    )
+            except RunError as error:  # raised when the result of this trip is requested
                 result = error
             self._results[job.task.trip] = result
 
-    def _trained(self, jobs: list[Job], rules: list[Rule]) -> tuple[Tensor, list[list[float]], list[float]]:
-        """All the models at the end of their trips, and for each the losses and the sum of its rates."""
+    def _trained(
+        self, jobs: list[TrainingJob], rules: list[Rule]
+    ) -> tuple[Tensor, list[list[float]], list[float]]:
+        """Return the models at the end of their trips and, for each trip, its losses and the sum of its
+        learning rates."""
         trainer, local = self._trainer, self._trainer.local
         plain = all(type(rule).direction is Rule.direction for rule in rules)
         with trainer.profile.part("data"):
             examples = [self._clients.indexed(job.client) for job in jobs]
         trips = [trainer.minibatches(own, job.seed) for own, job in zip(examples, jobs)]
-        losses, paths = [], [0.0] * len(jobs)
+        losses, lr_sums = [], [0.0] * len(jobs)
         trainer.flat.module.train()
         with torch.no_grad():
             trainer.flat.reset_buffers()
@@ -124,16 +127,16 @@ class Together(Inline):
                     gradients.add_(rows, alpha=local.weight_decay)
                 share = labels.shape[1] / local.batch_size if local.lr_normalisation else 1.0
                 rates = [rule.lr * share for rule in rules]
-                paths = [path + rate for path, rate in zip(paths, rates)]
+                lr_sums = [lr_sum + rate for lr_sum, rate in zip(lr_sums, rates)]
                 if plain and len(set(rates)) == 1:
                     rows.sub_(gradients, alpha=rates[0])
                 else:
                     for rule, gradient, x, rate in zip(rules, gradients, rows, rates):
                         x.sub_(rule.direction(gradient, x), alpha=rate)
-        return rows, torch.stack(losses).T.tolist(), paths
+        return rows, torch.stack(losses).T.tolist(), lr_sums
 
     def _loss(self, row: Tensor, features: Tensor, labels: Tensor) -> Tensor:
-        """Of one row of all, on its own minibatch."""
+        """Return the loss of one row on its own minibatch."""
         flat = self._trainer.flat
         buffers = dict(flat.module.named_buffers())
         tensors = dict(zip(flat.names, flat.views(row))) | buffers

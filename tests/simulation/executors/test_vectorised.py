@@ -9,7 +9,7 @@ from torch import nn
 
 import tardigrad as td
 from tardigrad.experiments.run import build
-from tardigrad.simulation.together import Together
+from tardigrad.simulation.executors.vectorised import Vectorised
 
 ASYNCHRONOUS = {"pace": td.Asynchronous(concurrency=15), "buffer": td.Buffer(size=4)}
 SYNCHRONOUS = {"pace": td.Synchronous(cohort=8)}
@@ -55,14 +55,14 @@ def simulation(at_once, sizes=EQUAL, algorithm="fedbuff", module=None, clients=N
 def groups(monkeypatch):
     """How many examples those who were trained at once had, each time."""
     sizes = []
-    trained = Together._trained
+    trained = Vectorised._trained
 
     def counting(self, jobs, rules):
         result = trained(self, jobs, rules)
         sizes.append([self._clients.examples(job.client) for job in jobs])
         return result
 
-    monkeypatch.setattr(Together, "_trained", counting)
+    monkeypatch.setattr(Vectorised, "_trained", counting)
     return sizes
 
 
@@ -73,7 +73,7 @@ def largest(groups):
 def agree(*arguments, at_once=6, exactly=False, **settings):
     """Run one by one and together; the events must be the same, the models to rounding."""
     one, many = simulation(1, *arguments, **settings), simulation(at_once, *arguments, **settings)
-    assert isinstance(many.executor, Together)
+    assert isinstance(many.executor, Vectorised)
     for ours, theirs in zip(many.engine.run(), one.engine.run(), strict=True):
         for a, b in zip(ours, theirs, strict=True):
             assert a.keys() == b.keys()

@@ -1,4 +1,4 @@
-"""What passes between a run and its Ray workers: named vectors, and the kit that a worker trains with."""
+"""What a run sends to its Ray workers: named vectors, and the kit with which a worker trains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -24,36 +24,37 @@ from tardigrad.errors import ConfigError
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.local import Trainer
 
-APART = 4096
-"""Bytes of a tensor that is worth sharing between the workers of a node."""
+SHARED_BYTES = 4096
+"""The size from which a tensor is worth sharing between the workers of a node."""
 
-Packed = dict[str, tuple[torch.dtype, tuple[int, ...], np.ndarray]]
-"""Named vectors on their way: dtype, shape and bytes of each."""
+PackedVectors = dict[str, tuple[torch.dtype, tuple[int, ...], np.ndarray]]
+"""Named vectors for sending: dtype, shape and bytes of each."""
 Kit = tuple[bytes, list[np.ndarray]]
-"""A trainer and clients, pickled, and the contents of their tensors."""
+"""A trainer and clients, pickled, and the contents of their large tensors."""
 
 
-def pack(vectors: Vectors) -> Packed:
-    """Vectors as arrays, which Ray passes without a copy."""
+def pack(vectors: Vectors) -> PackedVectors:
+    """Return vectors as arrays, which Ray transfers without copying them."""
     return {name: (v.dtype, tuple(v.shape), _content(v)) for name, v in vectors.items()}
 
 
-def unpack(packed: Packed) -> Vectors:
-    """The vectors again, without a copy. They may lie in the object store: nobody writes to them."""
+def unpack(packed: PackedVectors) -> Vectors:
+    """Return packed vectors as tensors, without a copy. They may be in the object store, so the caller must
+    not write to them."""
     with _read_only():
         return {name: _tensor(*one) for name, one in packed.items()}
 
 
-def pack_kit(cloudpickle: Any, trainer: Trainer, clients: Clients) -> Kit:
-    """What a worker needs. The tensors are apart, so that the workers of a node share them; a tensor that is
-    mapped from a file is read here and sent with the others."""
-    trainer.flat.reset_buffers()  # theirs begin as ours did
+def pack_kit(cloudpickle: ModuleType, trainer: Trainer, clients: Clients) -> Kit:
+    """Return the kit of a worker. Tensors are kept apart from the pickle, so that the workers of a node share
+    them; a tensor that is mapped from a file is read here and sent with the others."""
+    trainer.flat.reset_buffers()  # so that the workers' modules begin in the state that ours began in
     parts = (
         trainer.flat.module, trainer.head, trainer.algorithm, trainer.local, trainer.transform,
         trainer.accept_divergence,
     )  # fmt: skip
     own = _own_modules()
-    for module in own:  # their code goes along; others are taken to be installed on every node
+    for module in own:  # their code is sent; other modules must be installed on every node
         cloudpickle.register_pickle_by_value(module)
     try:
         return _pickled(cloudpickle, (parts, clients))
@@ -68,8 +69,8 @@ def pack_kit(cloudpickle: Any, trainer: Trainer, clients: Clients) -> Kit:
 
 
 def unpack_kit(kit: Kit) -> tuple[Trainer, Clients]:
-    """A trainer of one's own, and the clients, whose data stays where all share it."""
-    # This was pickled by the user's own process, and came through that user's own Ray, nobody else's
+    """Return a new trainer, and the clients, whose data remains in the memory that the workers share."""
+    # The pickle was made by the user's own process and came through the user's own Ray
     with _read_only():
         parts, clients = pickle.loads(kit[0], buffers=kit[1])
     module, *rest = copy.deepcopy(parts)  # a module may write to its buffers
@@ -77,34 +78,34 @@ def unpack_kit(kit: Kit) -> tuple[Trainer, Clients]:
 
 
 def kit_size(kit: Kit) -> int:
-    """In bytes."""
+    """Return the size of a kit in bytes."""
     return len(kit[0]) + sum(content.nbytes for content in kit[1])
 
 
-def _pickled(cloudpickle: Any, things: Any) -> Kit:
+def _pickled(cloudpickle: ModuleType, things: object) -> Kit:
     contents: list[np.ndarray] = []
 
-    def goes_along(buffer: pickle.PickleBuffer) -> bool:
+    def in_band(buffer: pickle.PickleBuffer) -> bool:
         content = np.frombuffer(buffer.raw(), dtype=np.uint8)
-        if content.nbytes < APART:
+        if content.nbytes < SHARED_BYTES:
             return True
         contents.append(content)
         return False
 
-    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-        def reducer_override(self, value: Any) -> Any:
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, name-defined]
+        def reducer_override(self, value: object) -> object:
             if type(value) is Tensor and value.device.type == "cpu" and value.layout == torch.strided:
                 content = pickle.PickleBuffer(_content(value))  # type: ignore[arg-type]
                 return _tensor, (value.dtype, tuple(value.shape), content)
             return super().reducer_override(value)
 
     out = io.BytesIO()
-    Pickler(out, protocol=5, buffer_callback=goes_along).dump(things)
+    Pickler(out, protocol=5, buffer_callback=in_band).dump(things)
     return out.getvalue(), contents
 
 
-def _own_modules() -> list[Any]:
-    """The user's own files: imported, and not installed."""
+def _own_modules() -> list[ModuleType]:
+    """Return the user's own modules: those that were imported and are not installed."""
     paths = sysconfig.get_paths()
     installed = {Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     installed.add(Path(tardigrad.__file__).resolve().parent)
@@ -119,11 +120,11 @@ def _own_modules() -> list[Any]:
 
 
 def _content(tensor: Tensor) -> np.ndarray:
-    # as bytes, for torch has dtypes that numpy has not
+    # as bytes, because torch has dtypes that numpy does not have
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-def _tensor(dtype: torch.dtype, shape: tuple[int, ...], content: Any) -> Tensor:
+def _tensor(dtype: torch.dtype, shape: tuple[int, ...], content: np.ndarray | pickle.PickleBuffer) -> Tensor:
     if 0 in shape:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(shape)
@@ -131,7 +132,7 @@ def _tensor(dtype: torch.dtype, shape: tuple[int, ...], content: Any) -> Tensor:
 
 @contextlib.contextmanager
 def _read_only() -> Iterator[None]:
-    """torch warns of memory that must not be written to. Here nobody does."""
+    """Suppress torch's warning about memory that must not be written to. Nothing here writes to it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given (NumPy array|buffer) is not writable")
         yield

@@ -1,4 +1,4 @@
-"""Which Ray a run uses: one that this process has joined, a cluster, or one of its own on this machine."""
+"""Connecting to Ray: an existing connection of this process, a cluster, or a new Ray on this machine."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import subprocess
 import sys
 import tempfile
 import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from tardigrad.errors import ConfigError
 
 JOIN_SECONDS = 45
-"""Until then a cluster must have let us in. Ray itself tries for many minutes, and cannot be interrupted."""
+"""How long joining a cluster may take. Ray itself tries for many minutes and cannot be interrupted."""
 SMALLEST_STORE = 200 << 20
-"""Bytes of the object store of a Ray of our own. Memory is taken when it is used."""
+"""Bytes of the object store of a Ray that is started here. Memory is taken when it is used."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+QUIET: dict[str, bool | str] = {"log_to_driver": False, "logging_level": "ERROR"}
 PROBE = """
 import sys, ray
 try:
@@ -32,11 +33,11 @@ except BaseException as error:
 
 
 class RaySession:
-    """A Ray to start workers on, until it is left.
+    """A connection to the Ray that workers are started on.
 
-    `address`: of a cluster that this machine is a node of ("auto", or HOST:PORT). Without one it is the Ray
-    that this process has joined already, or else one is started on this machine, with `cpus` CPUs and an
-    object store with room for `store` bytes.
+    `address`: of a cluster that this machine is a node of ("auto", or HOST:PORT). If it is None, the session
+    uses the Ray that this process has already joined; if there is none, it starts one on this machine, with
+    `cpus` CPUs and an object store of about `store` bytes.
     """
 
     def __init__(self, address: str | None, cpus: int | None, store: int) -> None:
@@ -44,14 +45,14 @@ class RaySession:
             import ray
         except ImportError:
             raise ConfigError("--workers ray needs Ray: pip install 'tardigrad[ray]'") from None
-        self.ray: Any = ray
-        self.environment: dict[str, Any] = {"env_vars": ONE_THREAD}
-        """What workers need to be told, in Ray's words."""
-        self._leave: Any = None
+        self.ray: ModuleType = ray
+        self.environment: dict[str, dict[str, str]] = {"env_vars": ONE_THREAD}
+        """The runtime environment of the workers."""
+        self._leave: Callable[[], object] | None = None
         if ray.is_initialized():
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns that this will come
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns
         if address is None:
             folder = tempfile.mkdtemp(prefix="tardigrad-ray-")
             self._leave = weakref.finalize(self, _end, ray, folder)
@@ -62,31 +63,31 @@ class RaySession:
                 if isinstance(error, OSError | ValueError | RuntimeError):
                     raise ConfigError(f"--workers ray: Ray cannot be started ({_line(error)})") from None
                 raise
-            self.environment = {}  # they inherit it
+            self.environment = {}  # its workers inherit the variables of this process
         else:
             _probe(address)
             try:
-                ray.init(address, **QUIET)
+                self.ray.init(address, **QUIET)
             except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
                 raise _cannot_join(address, _line(error)) from None
             self._leave = weakref.finalize(self, ray.shutdown)
 
     @property
     def cpus(self) -> int:
-        """How many CPUs all nodes have together."""
+        """The number of CPUs of all nodes together."""
         return int(self.ray.cluster_resources().get("CPU", 0))
 
     def close(self) -> None:
-        """Leave a cluster, which goes on; end a Ray of our own."""
+        """Leave a cluster, which continues to run, or end a Ray that was started here."""
         if self._leave is not None:
             self._leave()
 
 
-def _start(ray: Any, folder: str, cpus: int, store: int) -> None:
+def _start(ray: ModuleType, folder: str, cpus: int, store: int) -> None:
     home = Path.home() / ".ray" / "auth_token"
     if "RAY_AUTH_TOKEN_PATH" not in os.environ and not home.exists():
-        # a secret of this process, so that nobody else on the network can use our Ray; Ray keeps to the first
-        # one it sees, and would write one into the user's home
+        # A secret of this process, so that nobody else on the network can use this Ray. Ray uses the first
+        # token that it finds, and would otherwise write one into the user's home directory
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)
@@ -102,23 +103,23 @@ def _start(ray: Any, folder: str, cpus: int, store: int) -> None:
                 os.environ[name] = value
 
 
-def _end(ray: Any, folder: str) -> None:
+def _end(ray: ModuleType, folder: str) -> None:
     ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fitting(store: int) -> int:
-    """As much as is wanted, if shared memory has it. Ray puts on disk what is too much."""
+    """Limit the object store to what shared memory has free. Ray puts on disk what does not fit."""
     shared = Path("/dev/shm")
-    room = shutil.disk_usage(shared).free * 4 // 5 if shared.is_dir() else store
-    return max(SMALLEST_STORE, min(store, room))
+    free = shutil.disk_usage(shared).free * 4 // 5 if shared.is_dir() else store
+    return max(SMALLEST_STORE, min(store, free))
 
 
 def _probe(address: str) -> None:
-    """Join the cluster in a process that can be given up, and say what is wrong."""
+    """Try to join the cluster in another process, which can be ended; raise a ConfigError if it fails."""
     host, _, port = address.rpartition(":")
     try:
-        if host:  # is anybody there at all?
+        if host:  # first find out whether anything listens there
             socket.create_connection((host, int(port)), timeout=10).close()
         probe = subprocess.run(
             [sys.executable, "-c", PROBE, address],

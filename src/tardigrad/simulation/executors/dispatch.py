@@ -1,0 +1,344 @@
+"""Sending jobs to workers: which job goes where and when, and what happens when a worker is lost.
+
+Jobs are sent in the order in which they will be committed, and only so far ahead that no worker runs out of
+work, so that few uploads have to be kept until they are committed. Several short trips go in one message. A
+worker that dies or hangs is replaced and its jobs are trained again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from tardigrad.core.upload import Vectors
+from tardigrad.data.clients import Clients
+from tardigrad.errors import RunError, TardigradError
+from tardigrad.learning.local import Trainer
+from tardigrad.learning.profile import Profile
+from tardigrad.simulation.executors.inline import train
+from tardigrad.simulation.executors.protocol import TrainedTrip, TrainingJob
+
+MOST_TRIPS = 64
+"""In one batch."""
+BATCHES = 2
+"""At each worker at least: one that it trains and one that waits."""
+PLANNED_AHEAD = 4 * BATCHES * MOST_TRIPS
+"""Uploads to plan ahead for each worker."""
+LISTEN_SECONDS = 1.0
+SILENCE_SECONDS = 45.0
+"""A worker that sends nothing for this long and uses no processor time meanwhile is considered to hang. One
+that computes may take as long as it needs, because the same trip would without workers."""
+IDLE_SHARE = 0.01
+"""A worker that used less than this share of a processor is considered to have used none."""
+TRIES = 3
+"""How many workers a trip may lose before the run fails."""
+
+
+class Flow(NamedTuple):
+    """How much work is sent to a worker. The best values depend on what a message costs."""
+
+    batch_seconds: float
+    """Trips that take this long together go in one message."""
+    queue_seconds: float
+    """The amount of work that a worker should have in hand."""
+    most_trips: int = MOST_TRIPS
+    """Upper bound on the trips in one message."""
+
+
+class Failure(NamedTuple):
+    """The training of a trip raised an error."""
+
+    message: str
+
+
+R = TypeVar("R")
+
+
+class BatchReport(NamedTuple, Generic[R]):
+    """Results that a worker has sent. Pools encode them in their own way for sending."""
+
+    results: dict[int, R | Failure]
+    """By trip: some or all jobs of one batch."""
+    seconds: float
+    """How long they took."""
+    profile: dict[str, float]
+    used: float
+    """The processor seconds of the worker since it started."""
+
+    def decoded(self, decode: Callable[[int, R], TrainedTrip]) -> BatchReport[TrainedTrip]:
+        """Return this report with decoded results; `decode` is called with a trip and its result."""
+        results = {
+            trip: result if isinstance(result, Failure) else decode(trip, result)
+            for trip, result in self.results.items()
+        }
+        return BatchReport(results, self.seconds, self.profile, self.used)
+
+
+class Lost(NamedTuple):
+    """A worker cannot be used any more."""
+
+    what: str
+    """What happened, as in "a worker died"."""
+    reason: str
+
+
+Message = BatchReport[TrainedTrip] | Lost | None
+"""From a worker. None is a message without results: the worker has made progress in starting."""
+
+
+@dataclass(eq=False)
+class Worker:
+    """A worker as the dispatcher sees it. Pools derive their own kind from it."""
+
+    batches: deque[dict[int, TrainingJob]] = field(default_factory=deque, init=False)
+    """Jobs that it was sent and has not answered, by trip. It is training the first batch."""
+    in_hand: int = field(default=0, init=False)
+    """How many jobs these are."""
+    ready: bool = field(default=True, init=False)
+    """Whether it takes jobs; a pool sets it to False while a worker is starting."""
+    silent: float = field(default=0.0, init=False)
+    """Seconds that were spent waiting for its messages since the last one."""
+    used: float = field(default=0.0, init=False)
+    """Its processor seconds at its last message, or when it was last found to be computing."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process that trains, on its own machine; None if it is not known yet."""
+        raise NotImplementedError
+
+
+W = TypeVar("W", bound=Worker)
+
+
+class WorkerPool(Protocol[W]):
+    """A kind of workers: how they are started and stopped, and how messages reach them."""
+
+    def publish(self, version: int, vectors: Vectors) -> Vectors:
+        """Make a version available to the workers; as in `Executor`."""
+
+    def withdraw(self, version: int) -> None:
+        """Discard a version; as in `Executor`."""
+
+    def start(self) -> W:
+        """Start a worker. It need not be ready when this returns."""
+
+    def send(self, worker: W, jobs: Sequence[TrainingJob]) -> None:
+        """Send a batch of jobs to a worker. Does not fail if the worker is dead: `listen` reports that."""
+
+    def listen(self, workers: Sequence[W], seconds: float) -> list[tuple[W, Message]]:
+        """Wait up to `seconds` for messages, and return those that there are."""
+
+    def processor_seconds(self, worker: W) -> float:
+        """Return the processor seconds of a worker; 0 if its machine does not answer."""
+
+    def stop(self, worker: W) -> None:
+        """End a worker that is lost, and release what its jobs occupied."""
+
+    def release(self, trip: int) -> None:
+        """Release the memory of a result, which the caller does not need any more."""
+
+    def close(self, workers: Sequence[W]) -> None:
+        """End these workers, and release everything."""
+
+
+class Dispatcher(Generic[W]):
+    """An executor that trains jobs on the workers of a pool."""
+
+    def __init__(self, pool: WorkerPool[W], workers: int, flow: Flow, profile: Profile) -> None:
+        self.ahead = PLANNED_AHEAD * workers
+        self._pool, self._count, self._flow = pool, workers, flow
+        self._own_profile, self._profile = profile, Profile()
+        self._workers: list[W] = []
+        self._ready: list[tuple[float, int]] = []  # heap of (arrival, trip): jobs that were not sent yet
+        self._jobs: dict[int, TrainingJob] = {}  # the same jobs by trip
+        self._in_hand = 0  # jobs that were sent and not answered
+        self._results: dict[int, TrainedTrip | Failure] = {}
+        self._tries: dict[int, int] = {}  # by trip, how many workers were lost while they trained it
+        self._failed_starts = 0  # in succession
+        self._seconds = 0.0  # running mean of the duration of a trip
+        self._last: int | None = None  # the trip whose result is released at the next call
+
+    def start(self) -> None:
+        """Start the workers, unless they have been started. Otherwise the first request does it."""
+        while len(self._workers) < self._count:
+            self._workers.append(self._pool.start())
+
+    def publish(self, version: int, vectors: Vectors) -> Vectors:
+        return self._pool.publish(version, vectors)
+
+    def withdraw(self, version: int) -> None:
+        self._pool.withdraw(version)
+
+    def submit(self, job: TrainingJob) -> None:
+        self._jobs[job.task.trip] = job
+        heapq.heappush(self._ready, (job.time, job.task.trip))
+
+    def result(self, trip: int) -> TrainedTrip:
+        if self._last is not None:
+            self._pool.release(self._last)
+            self._last = None
+        if not (trip in self._results or trip in self._jobs or self._was_sent(trip)):
+            raise KeyError(f"trip {trip} was never submitted")
+        with self._own_profile.part("waiting for workers"):
+            self.start()
+            self._assign(needed=trip)
+            while trip not in self._results:
+                self._listen()
+                self._assign(needed=trip)
+        result = self._results.pop(trip)
+        if isinstance(result, Failure):
+            raise RunError(result.message)
+        self._last = trip
+        return result
+
+    def profile(self) -> dict[str, float]:
+        return dict(self._profile.seconds)
+
+    def close(self) -> None:
+        workers, self._workers = self._workers, []
+        self._pool.close(workers)
+        self._ready.clear()
+        self._jobs.clear()
+        self._results.clear()
+        self._in_hand, self._last = 0, None
+
+    def _was_sent(self, trip: int) -> bool:
+        return any(trip in batch for worker in self._workers for batch in worker.batches)
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def _assign(self, needed: int) -> None:
+        """Send jobs to the workers that have the fewest in hand, the earliest job first."""
+        workers = [worker for worker in self._workers if worker.ready]
+        if not self._ready or not workers:
+            return
+        size, queue = self._sizes(len(workers))
+        window = 3 * queue * len(workers)  # jobs sent and not committed, at most
+        while self._ready:
+            worker = min(workers, key=lambda worker: worker.in_hand)
+            room = queue - worker.in_hand
+            full = min(room, len(self._ready)) >= size
+            if room <= 0 or (worker.in_hand and not full and needed not in self._jobs):
+                return  # it can wait until there is a full batch for it
+            batch = self._take(min(room, size), window, needed)
+            if not batch:
+                return
+            self._send(worker, batch)
+
+    def _sizes(self, workers: int) -> tuple[int, int]:
+        """Return how many jobs go in one batch, and how many a worker should have in hand."""
+        if not self._seconds:
+            return 1, BATCHES
+        flow = self._flow
+        share = math.ceil((len(self._ready) + self._in_hand) / workers)
+        queue = min(int(flow.queue_seconds / self._seconds), BATCHES * flow.most_trips, share)
+        queue = max(BATCHES, queue)
+        size = min(int(flow.batch_seconds / self._seconds), queue // BATCHES, flow.most_trips)
+        return max(1, size), queue
+
+    def _take(self, size: int, window: int, needed: int) -> list[TrainingJob]:
+        """Remove a batch of the earliest jobs from the heap. A job that has lost a worker goes alone."""
+        batch: list[TrainingJob] = []
+        while self._ready and len(batch) < size:
+            trip = self._ready[0][1]
+            if len(self._results) + self._in_hand + len(batch) >= window and trip != needed:
+                break
+            suspect = trip in self._tries
+            if suspect and batch:
+                break
+            heapq.heappop(self._ready)
+            batch.append(self._jobs.pop(trip))
+            if suspect:
+                break
+        return batch
+
+    def _send(self, worker: W, batch: list[TrainingJob]) -> None:
+        if not worker.in_hand:
+            worker.silent = 0.0
+        self._pool.send(worker, batch)
+        worker.batches.append({job.task.trip: job for job in batch})
+        worker.in_hand += len(batch)
+        self._in_hand += len(batch)
+
+    # -- listening -------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """Wait for messages, and replace the workers that have died or hang."""
+        began = time.monotonic()
+        messages = self._pool.listen(self._workers, LISTEN_SECONDS)
+        waited = min(time.monotonic() - began, 2 * LISTEN_SECONDS)  # the machine may have been suspended
+        for worker in self._workers:
+            worker.silent += waited
+        for worker, message in messages:
+            if worker not in self._workers:
+                continue  # it was replaced because of an earlier message
+            worker.silent = 0.0
+            if isinstance(message, Lost):
+                self._replace(worker, message)
+            elif message is not None:
+                self._receive(worker, message)
+            elif worker.ready:
+                self._failed_starts = 0
+        for worker in list(self._workers):
+            if worker.in_hand and worker.silent > SILENCE_SECONDS and self._hangs(worker):
+                self._replace(worker, Lost(f"hung for {SILENCE_SECONDS:.0f} seconds", "it was ended"))
+
+    def _receive(self, worker: W, report: BatchReport[TrainedTrip]) -> None:
+        worker.used = report.used
+        self._profile.add(report.profile)
+        mean = report.seconds / len(report.results)
+        self._seconds = 0.8 * self._seconds + 0.2 * mean if self._seconds else mean
+        self._results.update(report.results)
+        batch = next(batch for batch in worker.batches if not batch.keys().isdisjoint(report.results))
+        for trip in report.results:
+            del batch[trip]
+        if not batch:
+            worker.batches.remove(batch)
+        worker.in_hand -= len(report.results)
+        self._in_hand -= len(report.results)
+
+    def _hangs(self, worker: W) -> bool:
+        """Return whether a silent worker has used no processor time since it was last heard."""
+        used = self._pool.processor_seconds(worker)
+        if used - worker.used < IDLE_SHARE * SILENCE_SECONDS:
+            return True
+        worker.silent, worker.used = 0.0, used
+        return False
+
+    def _replace(self, worker: W, lost: Lost) -> None:
+        """Start another worker in place of a lost one, and make the jobs of the lost one ready again."""
+        self._pool.stop(worker)
+        if not worker.ready:
+            self._failed_starts += 1
+            if self._failed_starts >= TRIES:
+                raise RunError(
+                    f"a worker {lost.what} while it started, {self._failed_starts} times ({lost.reason})"
+                )
+        batches, worker.batches, worker.in_hand = worker.batches, deque(), 0
+        for trip, job in batches[0].items() if batches else ():  # the batch that it was training
+            tries = self._tries[trip] = self._tries.get(trip, 0) + 1
+            if tries >= TRIES:
+                raise RunError(
+                    f"a worker {lost.what} {tries} times with trip {trip} of client {job.task.client} in "
+                    f"hand ({lost.reason}); run with --workers 0 to see why"
+                )
+        for batch in batches:
+            self._in_hand -= len(batch)
+            for job in batch.values():
+                self.submit(job)
+        self._workers[self._workers.index(worker)] = self._pool.start()
+
+
+def train_or_explain(trainer: Trainer, clients: Clients, job: TrainingJob) -> TrainedTrip | Failure:
+    """Train a trip on a worker. An error is returned, because it belongs into another process."""
+    try:
+        return train(trainer, clients, job)
+    except TardigradError as error:
+        return Failure(str(error))
+    except Exception as error:  # raised by the user's own model, data or rule
+        return Failure(f"trip {job.task.trip} of client {job.client}: {type(error).__name__}: {error}")

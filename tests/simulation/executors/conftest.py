@@ -1,0 +1,83 @@
+"""A Ray for the tests of this folder, and workers on it that have already started."""
+
+import contextlib
+import secrets
+import signal
+
+import pytest
+
+from tardigrad.simulation.executors.ray import workers
+from tardigrad.simulation.executors.ray.actor import Actor
+from tardigrad.simulation.executors.ray.session import RaySession
+from tardigrad.simulation.executors.ray.workers import RayWorkers
+
+try:
+    import ray
+except ImportError:
+    ray = None
+
+
+@contextlib.contextmanager
+def at_most(seconds):
+    """Raise a TimeoutError after so many seconds, so that a stuck worker does not stop all tests."""
+
+    def give_up(*_):
+        raise TimeoutError(f"not done in {seconds} seconds")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def bounded():
+    with at_most(120):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def token():
+    """A token for Ray that all processes of these tests know; none is read from the home directory. All
+    modules have the same one, because Ray uses the first that a process has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        yield
+
+
+@pytest.fixture(scope="module")
+def local_ray(token):
+    """One local Ray with two CPUs for all tests of a module."""
+    with at_most(120):
+        session = RaySession(None, cpus=2, store=200 << 20)
+    yield session
+    with at_most(60):
+        session.close()
+
+
+@pytest.fixture(scope="module")
+def actors(local_ray):
+    """Two actors that have started, for one run after another; they leave the CPUs to others."""
+    started = [ray.remote(Actor).options(num_cpus=0).remote() for _ in range(2)]
+    yield started
+    for actor in started:
+        ray.kill(actor)
+
+
+@pytest.fixture
+def warm_ray(monkeypatch, actors):
+    """Executors on Ray use the actors that have started, which saves some seconds in each test."""
+    idle = list(actors)
+
+    class WarmWorkers(RayWorkers):
+        def start(self):
+            return self.started(idle.pop())
+
+        def close(self, workers):
+            idle[:] = actors
+            super().close([])
+
+    monkeypatch.setattr(workers, "RayWorkers", WarmWorkers)
