@@ -107,6 +107,7 @@ async def serving(
     noise=None,
     accept_loss=False,
     clock=SYSTEM,
+    layers=(),
 ):
     """The server of a config."""
     keys = folder / "keys" if keys is None else keys
@@ -114,6 +115,7 @@ async def serving(
     (keys / LIST).touch()
     noise = NoiseKeys() if noise is None else noise
     run = assemble(config, model, lambda: noise)
+    run.plan.aggregator.layers += tuple(layers)
     record = record if record is not None else Memory()
     coordinator = coordinate(run.plan, folder if durable else None, record, noise.forget, clock)
     gate = Gate(Enrolled(keys / LIST), clock)

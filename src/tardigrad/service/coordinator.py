@@ -112,10 +112,14 @@ class Coordinator:
 
     async def start(self, snapshot: Snapshot | None, accept_loss: bool = False) -> None:
         """Recover what there is, and begin to take entries. `accept_loss`: although a part of it is lost."""
+        self._loop = asyncio.get_running_loop()
+        self.values.published = self._tell_published
         await self._threads.in_values(self.safe.recover, snapshot, accept_loss)
+        self.values.aggregator.notify(self._advance)
         self._process_began = self.course.time
         self._offset = self.course.time - self.clock.monotonic()
-        self._publish(self.course.book.version)
+        for version in range(self.values.aggregator.version, self.course.book.version + 1):
+            self._publish(version)
         for version, broadcast in self.values.broadcasts.items():
             self._ready[version] = _known(broadcast)
         self._tasks = [
@@ -283,7 +287,7 @@ class Coordinator:
     def _grant(self) -> None:
         """Let in who may start, from the first in the line on."""
         book = self.course.book
-        if self.course.over is not None or self._stopping:
+        if self.course.over is not None or self._stopping or self.values.waiting:
             return
         room = book.room() - len(self._granting)
         if room <= 0:
@@ -402,23 +406,41 @@ class Coordinator:
             except BaseException as error:
                 loop.call_soon_threadsafe(self._fail, error)
                 raise
-            made = self.values.broadcasts.get(happened.where.get("version", -1)) if happened.moved else None
             if happened.moved:
                 self.tally.step_seconds.add(time.perf_counter() - began)
-            loop.call_soon_threadsafe(self._done, happened, made, one.done)
+            loop.call_soon_threadsafe(self._done, happened, one.done)
 
         self._threads.values.submit(work)
 
-    def _done(self, happened: Happened, made: Broadcast | None, done: Callable[[], None] | None) -> None:
+    def _done(self, happened: Happened, done: Callable[[], None] | None) -> None:
         if done is not None:
             done()
-        if made is not None:
-            ready = self._ready[happened.where["version"]]
-            if not ready.done():
-                ready.set_result(made)
-            self._tell_watchers()
         for version in happened.forget:
             self._ready.pop(version, None)
+
+    def _tell_published(self, version: int, broadcast: Broadcast) -> None:
+        """Have `_published` called in the event loop. For the values thread."""
+        self._loop.call_soon_threadsafe(self._published, version, broadcast)
+
+    def _published(self, version: int, broadcast: Broadcast) -> None:
+        """Clients may download this version from now on."""
+        ready = self._ready.get(version)
+        if ready is not None and not ready.done():
+            ready.set_result(broadcast)
+        self._tell_watchers()
+        self._grant()  # who could not start while the step waited
+
+    def _advance(self) -> None:
+        """A layer does not have to wait any more: make the steps that can be made. For any thread."""
+
+        def work() -> None:
+            try:
+                self.values.advance()
+            except BaseException as error:
+                self._loop.call_soon_threadsafe(self._fail, error)
+                raise
+
+        self._threads.values.submit(work)
 
     def _tell_watchers(self) -> None:
         async def tell() -> None:
@@ -480,6 +502,11 @@ class Coordinator:
             return
         reason = self.course.over
         assert reason is not None
+        await self._threads.in_values(lambda: None)  # what counted has reached the values
+        async with self.moved:  # steps whose buffers are full are made first
+            await self.moved.wait_for(lambda: self._stopping or not self.values.waiting)
+        if self.values.waiting:
+            return  # the server stops; the run ends when it goes on
         await self._threads.in_values(self._last_events, reason)
         if not self.ended.done():
             self.ended.set_result(reason)

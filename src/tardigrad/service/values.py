@@ -47,6 +47,17 @@ class Broadcast:
     """Views into `room`."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClosedStep:
+    """A buffer is full, and its step is not made yet."""
+
+    where: Event
+    """Version, trips, time and bytes when it was filled."""
+    evaluate: bool
+    losses: list[float]
+    """Training losses of its uploads."""
+
+
 class Values:
     """Tensors, and the events that tell of them."""
 
@@ -71,7 +82,10 @@ class Values:
         """Of the last central evaluation."""
         self.evaluated = -1
         self.broadcasts: dict[int, Broadcast] = {}
+        self.published: Callable[[int, Broadcast], None] = lambda version, broadcast: None
+        """Called with each version that clients may download from now on."""
         self._losses: list[float] = []
+        self._closed: deque[ClosedStep] = deque()  # buffers that are full, and not yet versions
         self._told: deque[list[Event] | Future[Event]] = deque()  # not yet in the log
         self._telling = threading.RLock()
         self._broken: OSError | None = None  # the log could not be written: nothing more may follow
@@ -89,18 +103,37 @@ class Values:
             self.aggregator.add(delivery, upload, start)
             if self._tell_losses:  # private runs do not keep them
                 self._losses.append(upload.loss)
+        self.tell(events)
         if happened.moved:
-            metrics = self._step()
-            self._release(self.aggregator.version, self.aggregator.broadcast())
-            self._publish()
-            losses, self._losses = self._losses, []
-            loss = sum(losses) / len(losses) if losses else None
-            events.append({"event": "step"} | happened.where | {"training_loss": loss} | metrics)
-        self.tell(events + happened.reported)
-        if happened.evaluate:
+            self.aggregator.close()
+            self._closed.append(ClosedStep(happened.where, happened.evaluate, self._losses))
+            self._losses = []
+            self.advance()
+        self.tell(happened.reported)
+        if happened.evaluate and not happened.moved:
             self.evaluate(happened.where)
         for version in happened.forget:
             del self.broadcasts[version]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a buffer is full whose step waits for somebody else."""
+        return bool(self._closed)
+
+    def advance(self) -> None:
+        """Make the steps whose buffers are closed, as far as no layer has to wait."""
+        while self._closed and self.aggregator.ready:
+            closed = self._closed[0]
+            metrics = self._step()
+            self._release(self.aggregator.version, self.aggregator.broadcast())
+            self._publish()
+            loss = sum(closed.losses) / len(closed.losses) if closed.losses else None
+            self.tell([{"event": "step"} | closed.where | {"training_loss": loss} | metrics])
+            if closed.evaluate:
+                self.evaluate(closed.where)
+            self._closed.popleft()
+            version = self.aggregator.version
+            self.published(version, self.broadcasts[version])
 
     def _step(self) -> dict[str, Any]:
         """Make the next version; what to tell of it."""
@@ -208,6 +241,7 @@ class Values:
         return tensors, {
             "aggregator": aggregator,
             "losses": self._losses,
+            "closed": [[closed.where, closed.evaluate, closed.losses] for closed in self._closed],
             "metrics": self.metrics,
             "evaluated": self.evaluated,
             "discarded": self.discarded,
@@ -223,6 +257,7 @@ class Values:
         self.aggregator.restore(tensors, document["aggregator"])
         tensors.clear()
         self._losses = list(document["losses"]) if self._tell_losses else []
+        self._closed = deque(ClosedStep(*row) for row in document["closed"])
         self.metrics = document["metrics"]
         self.evaluated, self.discarded = document["evaluated"], document.get("discarded", 0)
         current = layout_of(self.aggregator.broadcast())

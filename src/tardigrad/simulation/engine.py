@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -51,6 +52,8 @@ class Engine:
         self._profile = profile or Profile(on=False)
         self.release: Callable[[int, Vectors], None] = lambda version, vectors: None
         """Called with each new version before anybody trains from it; it may raise to prevent that."""
+        self._layers_ready = threading.Event()
+        aggregator.notify(self._layers_ready.set)
         self._remembers = aggregator.algorithm.remembers
         self._plan: deque[Planned] = deque()  # planned, not committed
         self._ahead = 0  # accepted uploads among them
@@ -262,6 +265,10 @@ class Engine:
 
     def _step(self) -> Event:
         with self._profile.part("step"):
+            self._aggregator.close()
+            while not self._aggregator.ready:  # a layer waits for somebody else
+                self._layers_ready.wait()
+                self._layers_ready.clear()
             metrics = self._aggregator.step()
         self.release(self.version, self._aggregator.broadcast())
         for version in self._in_buffer:
