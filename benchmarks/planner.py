@@ -13,7 +13,7 @@ import time
 from tardigrad.core.bookkeeping import Bookkeeping, Buffer, Delivery
 from tardigrad.core.pace import Asynchronous
 from tardigrad.core.staleness import Polynomial
-from tardigrad.data.synthetic import SyntheticClients
+from tardigrad.data.sets.synthetic import SyntheticClients
 from tardigrad.simulation.delay import Durations, HalfNormal
 from tardigrad.simulation.planner import Planner
 

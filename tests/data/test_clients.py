@@ -1,4 +1,4 @@
-"""Clients: a part of a data set, one's own data, and what is held out."""
+"""Clients: parts of a data set, data that the caller passes, and held-out examples."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tardigrad.learning.head import Binary
 
 
 def partitioned(sizes):
-    """Clients of these sizes; the feature of an example is its number, the label that times ten."""
+    """Clients of these sizes; the feature of an example is its number n, and its label is 10 n."""
     parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     numbers = torch.arange(sum(sizes))
     return Holders(numbers.float().unsqueeze(1), numbers * 10, parts)
@@ -36,7 +36,7 @@ def test_partitioned_clients_have_their_own_examples():
 @pytest.mark.parametrize("source", [partitioned, lambda sizes: Given({
     i: (np.arange(n)[:, None] + 100.0 * i, np.arange(n) + 100 * i) for i, n in enumerate(sizes)
 }, torch.float32)], ids=["partitioned", "given"])  # fmt: skip
-def test_what_is_held_out_is_not_trained_on(share, source):
+def test_held_out_examples_are_not_training_examples(share, source):
     sizes = [1, 2, 3, 10, 40]
     whole = source(sizes)
     clients = HoldingOut(whole, share, seed=1)
@@ -56,7 +56,7 @@ def test_what_is_held_out_is_not_trained_on(share, source):
         assert {(x.item(), y.item()) for x, y in zip(*held_out)} <= paired
 
 
-def test_holding_out_depends_on_seed_and_client_alone():
+def test_held_out_examples_depend_only_on_seed_and_client():
     a, b, other = (HoldingOut(partitioned([20, 20]), 0.3, seed) for seed in (1, 1, 2))
     b.load(1)
     assert a.load(0)[1].tolist() == b.load(0)[1].tolist()
@@ -65,18 +65,18 @@ def test_holding_out_depends_on_seed_and_client_alone():
     assert positions[0] != positions[1]
 
 
-def test_names_go_through():
+def test_holding_out_keeps_the_names_of_clients():
     own = Given({"ann": (np.ones((4, 2)), np.zeros(4, int))}, torch.float32)
     assert HoldingOut(own, 0.5, seed=0).name(0) == "ann"
 
 
-# -- one's own -----------------------------------------------------------------------------------------
+# -- data that the caller passes -----------------------------------------------------------------------
 
 X, Y = np.arange(12.0).reshape(4, 3), np.array([0, 2, 1, 2])
 
 
 class Rows(Dataset):
-    """As users write them."""
+    """A map-style data set over a list of rows."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -113,7 +113,7 @@ class Rows(Dataset):
         "of lists",
     ],
 )
-def test_pairs_and_datasets_of_every_kind(value):
+def test_arrays_tensors_lists_and_datasets_are_accepted(value):
     federation = given({"ann": value, "bob": (X[:2], Y[:2])}, test=(X, Y))
     clients = federation.clients
     assert [clients.name(c) for c in range(2)] == ["ann", "bob"]
@@ -128,18 +128,18 @@ def test_pairs_and_datasets_of_every_kind(value):
     assert federation.test[1].tolist() == Y.tolist()
 
 
-def test_a_test_set_may_be_left_out_and_may_have_more_labels():
+def test_test_set_is_optional_and_may_have_more_labels():
     assert given({0: (X, Y)}, None).test is None
     assert given({0: (X, Y)}, (X, Y + 4)).classes == 7
 
 
-def test_features_take_the_models_type_and_words_stay_whole():
+def test_float_features_take_the_given_dtype_and_integers_stay_int64():
     assert given({0: (X, Y)}, None, torch.float64).clients.load(0)[0].dtype == torch.float64
     assert given({0: (X.astype(int), Y)}, None).clients.load(0)[0].dtype == torch.int64
     assert given({0: (X, Y / 2)}, None, torch.float64, Binary()).clients.load(0)[1].dtype == torch.float64
 
 
-def test_names_may_be_anything():
+def test_client_ids_may_be_any_hashable():
     clients = given({7: (X, Y), "ann": (X, Y), (1, "a"): (X, Y)}, None).clients
     assert [clients.name(c) for c in range(3)] == [7, "ann", "(1, 'a')"]
 
@@ -160,7 +160,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_data_names_the_client(case):
+def test_error_for_bad_data_names_the_client(case):
     with pytest.raises(ConfigError, match=r"^clients\['bob'\]: ") as caught:
         given({"ann": (X, Y), "bob": BAD[case]}, None)
     assert "\n" not in str(caught.value)
@@ -181,16 +181,16 @@ WORSE = {
 
 
 @pytest.mark.parametrize("case", WORSE)
-def test_worse_data_names_the_client_too(case):
+def test_error_for_malformed_arrays_and_datasets_names_the_client(case):
     with pytest.raises(ConfigError, match=r"clients\['bob'\]: "):
         given({"ann": (X, Y), "bob": WORSE[case]}, None)
 
 
-def test_a_bad_test_set_is_named():
+def test_error_for_a_bad_test_set_names_it():
     with pytest.raises(ConfigError, match="test"):
         given({"ann": (X, Y)}, (X, Y[:2]))
 
 
-def test_no_clients():
+def test_empty_mapping_of_clients_is_refused():
     with pytest.raises(ConfigError, match=r"^clients: the mapping is empty"):
         given({}, None)

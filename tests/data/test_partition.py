@@ -1,4 +1,4 @@
-"""Partitions: nothing lost, nothing doubled, nobody empty, and the skew that was asked for."""
+"""Partitions: each example is assigned once, no client is empty, and the skew is as configured."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ LABELS = np.repeat(np.arange(10), 200)
 
 
 @pytest.mark.parametrize("partition", [IID(clients=30), Dirichlet(clients=30, alpha=0.3)])
-def test_same_seed_same_partition(partition):
+def test_partition_depends_only_on_labels_and_seed(partition):
     first, again, other = (split(partition, LABELS, seed) for seed in (1, 1, 2))
     assert all((a == b).all() for a, b in zip(first, again))
     assert any((a != b).any() for a, b in zip(first, other) if len(a) == len(b))
@@ -64,20 +64,20 @@ def skew(parts, labels=LABELS):
     return np.mean([np.bincount(labels[part]).max() / len(part) for part in parts])
 
 
-def test_the_smaller_alpha_the_more_skewed():
+def test_smaller_alpha_gives_more_skew():
     skews = [skew(split(Dirichlet(clients=40, alpha=a), LABELS)) for a in (0.01, 0.1, 0.5, 2.0, 100.0)]
     assert skews == sorted(skews, reverse=True)
     assert skews[0] > 0.85  # nearly one label each
     assert skews[-1] < 0.25  # nearly all labels alike
 
 
-def test_a_large_alpha_is_like_iid():
+def test_large_alpha_is_like_iid():
     dirichlet = skew(split(Dirichlet(clients=40, alpha=1e4), LABELS))
     iid = skew(split(IID(clients=40), LABELS))
     assert abs(dirichlet - iid) < 0.04
 
 
-def test_alpha_is_the_parameter_of_the_first_clients_proportions():
+def test_label_proportions_have_the_variance_of_the_dirichlet():
     # as long as no label runs out, a client's label proportions have the variance of Dirichlet(alpha),
     # p (1 - p) / (10 alpha + 1); drawing its examples one by one adds 1 / size of the rest of p (1 - p)
     alpha, size, p = 0.5, 100, 0.1
@@ -91,7 +91,7 @@ def test_alpha_is_the_parameter_of_the_first_clients_proportions():
     assert np.mean(np.square(np.array(shares) - p)) == pytest.approx(expected, rel=0.15)
 
 
-def test_rare_labels_are_rare_for_everybody():
+def test_rare_labels_are_rare_for_every_client():
     labels = np.repeat([0, 1], [1900, 100])
     parts = split(Dirichlet(clients=20, alpha=100.0), labels)
     assert np.mean([np.mean(labels[part]) for part in parts]) == pytest.approx(0.05)
@@ -109,7 +109,7 @@ def test_central_is_one_client_with_everything():
 
 
 @pytest.mark.parametrize("partition", [IID(clients=11), Dirichlet(clients=11)])
-def test_more_clients_than_examples(partition):
+def test_more_clients_than_examples_are_refused(partition):
     says = r"data\.partition\.clients: 11 clients cannot share 10 examples; give at most 10"
     with pytest.raises(ConfigError, match=says):
         split(partition, [0] * 10)
@@ -125,7 +125,7 @@ def test_more_clients_than_examples(partition):
         (lambda: Central(clients=1), "clients"),
     ],
 )
-def test_bad_settings_name_the_key(make, names):
+def test_error_for_bad_partition_settings_names_the_key(make, names):
     with pytest.raises(ValidationError) as caught:
         make()
     assert [problem["loc"] for problem in caught.value.errors()] == [(names,)]
@@ -175,14 +175,14 @@ def test_label_counts_have_the_dirichlet_multinomial_law(alpha):
     assert min(likelihood(np.full(4, alpha))) < 1e-6
 
 
-def test_fedbuffs_partition_of_5000_clients():
+def test_fedbuff_partition_gives_5000_clients_ten_examples_each():
     labels = np.repeat(np.arange(10), 5000)
     parts = split(Dirichlet(clients=5000, alpha=0.1), labels)
     assert_a_partition(parts, labels, 5000)
     assert {len(part) for part in parts} == {10}
 
 
-def test_each_label_is_dealt_out_by_its_own_dirichlet():
+def test_dirichlet_by_label_shares_have_the_beta_distribution():
     # a client's share of one label is Beta(alpha, alpha x the others); alpha is so large here that few
     # shares are near 0, where whole examples are too coarse for a continuous law
     clients, alpha = 20, 2.0
@@ -206,7 +206,7 @@ UNEQUAL = [
 
 @pytest.mark.parametrize("partition", UNEQUAL, ids=lambda partition: partition.kind)
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_is_lost_or_doubled_and_nobody_is_empty(partition, seed):
+def test_unequal_partitions_assign_each_example_once_and_leave_no_client_empty(partition, seed):
     parts = split(partition, LABELS, seed)
     assert len(parts) == 60
     assert min(len(part) for part in parts) >= 1
@@ -217,7 +217,7 @@ def test_nothing_is_lost_or_doubled_and_nobody_is_empty(partition, seed):
 
 
 @pytest.mark.parametrize("kind", [DirichletByLabel, LogNormalSizes, PowerLawSizes])
-def test_empty_clients_only_if_asked_for_and_then_left_out(kind):
+def test_minimum_zero_leaves_empty_clients_out(kind):
     skewed = {"alpha": 0.01} if kind is DirichletByLabel else {}
     skewed |= {"sigma": 4.0} if kind is LogNormalSizes else {}
     skewed |= {"exponent": 0.2} if kind is PowerLawSizes else {}
@@ -236,7 +236,7 @@ def test_shards_have_few_labels():
     assert sum(labels) > 80  # and seldom are of one label
 
 
-def test_shards_are_not_neighbours_in_the_data_set():
+def test_examples_of_a_shard_are_random_within_a_label():
     # within a label, which examples lie together in a shard is random too
     part = split(Shards(clients=10, shards=1), LABELS)[0]
     assert len(part) == 200
@@ -250,14 +250,14 @@ def test_sizes_are_log_normal():
     assert np.log(sizes).std() == pytest.approx(0.7, rel=0.05)
 
 
-def test_sizes_are_a_power_law():
+def test_sizes_follow_a_power_law():
     sizes = np.array([len(p) for p in split(PowerLawSizes(clients=2000, exponent=2.0), np.zeros(2_000_000))])
     ratios = np.log(sizes / sizes.min())
     assert stats.kstest(ratios, stats.expon(scale=1 / 2.0).cdf).pvalue > 1e-3
     assert stats.kstest(ratios, stats.expon(scale=1 / 2.5).cdf).pvalue < 1e-6
 
 
-def test_labels_of_unequal_clients_are_as_they_come():
+def test_labels_of_unequal_clients_are_iid():
     parts = split(PowerLawSizes(clients=10, exponent=1.0), LABELS, seed=2)
     largest = max(parts, key=len)
     assert stats.chisquare(np.bincount(LABELS[largest], minlength=10)).pvalue > 1e-3
@@ -269,13 +269,13 @@ def test_natural_clients_are_the_users():
     assert [part.tolist() for part in parts] == [[3], [1, 4], [0, 2, 5]]
 
 
-def test_natural_needs_users():
+def test_natural_partition_without_users_is_refused():
     with pytest.raises(ConfigError, match="does not say whose each example is"):
         split(Natural(), LABELS)
 
 
 @pytest.mark.parametrize("partition", [Shards(clients=11, shards=2), LogNormalSizes(clients=11, minimum=2)])
-def test_too_few_examples_for_so_many_each(partition):
+def test_too_few_examples_for_the_minimum_are_refused(partition):
     with pytest.raises(ConfigError, match="11 clients with 2 each cannot share 20 examples; give at most 10"):
         split(partition, [0] * 20)
 
@@ -283,7 +283,7 @@ def test_too_few_examples_for_so_many_each(partition):
 # -- saved partitions --------------------------------------------------------------------------------
 
 
-def test_a_saved_partition_comes_back(tmp_path):
+def test_saved_partition_is_loaded_unchanged(tmp_path):
     file = tmp_path / "mine.npz"
     parts = split(Dirichlet(clients=30), LABELS)
     save_partition(file, parts, LABELS)
@@ -292,7 +292,7 @@ def test_a_saved_partition_comes_back(tmp_path):
         assert all(np.array_equal(a, b) for a, b in zip(parts, back))
 
 
-def test_a_saved_partition_may_be_of_some_examples(tmp_path):
+def test_saved_partition_may_leave_examples_out(tmp_path):
     save_partition(tmp_path / "some", [np.array([5, 3]), np.array([0])], LABELS)
     assert [part.tolist() for part in load_partition(tmp_path / "some", LABELS)] == [[5, 3], [0]]
 
@@ -305,7 +305,7 @@ def written(tmp_path, **arrays):
 GOOD = {"indices": np.array([0, 1, 2]), "sizes": np.array([2, 1]), "examples": np.array(2000)}
 
 
-def test_a_partition_written_by_others_needs_no_checksum(tmp_path):
+def test_saved_partition_without_a_checksum_is_loaded(tmp_path):
     assert [len(part) for part in load_partition(written(tmp_path, **GOOD), LABELS)] == [2, 1]
 
 
@@ -323,24 +323,24 @@ def test_a_partition_written_by_others_needs_no_checksum(tmp_path):
         ({"labels_sha256": np.zeros(32, dtype=np.uint8)}, "a data set of the same size but other labels"),
     ],
 )
-def test_a_wrong_saved_partition_is_refused(tmp_path, changed, says):
+def test_malformed_saved_partition_is_refused(tmp_path, changed, says):
     with pytest.raises(ConfigError, match=says):
         load_partition(written(tmp_path, **(GOOD | changed)), LABELS)
 
 
-def test_a_partition_of_other_labels_is_refused(tmp_path):
+def test_saved_partition_of_other_labels_is_refused(tmp_path):
     save_partition(tmp_path / "mine.npz", split(IID(clients=5), LABELS), LABELS)
     with pytest.raises(ConfigError, match="other labels"):
         load_partition(tmp_path / "mine.npz", LABELS[::-1])
 
 
 @pytest.mark.parametrize("content", [b"", b"no partition", b"PK\x03\x04 torn off", b"\x93NUMPY\x01"])
-def test_what_is_no_partition_is_refused(tmp_path, content):
+def test_file_that_is_not_a_partition_is_refused(tmp_path, content):
     (tmp_path / "bad.npz").write_bytes(content)
     with pytest.raises(ConfigError, match=r"bad\.npz is not a saved partition"):
         load_partition(tmp_path / "bad.npz", LABELS)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_error_for_a_missing_partition_file_names_it(tmp_path):
     with pytest.raises(ConfigError, match=r"there is no file .*nowhere\.npz"):
         load_partition(tmp_path / "nowhere.npz", LABELS)

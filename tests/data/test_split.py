@@ -1,4 +1,4 @@
-"""Examples set aside: nobody trains on them, and nobody is left without examples."""
+"""Examples set aside: no client trains on them, and every client keeps at least one example."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def take(aside, parts=PARTS, seed=0):
     return aside.take(parts, np.random.default_rng(seed))
 
 
-def test_by_client():
+def test_by_client_sets_whole_clients_aside():
     left, kept, aside = take(Aside(share=0.3, by="client"))
     assert len(left) == len(kept) == 7
     assert all(np.array_equal(part, PARTS[client]) for part, client in zip(left, kept))
@@ -27,13 +27,13 @@ def test_by_client():
 
 
 @pytest.mark.parametrize(("share", "clients"), [(0.001, 1), (0.999, 9)])
-def test_by_client_somebody_is_set_aside_and_somebody_trains(share, clients):
+def test_by_client_leaves_at_least_one_client_on_each_side(share, clients):
     left, _, _ = take(Aside(share=share, by="client"))
     assert 10 - len(left) == clients
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.99])
-def test_by_example(share):
+def test_by_example_every_client_keeps_at_least_one_example(share):
     left, kept, aside = take(Aside(share=share, by="example"))
     assert kept == list(range(10))
     assert min(len(part) for part in left) >= 1
@@ -41,21 +41,21 @@ def test_by_example(share):
     assert all(set(part.tolist()) <= set(whole.tolist()) for part, whole in zip(left, PARTS))
 
 
-def test_by_example_the_share_is_right_on_average():
-    parts = list(np.arange(20_000).reshape(-1, 4))  # a tenth of four is nothing or one
+def test_by_example_the_share_is_exact_on_average():
+    parts = list(np.arange(20_000).reshape(-1, 4))  # a tenth of four examples is rounded to zero or one
     left, _, aside = take(Aside(share=0.1), parts)
     assert len(aside) == pytest.approx(2000, rel=0.1)
     assert {len(part) for part in left} == {3, 4}
 
 
-def test_nothing_to_set_aside():
+def test_share_that_sets_nothing_aside_is_refused():
     with pytest.raises(ConfigError, match="nothing at all"):
         take(Aside(share=0.5), [np.array([0]), np.array([1])])
     with pytest.raises(ConfigError, match="there is one client"):
         take(Aside(by="client"), [np.arange(9)])
 
 
-def test_a_number_stands_for_a_share():
+def test_number_is_short_for_a_share():
     adapter = TypeAdapter(SetAside)
     assert adapter.validate_python(0.2) == Aside(share=0.2)
     assert adapter.validate_python({"share": 0.2, "by": "client"}) == Aside(share=0.2, by="client")
@@ -82,7 +82,7 @@ def all_held(clients):
     return [example for part in held(clients) for example in part]
 
 
-def test_the_test_set_is_evaluated_on_unless_something_is_set_aside():
+def test_evaluation_set_is_the_test_set_or_what_is_set_aside():
     clients, test = DATA.divide(IID(clients=6), 0, None)
     assert test is DATA.test
     assert sorted(all_held(clients)) == list(range(60))
@@ -91,7 +91,7 @@ def test_the_test_set_is_evaluated_on_unless_something_is_set_aside():
     assert torch.equal(test[1], test[0].flatten().long() % 3)
 
 
-def test_setting_aside_does_not_change_who_holds_what():
+def test_setting_aside_does_not_move_examples_between_clients():
     everything, _ = DATA.divide(Dirichlet(clients=10), 4, None)
     less, _ = DATA.divide(Dirichlet(clients=10), 4, Aside(share=0.3))
     assert all(set(b) <= set(a) for a, b in zip(held(everything), held(less)))
@@ -106,7 +106,7 @@ def test_natural_clients_keep_their_names():
     assert DATA.divide(IID(clients=6), 0)[0].name(3) == 3
 
 
-def test_a_test_set_and_a_validation_set():
+def test_validation_set_and_test_set_are_disjoint():
     tested, test = DATA.divide(Natural(), 0, Aside(share=0.2, by="client"), None)
     tuned, validation = DATA.divide(Natural(), 0, Aside(share=0.2, by="client"), Aside(share=0.2))
     assert len(tested) == len(tuned) == 8
@@ -116,7 +116,7 @@ def test_a_test_set_and_a_validation_set():
     assert not validated & set(test[0].flatten().tolist())
 
 
-def test_a_client_is_a_list_of_indices():
+def test_clients_index_into_the_shared_tensors():
     clients, _ = DATA.divide(Central(), 0)
     features, labels, index = clients.indexed(0)
     assert features is DATA.features

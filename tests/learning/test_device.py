@@ -1,5 +1,8 @@
-"""Training on another device. There is none here, so one is made up: its tensors have their values on the
-CPU, say that they are elsewhere, and refuse to be mixed with tensors that are not."""
+"""Training on another device, which is simulated here.
+
+Tensors of the simulated device keep their values on the CPU, report another device, and refuse to be mixed
+with tensors of the CPU.
+"""
 
 import json
 from types import SimpleNamespace
@@ -21,7 +24,7 @@ from tardigrad.learning.images import Flip, Images, RandomCrop
 from tardigrad.learning.local import Local, Trainer
 from tardigrad.simulation.device import Device
 
-ELSEWHERE = torch.device("meta")  # a name that torch knows; what is there has values all the same
+ELSEWHERE = torch.device("meta")  # a name that torch knows; unlike real meta tensors, these have values
 
 
 class MixedError(AssertionError):
@@ -29,13 +32,13 @@ class MixedError(AssertionError):
 
 
 class Far(Tensor):
-    """A tensor on the device. Only `.to()` and `.cpu()` bring it back, and only reading gives a number."""
+    """A tensor on the simulated device. Only `.to()` and `.cpu()` move it to the CPU."""
 
     held: Tensor
 
     @staticmethod
     def __new__(cls, held):
-        with torch.inference_mode(False):  # or there would be no views of it
+        with torch.inference_mode(False):  # inference tensors have no views
             far = Tensor._make_wrapper_subclass(
                 cls, held.shape, strides=held.stride(), storage_offset=held.storage_offset(),
                 dtype=held.dtype, device=ELSEWHERE,
@@ -64,7 +67,7 @@ class Far(Tensor):
 
 
 def operate(operation, args, kwargs):
-    """Do it with the values; the result is where the operands are, or where it is asked to be."""
+    """Run an operation on the values; the result is on the operands' device, or on the one requested."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     far = [tensor for tensor in tensors if isinstance(tensor, Far)]
     if far and any(not isinstance(tensor, Far) and tensor.dim() > 0 for tensor in tensors):
@@ -74,7 +77,7 @@ def operate(operation, args, kwargs):
     if kwargs.get("device") is not None:
         stays = kwargs["device"] == ELSEWHERE
         kwargs = kwargs | {"device": torch.device("cpu")}
-    whose = {id(tensor.held): tensor for tensor in far}  # what is changed in place stays itself
+    whose = {id(tensor.held): tensor for tensor in far}  # an in-place operation returns the same object
     args, kwargs = tree_map_only(Far, lambda tensor: tensor.held, (args, kwargs))
     result = operation(*args, **kwargs)
     if not stays:
@@ -83,10 +86,10 @@ def operate(operation, args, kwargs):
 
 
 class OtherDevice(TorchDispatchMode):
-    """While it is on, there is another device."""
+    """While this mode is active, there is another device."""
 
     reads = 0
-    """How often somebody has waited for a number."""
+    """How often a number was read, which waits for the device."""
     generator = torch.Generator()
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
@@ -105,10 +108,10 @@ def device(monkeypatch):
         yield ELSEWHERE
 
 
-# -- the made-up device itself --------------------------------------------------------------------------
+# -- the simulated device itself --------------------------------------------------------------------------
 
 
-def test_the_made_up_device_tells_what_is_where(device):
+def test_simulated_device_refuses_to_mix_devices(device):
     near, far = torch.arange(3.0), torch.arange(3.0).to(device)
     assert far.device == device
     assert near.device != device
@@ -144,7 +147,7 @@ def trip(device, module=None, seed=7, index=True, **local):
 
 
 @pytest.mark.parametrize("index", [True, False])
-def test_a_trip_stays_on_the_device_and_has_the_same_minibatches(device, index):
+def test_trip_on_the_device_gives_the_same_upload(device, index):
     here = trip(torch.device("cpu"), index=index, weight_decay=0.1)
     there = trip(device, index=index, weight_decay=0.1)
     assert there.vectors["delta"].device == device
@@ -152,12 +155,12 @@ def test_a_trip_stays_on_the_device_and_has_the_same_minibatches(device, index):
     assert (there.loss, there.steps, there.examples) == (here.loss, here.steps, here.examples)
 
 
-def test_a_trip_waits_once_for_the_device(device):
+def test_trip_synchronises_with_the_device_once(device):
     assert trip(device).steps == 10
     assert OtherDevice.reads == 1
 
 
-def test_a_module_on_the_device_draws_from_the_trips_own_seed(device):
+def test_module_on_the_device_draws_from_the_seed_of_the_trip(device):
     seeds = []
 
     class Drawing(nn.Linear):
@@ -171,7 +174,7 @@ def test_a_module_on_the_device_draws_from_the_trips_own_seed(device):
     assert torch.equal(OtherDevice.generator.get_state(), before)
 
 
-def test_the_module_is_the_same_on_the_device(device):
+def test_module_keeps_its_state_when_moved_to_the_device(device):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(16, 2))
     module.register_buffer("shift", torch.ones(2))
@@ -190,13 +193,13 @@ def test_the_module_is_the_same_on_the_device(device):
 # -- transforms and evaluation ------------------------------------------------------------------------------
 
 
-def test_images_are_augmented_alike_on_every_device(device):
+def test_image_augmentation_is_the_same_on_every_device(device):
     images = torch.randint(256, (20, 3, 9, 11), dtype=torch.uint8)
     transform = Images(
         [RandomCrop(side=8, padding=2), Flip()], mean=[0.4, 0.5, 0.6], deviation=[0.2, 0.3, 0.4]
     )
     here = transform.train(images, torch.Generator().manual_seed(1))
-    for _ in range(2):  # there, and back
+    for _ in range(2):  # to the device and back, twice
         there = transform.train(images.to(device), torch.Generator().manual_seed(1))
         assert there.device == device
         assert torch.equal(there.cpu(), here)
@@ -204,7 +207,7 @@ def test_images_are_augmented_alike_on_every_device(device):
 
 
 @pytest.mark.parametrize("head", [MultiClass(), MultiLabel()])
-def test_evaluation_takes_the_examples_to_the_device(device, head):
+def test_evaluation_moves_examples_to_the_device(device, head):
     torch.manual_seed(0)
     flat = FlatModule(nn.Linear(6, 3))
     features = torch.randn(300, 6)
@@ -248,15 +251,15 @@ def config(case, **more):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_is_the_same_on_the_device(device, case):
+def test_run_on_the_device_gives_the_same_model(device, case):
     here, there = td.run(config(case)), td.run(config(case, device="cuda"), workers="auto")
-    assert there.model_sha256 == here.model_sha256  # the made-up device has the CPU's own arithmetic
+    assert there.model_sha256 == here.model_sha256  # the simulated device computes on the CPU
     assert there.history == here.history
     assert all(value.device.type == "cpu" for value in there.model.values())
 
 
 @pytest.mark.parametrize("kind", ["participation", "local"])
-def test_noise_is_brought_to_the_device(device, kind):
+def test_noise_is_added_on_the_device(device, kind):
     privacy = {"kind": kind, "noise_multiplier": 0.1, "noise_from": "seed"}
     if kind == "participation":
         privacy |= {"adaptive": {}}
@@ -266,7 +269,7 @@ def test_noise_is_brought_to_the_device(device, kind):
 
 
 @pytest.mark.parametrize("case", ["fedbuff", "fedasync", "scaffold"])
-def test_clients_at_once_stay_on_the_device(device, case):
+def test_several_clients_at_once_train_on_the_device(device, case):
     here = td.run(config(case))
     there = td.run(config(case, device={"kind": "cuda", "clients_at_once": 4}))
     for name, value in here.model.items():
@@ -285,7 +288,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_kind_of_model_works_on_the_device(device, name):
+def test_every_kind_of_model_trains_on_the_device(device, name):
     model, more = MODELS[name]
     random = torch.Generator().manual_seed(0)
 
@@ -302,13 +305,13 @@ def test_every_kind_of_model_works_on_the_device(device, name):
         "local": td.Local(batch_size=4),
     }  # fmt: skip
     here, there = td.run(**given, **settings), td.run(**given, **settings, device="cuda")
-    for part, value in here.model.items():  # torch picks another way to compute them elsewhere
+    for part, value in here.model.items():  # torch uses other kernels on the device
         assert torch.allclose(there.model[part], value, rtol=1e-4, atol=1e-6)
     assert there.metrics == pytest.approx(here.metrics, rel=1e-4)
 
 
 @pytest.mark.parametrize("case", ["approximation, adam", "fedac", "scaffold"])
-def test_a_run_on_the_device_is_resumed_there(device, case, tmp_path):
+def test_run_on_the_device_is_resumed_on_the_device(device, case, tmp_path):
     setting = config(case, device="cuda")
     whole = td.run(setting)
 
@@ -319,7 +322,7 @@ def test_a_run_on_the_device_is_resumed_there(device, case, tmp_path):
     assert resumed.history == whole.history
 
 
-def test_small_tensors_that_belong_on_the_cpu_are_restored_there(device):
+def test_tensors_that_belong_on_the_cpu_are_restored_on_the_cpu(device):
     setting = config("approximation, adam", device="cuda")
     stopped, resumed = build(setting), build(setting)
     for _, _ in zip(range(30), stopped.engine.run()):
@@ -336,13 +339,13 @@ def test_small_tensors_that_belong_on_the_cpu_are_restored_there(device):
 # -- the setting ---------------------------------------------------------------------------------------------
 
 
-def test_a_word_stands_for_the_device():
+def test_string_is_short_for_a_device():
     assert td.Config(device="cuda:1").device == Device(kind="cuda:1", clients_at_once=1)
     assert td.Config().device == Device(kind="cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_named_with_those_that_are():
+def test_error_for_a_missing_device_lists_the_available_ones():
     with pytest.raises(td.ConfigError, match=r"device\.kind: there is no cuda:3 .*; there is cpu$"):
         td.run(config("fedbuff", device="cuda:3"))
 
@@ -355,12 +358,12 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are():
         ({"number": 1}, r"unknown key 'device\.number'"),
     ],
 )
-def test_bad_settings_name_the_key(device, says):
+def test_error_for_bad_device_settings_names_the_key(device, says):
     with pytest.raises(td.ConfigError, match=says):
         td.run(device=device)
 
 
 @pytest.mark.parametrize("workers", [2, "ray"])
-def test_workers_do_not_go_with_a_device(workers):
+def test_workers_are_refused_with_a_device(workers):
     with pytest.raises(td.ConfigError, match=rf"^workers: .* give 0 or 'auto', not {workers!r}$"):
         td.run(config("fedbuff", device={"clients_at_once": 4}), workers=workers)

@@ -1,4 +1,4 @@
-"""Evaluation: right numbers, whatever the batches, and nothing else is touched."""
+"""Evaluation: metrics are right for every batch size, and nothing else is changed."""
 
 import pytest
 import torch
@@ -10,8 +10,8 @@ from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import MultiClass
 
 
-def test_accuracy_and_loss_by_hand():
-    # the identity: the larger of two features is the answer; four of five are right
+def test_accuracy_and_loss_equal_values_computed_by_hand():
+    # The model is the identity: it predicts the larger of two features. Four of five are right.
     flat = FlatModule(nn.Linear(2, 2, bias=False))
     features = torch.tensor([[2.0, 0.0], [0.0, 2.0], [3.0, 1.0], [1.0, 3.0], [2.0, 0.0]])
     labels = torch.tensor([0, 1, 0, 1, 1])
@@ -30,7 +30,7 @@ def make():
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 50, 1024])
-def test_batches_do_not_matter(batch_size):
+def test_metrics_do_not_depend_on_the_batch_size(batch_size):
     flat, vector, features, labels = make()
     flat.module.eval()
     with torch.no_grad():
@@ -40,7 +40,7 @@ def test_batches_do_not_matter(batch_size):
     assert metrics["accuracy"] == pytest.approx(float((outputs.argmax(1) == labels).double().mean()))
 
 
-def test_nothing_is_dropped_and_no_random_state_is_touched():
+def test_dropout_is_off_and_random_state_is_unchanged():
     flat, vector, features, labels = make()
     flat.module.train()
     before = torch.get_rng_state()
@@ -50,7 +50,7 @@ def test_nothing_is_dropped_and_no_random_state_is_touched():
     assert evaluate(flat, MultiClass(), vector, features, labels) == first
 
 
-def test_the_vector_is_left_as_it_was():
+def test_evaluated_vector_is_unchanged():
     flat, vector, features, labels = make()
     other = vector + 1
     kept = other.clone()
@@ -61,8 +61,8 @@ def test_the_vector_is_left_as_it_was():
     assert torch.equal(other, kept)
 
 
-def test_training_goes_on_after_an_evaluation():
-    # what was made in inference mode must not get in the way of gradients
+def test_gradients_can_be_computed_after_an_evaluation():
+    # Tensors made in inference mode must not break the gradients of later training.
     flat, vector, features, labels = make()
     evaluate(flat, MultiClass(), vector, features, labels)
     flat.module.train()

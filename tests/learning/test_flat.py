@@ -1,4 +1,4 @@
-"""Any module as one flat vector."""
+"""Modules that are stored in one flat vector."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def images(model, n=3):
     return torch.randn(n, *SHAPES[model.kind], generator=torch.Generator().manual_seed(1))
 
 
-def test_parameters_lie_in_the_modules_own_order():
+def test_vector_has_the_parameters_in_the_order_of_the_module():
     module = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1))
     expected = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
     flat = FlatModule(module)
@@ -36,7 +36,7 @@ def test_parameters_lie_in_the_modules_own_order():
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.kind)
-def test_taking_a_module_over_does_not_change_what_it_computes(model):
+def test_flattening_does_not_change_the_output_of_the_module(model):
     x = images(model)
     expected = built(model).eval()(x)
     flat = FlatModule(built(model))
@@ -44,7 +44,7 @@ def test_taking_a_module_over_does_not_change_what_it_computes(model):
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.kind)
-def test_the_module_sees_the_vector_and_the_vector_sees_the_gradients(model):
+def test_parameters_and_gradients_are_views_into_the_vectors(model):
     flat = FlatModule(built(model))
     with torch.no_grad():
         flat.vector.zero_()
@@ -63,7 +63,7 @@ def test_the_module_sees_the_vector_and_the_vector_sees_the_gradients(model):
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.kind)
-def test_the_state_loads_into_a_fresh_module(model):
+def test_state_dict_loads_into_a_fresh_module(model):
     flat = FlatModule(built(model))
     vector = torch.randn(flat.vector.numel(), generator=torch.Generator().manual_seed(2)) / 10
     state = flat.state_dict(vector)
@@ -78,7 +78,7 @@ def test_the_state_loads_into_a_fresh_module(model):
         assert value.data_ptr() != vector.data_ptr()
 
 
-def test_the_state_is_a_copy():
+def test_state_dict_is_a_copy():
     flat = FlatModule(nn.Linear(2, 1))
     vector = torch.tensor([1.0, 2.0, 3.0])
     state = flat.state_dict(vector)
@@ -89,7 +89,7 @@ def test_the_state_is_a_copy():
     assert state["bias"].tolist() == [3.0]
 
 
-def test_the_state_is_that_of_the_vector_not_of_the_scratch_module():
+def test_state_dict_has_the_values_of_the_given_vector():
     flat = FlatModule(nn.Linear(2, 1))
     with torch.no_grad():
         flat.vector.fill_(9.0)
@@ -97,7 +97,7 @@ def test_the_state_is_that_of_the_vector_not_of_the_scratch_module():
     assert (flat.vector == 9.0).all()
 
 
-def test_frozen_parameters_and_buffers_are_kept_but_not_trained():
+def test_frozen_parameters_and_buffers_are_in_the_state_but_not_in_the_vector():
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     module[0].weight.requires_grad_(False)
     module.register_buffer("scale", torch.tensor([7.0]))
@@ -111,7 +111,7 @@ def test_frozen_parameters_and_buffers_are_kept_but_not_trained():
 
 
 class Tied(nn.Module):
-    """Words in, words out, with one matrix for both."""
+    """One matrix is both the embedding and the output layer."""
 
     def __init__(self):
         super().__init__()
@@ -123,7 +123,7 @@ class Tied(nn.Module):
         return self.out(self.embedding(words))
 
 
-def test_a_tied_parameter_is_in_the_vector_once():
+def test_tied_parameter_is_in_the_vector_once():
     flat = FlatModule(Tied())
     assert flat.vector.numel() == 15
     with torch.no_grad():
@@ -131,7 +131,7 @@ def test_a_tied_parameter_is_in_the_vector_once():
     assert (flat.module(torch.tensor([0])) == 12.0).all()
 
 
-def test_both_names_of_a_tied_parameter_are_in_the_state():
+def test_state_dict_has_both_names_of_a_tied_parameter():
     flat = FlatModule(Tied())
     vector = torch.full((15,), 2.0)
     state = flat.state_dict(vector)
@@ -140,7 +140,7 @@ def test_both_names_of_a_tied_parameter_are_in_the_state():
     assert (fresh(torch.tensor([0])) == 12.0).all()
 
 
-# -- what cannot be trained ----------------------------------------------------------------------------
+# -- modules that are refused ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_batch_norm_is_refused_by_name(norm, called):
     assert "\n" not in str(caught.value)
 
 
-def test_the_module_itself_may_be_the_batch_norm():
+def test_module_that_is_itself_a_batch_norm_is_refused():
     with pytest.raises(ConfigError, match="the module is BatchNorm1d"):
         FlatModule(nn.BatchNorm1d(4))
 
@@ -167,7 +167,7 @@ def test_the_module_itself_may_be_the_batch_norm():
     "norm",
     [nn.BatchNorm1d(4, track_running_stats=False), nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.InstanceNorm1d(4)],
 )
-def test_norms_without_running_statistics_are_fine(norm):
+def test_norms_without_running_statistics_are_accepted(norm):
     FlatModule(nn.Sequential(nn.Linear(2, 4), norm))
 
 
@@ -176,16 +176,16 @@ def test_instance_norm_with_running_statistics_is_refused():
         FlatModule(nn.Sequential(nn.Linear(2, 4), nn.InstanceNorm1d(4, track_running_stats=True)))
 
 
-def test_a_module_without_parameters_is_refused():
+def test_module_without_parameters_is_refused():
     with pytest.raises(ConfigError, match=r"^model: the module has no parameters to train"):
         FlatModule(nn.ReLU())
 
 
-def test_mixed_types_are_refused():
+def test_parameters_of_different_dtypes_are_refused():
     with pytest.raises(ConfigError, match=r"^model: all parameters must have one dtype"):
         FlatModule(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()))
 
 
-def test_double_precision_stays_double():
+def test_double_precision_is_kept():
     flat = FlatModule(nn.Linear(2, 1).double())
     assert flat.vector.dtype == flat.gradient.dtype == torch.float64

@@ -1,4 +1,4 @@
-"""A gradient may be traced, but that never shows: the bits are those of the eager one."""
+"""A traced gradient has the same bits as the eager one."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tardigrad.learning.head import MultiClass
 
 
 class Branching(nn.Module):
-    """Goes one way or the other, as the data say."""
+    """Uses one of two layers, depending on the data."""
 
     def __init__(self):
         super().__init__()
@@ -22,7 +22,7 @@ class Branching(nn.Module):
 
 
 class Tied(nn.Module):
-    """One matrix, used twice."""
+    """Uses one matrix twice."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +45,7 @@ MODULES = {
 
 
 def walk(name, trace):
-    """Losses and gradients along a walk of 30 steps, on batches of two sizes."""
+    """Losses and gradients of 30 steps, on batches of two sizes."""
     torch.manual_seed(0)
     flat = FlatModule(MODULES[name]())
     flat.module.train()
@@ -64,7 +64,7 @@ def walk(name, trace):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_tracing_never_shows(name, monkeypatch):
+def test_traced_gradient_has_the_bits_of_the_eager_one(name, monkeypatch):
     monkeypatch.setattr(gradient, "TRACE_AFTER", 3)
     eager, _ = walk(name, trace=False)
     traced, compute = walk(name, trace=True)

@@ -98,7 +98,7 @@ def test_labels_may_be_integers_of_any_size(case: str, dtype: torch.dtype) -> No
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_loss_traced_on_one_batch_is_right_on_another(case: str) -> None:
+def test_loss_traced_on_one_batch_is_right_on_another(case: str) -> None:
     # training runs the traced graph on every batch of the same shape: no branch may depend on the values
     head, make = CASES[case]
     scores, labels = make()
@@ -130,7 +130,7 @@ def test_outputs_that_do_not_fit_the_labels_are_refused(
                 call()
 
 
-def test_multi_class() -> None:
+def test_multi_class_metrics_equal_numpy_and_scikit_learn() -> None:
     scores, labels = classes()
     logs = log_softmax(scores.numpy())
     expected = -logs[np.arange(23), labels.numpy()].mean()
@@ -141,7 +141,7 @@ def test_multi_class() -> None:
 
 
 @pytest.mark.parametrize("shape", [(23,), (23, 1)])
-def test_binary(shape: tuple[int, ...]) -> None:
+def test_binary_metrics_equal_numpy_and_scikit_learn(shape: tuple[int, ...]) -> None:
     scores, labels = answers()
     chances = 1 / (1 + np.exp(-scores.numpy().astype(np.float64)))
     expected = sk.log_loss(labels, chances)
@@ -152,7 +152,7 @@ def test_binary(shape: tuple[int, ...]) -> None:
     assert float(Binary().loss(scores.view(shape), labels)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_multi_label() -> None:
+def test_multi_label_metrics_equal_numpy_and_scikit_learn() -> None:
     scores, labels = labels_of_each()
     truth, chances = labels.numpy(), 1 / (1 + np.exp(-scores.numpy().astype(np.float64)))
     expected_loss = -np.where(truth, np.log(chances), np.log1p(-chances)).mean()
@@ -165,14 +165,14 @@ def test_multi_label() -> None:
     assert got["label_accuracy"] == ((scores.numpy() > 0) == truth).mean()
 
 
-def test_macro_ap_without_any_label_is_zero_and_not_nan() -> None:
+def test_macro_ap_without_any_label_is_zero() -> None:
     got = MultiLabel().metrics([(torch.randn(4, 3), torch.zeros(4, 3))])
     assert got["macro_ap"] == 0
     assert all(math.isfinite(value) for value in got.values())
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=30))
-def test_average_precision_is_that_of_scikit_learn_also_with_ties(rows: list[tuple[int, bool]]) -> None:
+def test_average_precision_equals_scikit_learn_with_ties(rows: list[tuple[int, bool]]) -> None:
     scores, labels = np.array([s for s, _ in rows], dtype=np.float32), np.array([label for _, label in rows])
     if labels.any():
         expected = sk.average_precision_score(labels, scores)
@@ -188,7 +188,7 @@ def test_average_precision_is_that_of_scikit_learn_also_with_ties(rows: list[tup
         ((UNKNOWN,), (END,), {PAD, UNKNOWN}, {PAD, UNKNOWN, END}),
     ],
 )
-def test_next_token(
+def test_next_token_metrics_leave_out_ignored_and_unscored_tokens(
     ignore: tuple[int, ...], unscored: tuple[int, ...], in_loss: set[int], in_metrics: set[int]
 ) -> None:
     scores, labels = sentences()
@@ -218,7 +218,7 @@ def test_next_token_takes_any_number_as_padding() -> None:
 
 
 @pytest.mark.parametrize("token", [PAD, UNKNOWN])
-def test_nothing_that_counts_is_no_loss_and_no_gradient(token: int) -> None:
+def test_minibatch_of_padding_has_zero_loss_and_gradient(token: int) -> None:
     head = NextToken(PAD, ignore=[UNKNOWN])
     scores = torch.randn(3, 4, 11, requires_grad=True)
     labels = torch.full((3, 4), token)
@@ -229,7 +229,7 @@ def test_nothing_that_counts_is_no_loss_and_no_gradient(token: int) -> None:
     assert head.metrics([(scores.detach(), labels)]) == {"loss": 0.0, "accuracy": 0.0, "perplexity": 1.0}
 
 
-def test_perplexity_of_a_hopeless_model_is_a_number_and_that_of_a_diverged_one_is_not() -> None:
+def test_perplexity_is_finite_for_large_losses_and_nan_for_a_diverged_model() -> None:
     labels = torch.ones(1, 1, dtype=torch.long)
     assert math.isfinite(NextToken(PAD).metrics([(torch.tensor([[[1e5, 0.0]]]), labels)])["perplexity"])
     assert math.isnan(NextToken(PAD).metrics([(torch.tensor([[[math.nan, 0.0]]]), labels)])["perplexity"])

@@ -1,4 +1,4 @@
-"""Image transforms: the right pixels, from the trip's own generator, and none of it in evaluation."""
+"""Image transforms: pixels are right, and all randomness is from the generator and in training only."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def generator(seed=0):
 
 
 def numbered(count=64, channels=3, side=8):
-    """Images in which no two pixels of a channel are alike, and every image has its own mark."""
+    """Images in which all pixels of a channel differ, and every image is different."""
     pixels = torch.arange(side * side, dtype=torch.uint8).reshape(1, 1, side, side)
     return (
         pixels
@@ -22,7 +22,7 @@ def numbered(count=64, channels=3, side=8):
     )
 
 
-def test_normalised_by_mean_and_deviation():
+def test_images_are_normalised_by_mean_and_deviation():
     images = torch.tensor([[0, 51], [102, 255]], dtype=torch.uint8).reshape(1, 1, 2, 2).repeat(2, 2, 1, 1)
     transform = Images(mean=[0.2, 0.5], deviation=[0.5, 0.25])
     out = transform.evaluate(images)
@@ -32,7 +32,7 @@ def test_normalised_by_mean_and_deviation():
     assert torch.equal(transform.train(images, generator()), out)
 
 
-def test_the_stored_examples_are_left_alone():
+def test_stored_examples_are_not_changed():
     for images in (numbered(), numbered().float()):
         before = images.clone()
         steps = [RandomCrop(side=8, padding=2), Flip()]
@@ -42,7 +42,7 @@ def test_the_stored_examples_are_left_alone():
         assert torch.equal(images, before)
 
 
-def test_centre_crop():
+def test_centre_crop_takes_the_middle():
     images = numbered(side=8)
     for crop in (CentreCrop(side=4), RandomCrop(side=4)):
         assert torch.equal(crop.evaluate(images), images[:, :, 2:6, 2:6])
@@ -52,7 +52,7 @@ def test_centre_crop():
 
 
 def places(out, padded, side):
-    """Where in its own padded image each crop was taken from."""
+    """The corner of each crop in its own padded image."""
     found = []
     for crop, image in zip(out, padded):
         where = [
@@ -84,7 +84,7 @@ def test_random_crops_of_padded_images():
     assert torch.equal(RandomCrop(side=8, padding=2).evaluate(images), images)
 
 
-def test_flips_half_of_the_images():
+def test_about_half_of_the_images_are_flipped():
     images = numbered(count=400)
     out = Flip().train(images, generator(1))
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(out, images)]
@@ -97,7 +97,7 @@ def test_flips_half_of_the_images():
 STEPS = [RandomCrop(side=8, padding=2), Flip()]
 
 
-def test_all_randomness_is_the_generators():
+def test_all_randomness_comes_from_the_generator():
     transform = Images(STEPS, mean=[0.5] * 3, deviation=[0.5] * 3)
     images = numbered()
     state = torch.get_rng_state()
@@ -123,8 +123,8 @@ def test_evaluation_has_no_randomness():
     assert transform.shape((3, 8, 8)) == (3, 6, 6) == tuple(transform.evaluate(images).shape[1:])
 
 
-def test_images_that_are_views():
-    # as CIFAR-10's rows lie in its files, and EMNIST's on their side
+def test_images_that_are_not_contiguous_give_the_same_result():
+    # CIFAR-10's images are slices of rows in its files, and EMNIST's are transposed
     rows = torch.randint(256, (50, 1 + 3 * 64), dtype=torch.uint8, generator=generator())
     images = rows[:, 1:].unflatten(1, (3, 8, 8)).transpose(2, 3)
     transform = Images(STEPS, mean=[0.5] * 3, deviation=[0.5] * 3)
@@ -133,13 +133,13 @@ def test_images_that_are_views():
     )
 
 
-def test_a_crop_that_is_too_large():
+def test_crop_larger_than_the_image_is_refused():
     for crop in (CentreCrop(side=9), RandomCrop(side=9, padding=4)):
         with pytest.raises(ConfigError, match="keeps 9 x 9 pixels, but the images have 8 x 10"):
             Images([Flip(), crop], mean=[0.5], deviation=[0.5]).shape((1, 8, 10))
 
 
-def test_steps_have_names():
+def test_steps_are_chosen_by_name():
     adapter = TypeAdapter(tuple[ImageStep, ...])
     assert adapter.validate_python(["flip", {"kind": "random_crop", "side": 32, "padding": 4}]) == (
         Flip(),

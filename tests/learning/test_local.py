@@ -1,4 +1,4 @@
-"""Local training: which examples when, and every number by hand."""
+"""Local training: the order of examples, and results against values computed by hand."""
 
 import math
 from collections import Counter
@@ -36,7 +36,7 @@ def batches(local, examples, seed=0):
     epochs=st.none() | st.integers(1, 4),
 )
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
-def test_every_example_once_a_pass(examples, batch_size, epochs):
+def test_each_pass_has_every_example_once(examples, batch_size, epochs):
     local = Local(epochs=epochs, batch_size=batch_size)
     drawn = batches(local, examples)
     a_pass = math.ceil(examples / batch_size)
@@ -50,7 +50,7 @@ def test_every_example_once_a_pass(examples, batch_size, epochs):
 
 @given(examples=st.integers(1, 40), batch_size=st.integers(1, 12), steps=st.integers(1, 25))
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
-def test_steps_go_round_and_round(examples, batch_size, steps):
+def test_steps_repeat_passes_over_the_examples(examples, batch_size, steps):
     local = Local(steps=steps, batch_size=batch_size)
     drawn = batches(local, examples)
     assert len(drawn) == local.steps_for(examples) == steps
@@ -62,7 +62,7 @@ def test_steps_go_round_and_round(examples, batch_size, steps):
         assert sorted(i for batch in drawn[start : start + a_pass] for i in batch) == list(range(examples))
 
 
-def test_the_order_is_new_in_every_pass_and_depends_on_the_seed_alone():
+def test_each_pass_has_a_new_order_that_depends_only_on_the_seed():
     local = Local(epochs=3, batch_size=20)
     first, second, third = batches(local, 20)
     assert first != second != third
@@ -70,7 +70,7 @@ def test_the_order_is_new_in_every_pass_and_depends_on_the_seed_alone():
     assert batches(local, 20, seed=1)[0] != first
 
 
-def test_one_epoch_unless_said():
+def test_default_is_one_epoch():
     assert Local().steps_for(65) == 3
     assert Local(steps=7).steps_for(65) == 7
 
@@ -79,7 +79,7 @@ def test_one_epoch_unless_said():
 
 
 class Line(nn.Module):
-    """w times the feature."""
+    """Multiplies the feature by w."""
 
     def __init__(self, w=0.0):
         super().__init__()
@@ -90,7 +90,7 @@ class Line(nn.Module):
 
 
 class Sum(Head):
-    """The mean output: its gradient is the mean feature, wherever w is."""
+    """The loss is the mean output, so its gradient is the mean feature for every w."""
 
     def loss(self, outputs, labels):
         return outputs.mean()
@@ -100,7 +100,7 @@ class Sum(Head):
 
 
 def trip(local, features, w=0.0, version=0, algorithm=None, seed=0, client="ann", number=7):
-    """One trip of one client, through the executor: upload and memory."""
+    """Run one trip of one client through the executor; return its upload and memory."""
     flat = FlatModule(Line(w))
     clients = Given({client: (np.asarray(features, float), np.zeros(len(features)))}, torch.float64)
     executor = Inline(Trainer(flat, Sum(), algorithm or td.FedAvg(), local), clients)
@@ -119,29 +119,29 @@ def test_delta_is_start_minus_end():
     assert change(Local(steps=3, lr=0.1), [1, 1], w=5.0) == pytest.approx(0.3)
 
 
-def test_the_learning_rate_shrinks_with_a_smaller_minibatch():
-    # 5 examples in batches of 2, 2 and 1: the last counts half
+def test_lr_normalisation_scales_with_the_size_of_the_minibatch():
+    # 5 examples in batches of 2, 2 and 1: the learning rate of the last is halved
     plain = Local(batch_size=2, lr=0.1)
     assert change(plain, [1] * 5) == pytest.approx(0.3)
     assert change(plain.model_copy(update={"lr_normalisation": True}), [1] * 5) == pytest.approx(0.25)
 
 
-def test_a_client_with_less_than_a_batch_takes_a_smaller_step():
+def test_lr_normalisation_applies_to_a_client_with_less_than_a_batch():
     assert change(Local(batch_size=32, lr=0.1, lr_normalisation=True), [1] * 8) == pytest.approx(0.1 * 8 / 32)
 
 
-def test_weight_decay():
+def test_weight_decay_equals_values_computed_by_hand():
     # gradient 1 + w/2, lr 0.1: 4 -> 4 - 0.1 * 3 = 3.7 -> 3.7 - 0.1 * 2.85 = 3.415
     assert change(Local(steps=2, lr=0.1, weight_decay=0.5), [1], w=4.0) == pytest.approx(4 - 3.415)
 
 
-def test_the_schedule_goes_by_the_version_that_the_trip_starts_from():
+def test_schedule_uses_the_start_version_of_the_trip():
     local = Local(steps=1, lr=0.1, schedule=td.StepDecay(at=(10, 20), factor_at_each=0.5))
     changes = [change(local, [1], version=v) for v in (0, 9, 10, 19, 20, 99)]
     assert changes == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025, 0.025])
 
 
-def test_the_rule_is_told_steps_and_path():
+def test_rule_receives_the_steps_and_the_sum_of_learning_rates():
     told = {}
 
     class Listening(td.Rule):
@@ -166,7 +166,7 @@ def test_the_rule_is_told_steps_and_path():
     }
 
 
-def test_the_upload_says_examples_steps_and_mean_loss():
+def test_upload_has_examples_steps_and_mean_loss():
     # losses are w: 0, -0.1, -0.2
     upload, memory = trip(Local(steps=3, batch_size=2, lr=0.1), [1] * 5)
     assert (upload.examples, upload.steps) == (5, 3)
@@ -174,7 +174,7 @@ def test_the_upload_says_examples_steps_and_mean_loss():
     assert memory == {}
 
 
-def test_the_broadcast_is_not_changed():
+def test_broadcast_is_not_changed():
     flat = FlatModule(Line(3.0))
     clients = Given({0: (np.ones(4), np.zeros(4))}, torch.float64)
     executor = Inline(Trainer(flat, Sum(), td.FedProx(mu=1.0), Local(steps=5)), clients)
@@ -184,7 +184,7 @@ def test_the_broadcast_is_not_changed():
     assert model.tolist() == [3.0]
 
 
-def test_a_trip_leaves_no_trace_in_the_next():
+def test_trips_do_not_affect_each_other():
     local = Local(steps=3, lr=0.1, batch_size=2)
     flat = FlatModule(Line())
     clients = Given({0: (np.arange(5.0), np.zeros(5)), 1: (np.ones(9), np.zeros(9))}, torch.float64)
@@ -211,7 +211,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_trip_is_plain_sgd(case):
+def test_trip_equals_plain_sgd(case):
     # three steps on the same batch of all examples, in double precision, against plain autograd
     model, shape = CASES[case]
     torch.manual_seed(3)
@@ -241,7 +241,7 @@ def test_a_trip_is_plain_sgd(case):
 
 
 def dropping_trips(trips, shared=True):
-    """The deltas of these trips (number by number the seed) with a module that drops half of everything."""
+    """The deltas of these trips, whose number is their seed, with a module that has dropout 0.5."""
     clients = Given({0: (np.ones((6, 4)), np.arange(6) % 3)}, torch.float32)
 
     def executor():
@@ -256,15 +256,15 @@ def dropping_trips(trips, shared=True):
     for place, number in enumerate(trips):
         if not shared:
             one, flat = executor()
-        torch.manual_seed(place)  # whatever the global generator is at ...
+        torch.manual_seed(place)  # the state of the global generator must not matter ...
         before = torch.get_rng_state()
         one.submit(Job(0.0, Task(number, 0, 0, {"model": model}), 0, {}, 1000 + number))
         results[number] = one.result(number)[0].vectors["delta"]
-        assert torch.equal(torch.get_rng_state(), before)  # ... it stays there
+        assert torch.equal(torch.get_rng_state(), before)  # ... and must not change
     return results
 
 
-def test_dropout_depends_on_the_trip_alone():
+def test_dropout_depends_only_on_the_trip():
     forwards, backwards = dropping_trips([0, 1, 2, 3]), dropping_trips([3, 2, 1, 0])
     alone = dropping_trips([0, 1, 2, 3], shared=False)
     for number in range(4):
@@ -273,17 +273,17 @@ def test_dropout_depends_on_the_trip_alone():
     assert len({tuple(delta.tolist()) for delta in forwards.values()}) == 4
 
 
-def test_dropout_really_drops():
+def test_dropout_sets_some_activations_to_zero():
     # with one seed for the order of examples, what differs is what was dropped
     deltas = dropping_trips([0])
     assert (deltas[0] == 0).any()
 
 
-# -- what goes wrong --------------------------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_names_trip_and_client(value):
+def test_error_for_a_loss_that_is_not_finite_names_trip_and_client(value):
     with pytest.raises(RunError, match=r"trip 7 of client .*: the training loss is not finite") as caught:
         trip(Local(lr=0.25), [1.0, value])
     assert "local.lr (now 0.25)" in str(caught.value)
@@ -305,6 +305,6 @@ def test_a_loss_that_is_not_finite_names_trip_and_client(value):
         ({"momentum": 0.9}, "momentum"),
     ],
 )
-def test_bad_settings_name_the_key(bad, says):
+def test_error_for_bad_local_settings_names_the_key(bad, says):
     with pytest.raises(ValidationError, match=says):
         Local(**bad)

@@ -1,4 +1,4 @@
-"""The papers' models: sizes, shapes, and that they learn."""
+"""The models of the papers: numbers of parameters, shapes, and that their loss falls."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tardigrad.learning.models import (
     ResNet18,
     Transformer,
 )
-from tardigrad.learning.models.transformer import Layer, positions
+from tardigrad.learning.models.transformer import TransformerLayer, positions
 
 PAD = 0
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model on examples of the right shape, as small as it can be."""
+    """A model, and small examples of the shape that it takes."""
 
     model: Architecture
     shape: tuple[int, ...]
@@ -94,13 +94,13 @@ def parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def test_every_model_that_a_config_can_name_is_tested() -> None:
+def test_cases_include_every_model_of_the_config() -> None:
     assert {setting.model_fields["kind"].default for setting in kinds_of(Model)} == {
         getattr(case.model, "kind", "") for case in CASES.values()
     }
 
 
-def test_a_name_is_enough_in_a_config() -> None:
+def test_name_is_short_for_a_model() -> None:
     model = TypeAdapter(Model)
     assert model.validate_python("char_lstm") == CharLSTM()
     assert model.validate_python({"kind": "resnet18", "width": 16}) == ResNet18(width=16)
@@ -144,7 +144,7 @@ def test_a_name_is_enough_in_a_config() -> None:
     ],
     ids=lambda value: getattr(value, "kind", None),
 )
-def test_how_many_parameters(model: Architecture, shape: tuple[int, ...], classes: int, count: int) -> None:
+def test_number_of_parameters(model: Architecture, shape: tuple[int, ...], classes: int, count: int) -> None:
     assert parameters(model.build(shape, classes)) == count
 
 
@@ -184,7 +184,7 @@ def test_the_loss_falls(case: Case) -> None:
 
 
 @every_model
-def test_a_seed_fixes_the_start_and_a_step(case: Case) -> None:
+def test_initial_model_and_gradient_depend_only_on_the_seed(case: Case) -> None:
     def step() -> tuple[Tensor, Tensor]:
         flat = FlatModule(case.build())
         start = flat.vector.clone()
@@ -201,7 +201,7 @@ def test_a_seed_fixes_the_start_and_a_step(case: Case) -> None:
 
 
 @every_model
-def test_an_example_is_evaluated_the_same_alone_and_in_company(case: Case) -> None:
+def test_output_of_an_example_does_not_depend_on_the_batch(case: Case) -> None:
     module = case.build().eval()
     features, _ = case.batch()
     with torch.inference_mode():
@@ -211,7 +211,7 @@ def test_an_example_is_evaluated_the_same_alone_and_in_company(case: Case) -> No
 
 
 @every_model
-def test_all_state_is_parameters_and_survives_the_flat_vector(case: Case) -> None:
+def test_all_state_is_parameters_and_passes_through_the_flat_vector(case: Case) -> None:
     module = case.build()
     assert list(module.state_dict()) == [name for name, _ in module.named_parameters()]
     assert not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
@@ -227,13 +227,13 @@ def test_all_state_is_parameters_and_survives_the_flat_vector(case: Case) -> Non
 
 @pytest.mark.parametrize("kind", ["fedac_cnn", "fedbuff_cnn", "fedasync_cnn", "masfl_cnn", "resnet18"])
 @pytest.mark.parametrize("shape", [(20,), (3, 3, 3)])
-def test_an_image_model_refuses_other_shapes(kind: str, shape: tuple[int, ...]) -> None:
+def test_image_model_refuses_other_shapes(kind: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match=f"'{kind}' needs images"):
         CASES[kind].model.build(shape, 10)
 
 
 @pytest.mark.parametrize("kind", ["fedbuff_lstm", "char_lstm", "transformer"])
-def test_a_token_model_refuses_images(kind: str) -> None:
+def test_token_model_refuses_images(kind: str) -> None:
     with pytest.raises(ConfigError, match=f"'{kind}' needs sequences of tokens"):
         CASES[kind].model.build((3, 32, 32), 10)
 
@@ -254,7 +254,7 @@ def test_tokens_may_be_integers_of_any_size(name: str, dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("name", token_models)
 @pytest.mark.parametrize("token", [-1, 60])
-def test_a_token_that_the_model_does_not_know_is_named(name: str, token: int) -> None:
+def test_error_for_an_unknown_token_names_it(name: str, token: int) -> None:
     case = CASES[name]
     tokens = torch.full((2, *case.shape), token)
     with pytest.raises(
@@ -263,7 +263,7 @@ def test_a_token_that_the_model_does_not_know_is_named(name: str, token: int) ->
         case.build()(tokens)
 
 
-def test_fedbuffs_cnn_is_as_the_paper_says() -> None:
+def test_fedbuff_cnn_has_the_layers_of_the_paper() -> None:
     module = FedBuffCNN().build((3, 32, 32), 10)
     convolutions = [part for part in module.modules() if isinstance(part, nn.Conv2d)]
     assert [(c.kernel_size, c.stride, c.padding) for c in convolutions] == [((3, 3), (1, 1), (2, 2))] * 4
@@ -276,7 +276,7 @@ def test_groups_that_do_not_divide_the_channels_are_lowered() -> None:
     assert {part.num_groups for part in module.modules() if isinstance(part, nn.GroupNorm)} == {8}
 
 
-def test_padding_does_not_change_what_the_classifier_says() -> None:
+def test_padding_does_not_change_the_output_of_the_classifier() -> None:
     module = CASES["fedbuff_lstm"].build().eval()
     tokens = torch.tensor([[5, 9, 3, 0, 0], [4, 0, 7, 2, 6], [0, 0, 0, 0, 0]])
     with torch.inference_mode():
@@ -288,7 +288,7 @@ def test_padding_does_not_change_what_the_classifier_says() -> None:
     assert torch.isfinite(padded).all()
 
 
-def test_the_last_character_is_one_of_every() -> None:
+def test_predict_next_equals_the_last_output_of_predict_every() -> None:
     last, every = CASES["char_lstm"].build().eval(), CASES["char_lstm, every"].build().eval()
     every.load_state_dict(last.state_dict())
     tokens, _ = CASES["char_lstm"].batch()
@@ -300,7 +300,7 @@ def test_the_last_character_is_one_of_every() -> None:
 
 
 @pytest.mark.parametrize("train", [False, True])
-def test_given_vectors_take_the_place_of_the_embedding(train: bool) -> None:
+def test_given_vectors_replace_the_embedding(train: bool) -> None:
     vectors = torch.randn(50, 300, dtype=torch.float64)
     module = FedBuffLSTM(train_vectors=train).build((25,), 2, vectors)
     flat = FlatModule(module)
@@ -314,7 +314,7 @@ def test_given_vectors_take_the_place_of_the_embedding(train: bool) -> None:
     assert torch.equal(state, vectors.float()) != train
 
 
-def test_the_transformer_sees_nothing_that_comes_after() -> None:
+def test_transformer_output_does_not_depend_on_later_tokens() -> None:
     module = CASES["transformer"].build().eval()
     tokens = torch.arange(1, 21)[None]
     later = tokens.clone()
@@ -326,9 +326,9 @@ def test_the_transformer_sees_nothing_that_comes_after() -> None:
         assert torch.allclose(outputs[:, :9], module(tokens[:, :9]), atol=1e-5)
 
 
-def test_the_transformer_sees_the_order() -> None:
+def test_transformer_output_depends_on_the_order_of_tokens() -> None:
     torch.manual_seed(0)
-    module = Transformer(layers=1).build((6,), 30).eval()  # further layers would see it without positions
+    module = Transformer(layers=1).build((6,), 30).eval()  # more layers would see the order without positions
     with torch.inference_mode():
         outputs = module(torch.tensor([[1, 2, 3, 4], [3, 2, 1, 4]]))
     assert not torch.allclose(outputs[0, 3], outputs[1, 3], atol=1e-3)
@@ -337,10 +337,10 @@ def test_the_transformer_sees_the_order() -> None:
     assert place[4, 7].item() == pytest.approx(math.cos(4 / 10_000**0.6), rel=1e-5)
 
 
-def test_a_transformer_layer_is_that_of_pytorch() -> None:
+def test_transformer_layer_equals_that_of_pytorch() -> None:
     torch.manual_seed(0)
     ours, theirs = (
-        Layer(24, 4, 40, 0.1).eval(),
+        TransformerLayer(24, 4, 40, 0.1).eval(),
         nn.TransformerEncoderLayer(24, 4, 40, batch_first=True).eval(),
     )
     names = {

@@ -1,11 +1,11 @@
-"""Time is charged to the innermost part, and all of it is charged."""
+"""All time is counted, each moment for the innermost part only."""
 
 import time
 
 from tardigrad.learning.profile import Profile
 
 
-def test_inner_time_is_not_counted_twice():
+def test_time_of_an_inner_part_is_counted_once():
     profile = Profile()
     began = time.perf_counter()
     with profile.part("outer"):
@@ -17,7 +17,7 @@ def test_inner_time_is_not_counted_twice():
     assert 0.01 <= profile.seconds["outer"] <= whole - profile.seconds["inner"]
 
 
-def test_a_part_that_fails_is_closed():
+def test_part_that_raises_is_closed():
     profile = Profile()
     with profile.part("outer"):
         try:
@@ -28,7 +28,7 @@ def test_a_part_that_fails_is_closed():
     assert profile.seconds["outer"] >= 0.02
 
 
-def test_what_is_taken_is_added_elsewhere():
+def test_taken_seconds_are_added_to_another_profile():
     ours, theirs = Profile(), Profile()
     with theirs.part("training"):
         time.sleep(0.001)

@@ -81,12 +81,16 @@ def test_several_vectors_and_private_versions_are_consistent():
 
 
 def no_noise(patch):
-    patch.setattr(aggregator, "add_noise", lambda total, noise, scale: None)
+    patch.setattr(aggregator, "add_noise", lambda total, noise, scale, *precision: None)
 
 
 def little_noise(patch):
     right = aggregator.add_noise
-    patch.setattr(aggregator, "add_noise", lambda total, noise, scale: right(total, noise, scale / 8))
+    patch.setattr(
+        aggregator,
+        "add_noise",
+        lambda total, noise, scale, *precision: right(total, noise, scale / 8, *precision),
+    )
 
 
 def no_clipping(patch):
@@ -123,9 +127,9 @@ def no_separation(patch):
 def bit_without_noise(patch):
     right = aggregator.add_noise
 
-    def add_noise(total, noise, scale):
+    def add_noise(total, noise, scale, *precision):
         if total.numel() > 1:  # the clipping bit is the only extra
-            right(total, noise, scale)
+            right(total, noise, scale, *precision)
 
     patch.setattr(aggregator, "add_noise", add_noise)
 

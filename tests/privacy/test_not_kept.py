@@ -55,8 +55,9 @@ def served(privacy):
     )  # fmt: skip
     plan = assemble(config, None, NoiseKeys).plan
     plan = dataclasses.replace(plan, evaluate=None)  # a server without data of its own
-    public = not plan.private
-    values = Values(plan.aggregator, Nowhere(), None, tell_losses=public, keep_finite=public)
+    values = Values(
+        plan.aggregator, Nowhere(), None, tell_losses=not plan.private, keep_finite=not plan.private
+    )
     size = size_of(layout_of(plan.aggregator.broadcast()))
     return Course(
         plan.book, Ends(plan.stop), plan.evaluation, size, size, centrally=plan.private

@@ -61,10 +61,12 @@ KINDS = {
         update={
             "algorithm": td.SCAFFOLD(),
             "pace": td.Synchronous(cohort=3, selected=5),
-            "buffer": td.Buffer(),
+            "buffer": td.Buffer(most_per_client=3),
         }
     ),
-    "sums and memory": CONFIG.model_copy(update={"algorithm": td.CA2FL(), "buffer": td.Buffer(size=3)}),
+    "sums and memory": CONFIG.model_copy(
+        update={"algorithm": td.CA2FL(), "buffer": td.Buffer(size=3, most_per_client=3)}
+    ),
     "private, blt": CONFIG.model_copy(
         update={"algorithm": td.FedBuff(momentum="ema"), "privacy": td.Participation(**PRIVATE)}
     ),

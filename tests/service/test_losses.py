@@ -4,24 +4,27 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import stat
 import threading
+from dataclasses import replace
 
 import grpc
 import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from service_harness import Memory, Puppet, app_of, serving, trace_of, two_puppets
+from service_harness import Memory, Puppet, app_of, enrolled_key, serving, trace_of, two_puppets
 
 import tardigrad as td
 from tardigrad.errors import RunError
 from tardigrad.experiments import directory
 from tardigrad.experiments.directory import RunDirectory, read_events
-from tardigrad.experiments.serve import assemble
+from tardigrad.experiments.serve import assemble, serve
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.service.connection import Connection
 from tardigrad.service.journal import ANSWERS, Journal, Recorded
+from tardigrad.service.serving import Place
 from tardigrad.service.trainee import Trainee
 
 CONFIG = td.Config(
@@ -370,3 +373,45 @@ def test_state_of_the_course_does_not_change_when_the_run_goes_on(tmp_path):
 
     before, after = asyncio.run(scene())
     assert before == after
+
+
+def test_upload_that_is_not_finite_counts_as_zeros_in_a_private_run(tmp_path):
+    """Who is in a buffer must not depend on values: the upload is accepted and the model stays finite."""
+    simulation = trace_of(PRIVATE)[0]
+
+    async def scene():
+        async with (
+            serving(PRIVATE, tmp_path / "run") as running,
+            two_puppets(running, simulation, ("0", "1")) as puppets,
+        ):
+            for puppet in puppets:
+                trip = await puppet.fetch()
+                finished = puppet.trainee.train(puppet.holding[trip], {})
+                if puppet is puppets[0]:
+                    for vector in finished.upload.vectors.values():
+                        vector[::3] = float("nan")
+                    finished = replace(finished, upload=replace(finished.upload, loss=float("nan")))
+                puppet.finished[trip] = finished
+                assert (await puppet.deliver(trip)).accepted
+            await running.coordinator._ready[1]
+            return running.coordinator.values.aggregator.evaluated_model, dict(running.refusals)
+
+    model, refusals = asyncio.run(scene())
+    assert torch.isfinite(model).all()
+    assert refusals == {}
+
+
+def test_copied_folder_of_a_private_server_is_refused(tmp_path):
+    keys, out = tmp_path / "keys", tmp_path / "run"
+    enrolled_key(keys, "ann")
+    place = Place("127.0.0.1", 0, keys, insecure=True)
+
+    def stop_at_once(line):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert serve(PRIVATE, out=out, place=place, say=stop_at_once) is None
+    shutil.copytree(out, tmp_path / "copy")
+    with pytest.raises(td.ConfigError, match="copied or put back from a backup"):
+        serve(PRIVATE, out=tmp_path / "copy", place=place, say=stop_at_once)
+    assert serve(PRIVATE, out=tmp_path / "copy", place=place, say=stop_at_once, moved=True) is None
+    assert serve(PRIVATE, out=out, place=place, say=stop_at_once) is None

@@ -258,7 +258,7 @@ def test_an_upload_that_is_being_counted_is_guarded_though_its_client_has_hung_u
             assert coordinator.course.given_up == 0
             assert finished.trip in coordinator.course.book.in_flight
             assert await code_of(ann.deliver(finished)) is grpc.StatusCode.ABORTED
-            assert await code_of(ann.give_up(finished.trip)) is grpc.StatusCode.ABORTED
+            assert await code_of(ann.give_up(finished.trip, finished.epoch)) is grpc.StatusCode.ABORTED
             written.set()
             while coordinator.course.trips == 0:
                 await asyncio.sleep(0.01)

@@ -366,7 +366,7 @@ def data_show(
 ) -> None:
     """Show who holds what under a config: clients, examples, labels."""
     from tardigrad.core.draws import key
-    from tardigrad.data.show import draw_partition, holdings
+    from tardigrad.data.partition_pictures import draw_partition, holdings
     from tardigrad.errors import ConfigError
     from tardigrad.experiments.config import load_config
 

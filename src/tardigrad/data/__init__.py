@@ -1,1 +1,1 @@
-"""Data sets, and who holds which part of them."""
+"""Data sets, how they are divided among clients, and evaluation."""

@@ -1,4 +1,4 @@
-"""Natural clients: the users (accounts, roles) of a data set, each with their own examples."""
+"""Data sets whose natural clients are their users (accounts, roles)."""
 
 from __future__ import annotations
 
@@ -10,52 +10,55 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from tardigrad.core.setting import Setting
 from tardigrad.data.clients import Examples
-from tardigrad.data.dataset import Holders
+from tardigrad.data.dataset import DataSource, Holders
 from tardigrad.data.partition import Dirichlet, DirichletByLabel, Natural, Partition, Shards
 from tardigrad.data.split import Aside, SetAside
 from tardigrad.errors import ConfigError
 
 
-class UserSource(Setting):
-    """What data sets have in common whose clients are their users."""
+class UserSource(DataSource):
+    """Settings that all data sets share whose natural clients are their users."""
 
     partition: Partition = Natural()
-    """Who holds what: natural (every user is a client), or another partition of the same examples.
+    """How the examples are divided among clients: natural (every user is a client), or another partition.
     `tardigrad list partitions`"""
     test: SetAside = Aside(share=0.2)
-    """What is kept for the central test set, where the publisher has none: this share of each user's
-    examples (0.2), or of the users ({share = 0.2, by = "client"})."""
+    """The central test set, where the publisher has none: this share of each user's examples (0.2), or of the
+    users ({share = 0.2, by = "client"})."""
     test_examples: PositiveInt | None = 10_000
-    """At most so many examples to evaluate on, drawn once from all of them."""
+    """Maximum size of the test set; a larger one is reduced to a random sample, drawn once."""
     validation: SetAside | None = None
-    """Evaluate on this share of the training examples in place of the test set, and train nobody on it
-    (for tuning): 0.1, or {share = 0.1, by = "client"}."""
+    """For tuning: evaluate on this share of the training examples in place of the test set, and let no client
+    train on it: 0.1, or {share = 0.1, by = "client"}."""
     min_examples: PositiveInt = 1
-    """Users with fewer examples to train on are left out."""
+    """Users with fewer training examples are left out."""
 
 
 @dataclass(frozen=True)
 class Users:
-    """Whose each example is, in the order of the examples."""
+    """The users of a data set, and the user that each example belongs to."""
 
     of: np.ndarray
-    """The user's number, for each example."""
+    """The user number of each example, in the order of the examples."""
     names: Sequence[str]
+    """The name of each user number."""
 
     def __post_init__(self) -> None:
         if len(self.of) == 0:
             raise ConfigError("data: the files hold no examples")
 
     def aside(self, aside: Aside, seed: int) -> np.ndarray:
-        """A mask of the examples that are set aside."""
+        """Return a boolean mask of the examples that are set aside, drawn at random."""
         _, _, examples = aside.take(self._parts(), np.random.default_rng([seed, 0]))
         return self._mask(examples)
 
     def last_aside(self, aside: Aside, seed: int) -> np.ndarray:
-        """The same for examples that overlap: of each user the last ones, so that what is trained on never
-        reaches into them."""
+        """Return a mask of the last examples of each user.
+
+        This is for examples that overlap, such as windows over a text: no training example reaches into the
+        ones set aside.
+        """
         if aside.by == "client":
             return self.aside(aside, seed)
         parts = self._parts()
@@ -79,13 +82,14 @@ def federate(
     seed: int,
     rows: np.ndarray | None = None,
 ) -> tuple[Holders, Examples | None]:
-    """Clients and the central test set, from examples, their users, and a mask of those in the test set.
+    """Build the clients and the central test set from all examples, their users and a mask of the test set.
 
-    Users with too few examples to train on are left out of both; those who have none are in the test set
-    only. `rows` says where in `examples` each example lies, if not in order.
+    Users with fewer than `min_examples` training examples are left out of both, except those that have none,
+    who are in the test set only. `rows` has the row of `examples` that each example is in, if they are not in
+    order.
     """
     features, labels = examples
-    _check(settings, labels)
+    _check_partition(settings, labels)
     sizes = np.bincount(users.of[~test], minlength=len(users.names))
     if sizes.max(initial=0) < settings.min_examples:
         raise ConfigError(
@@ -113,7 +117,7 @@ def federate(
     return Holders(features, labels, parts, names), central
 
 
-def _check(settings: UserSource, labels: Tensor) -> None:
+def _check_partition(settings: UserSource, labels: Tensor) -> None:
     if labels.dim() > 1 and isinstance(settings.partition, Dirichlet | DirichletByLabel | Shards):
         raise ConfigError(
             f"data.partition.kind: {settings.partition.kind!r} goes by labels, but here every token of an "

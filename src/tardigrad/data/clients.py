@@ -1,11 +1,10 @@
-"""Clients and their data: what the simulator trains on, whatever it comes from."""
+"""Clients and their data, wherever the data comes from."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +17,13 @@ from tardigrad.learning.transform import Transform
 
 Examples = tuple[Tensor, Tensor]
 Indexed = tuple[Tensor, Tensor, Tensor | None]
-"""Features and labels, and which of them are meant (nothing: all)."""
+"""Features, labels, and the indices of the rows that are meant (None: all rows)."""
 
 
 class Clients(ABC):
-    """A population: how many clients there are, and each one's data when it is asked for.
+    """A population of clients, whose data is loaded when it is needed.
 
-    Clients are numbered from 0; `name` is what people call them.
+    Clients are numbered from 0; `name` is the identifier that events and reports show.
     """
 
     @abstractmethod
@@ -32,46 +31,46 @@ class Clients(ABC):
 
     @abstractmethod
     def examples(self, client: int) -> int:
-        """How many training examples this client has. Must be cheap: the planner asks it."""
+        """Return the number of training examples of a client. Must be cheap, because the planner calls it."""
 
     @abstractmethod
     def load(self, client: int) -> Examples:
-        """Features and labels that this client trains on."""
+        """Return the features and labels that a client trains on."""
 
     def indexed(self, client: int) -> Indexed:
-        """The same without a copy, where it is part of something larger."""
+        """Return the same examples as indices into larger tensors where possible, which avoids a copy."""
         return *self.load(client), None
 
     def held_out(self, client: int) -> Examples | None:
-        """Features and labels that this client keeps for evaluation, if it does."""
+        """Return the features and labels that a client keeps for evaluation, or None if it keeps none."""
         return None
 
     def name(self, client: int) -> int | str:
-        """What this client is called in events."""
+        """Return the identifier of a client in events."""
         return client
 
 
 @dataclass(frozen=True)
 class Federation:
-    """Everything a run needs to know of its data."""
+    """The data of a run: its clients, its test set, and what the model has to fit."""
 
     clients: Clients
     test: Examples | None
-    """The central test set."""
+    """The central test set, or None if there is none."""
     shape: tuple[int, ...]
-    """Of one example's features, as the model sees them."""
+    """Shape of one example's features after the transform."""
     classes: int
-    """How many outputs the model has: labels, or words of the vocabulary."""
+    """Number of outputs of the model: classes, or tokens of the vocabulary."""
     head: Head = field(default_factory=MultiClass)
     """The loss and metrics that go with these labels."""
     transform: Transform = field(default_factory=Transform)
-    """From stored examples to what the model sees."""
+    """Converts stored examples to the model's input."""
     vectors: Tensor | None = None
-    """Word vectors to start an embedding from, a row for each token."""
+    """Initial values for an embedding, one row for each token."""
 
 
 class HoldingOut(Clients):
-    """Other clients, each of which keeps a random share of its examples for evaluation."""
+    """Wraps clients so that each keeps a random share of its examples for evaluation."""
 
     def __init__(self, clients: Clients, share: float, seed: int) -> None:
         self._clients, self._share, self._seed = clients, share, seed
@@ -80,7 +79,7 @@ class HoldingOut(Clients):
         return len(self._clients)
 
     def _kept(self, client: int) -> int:
-        # at least one, but never all: a client with one example trains on it
+        # At least one example, but never all of them: a client with one example trains on it.
         n = self._clients.examples(client)
         return min(max(1, round(self._share * n)), n - 1)
 
@@ -113,9 +112,9 @@ class HoldingOut(Clients):
 
 
 class Given(Clients):
-    """The user's own clients: a mapping of id to a (features, labels) pair or a torch Dataset."""
+    """Clients that the caller passes: a mapping of id to a (features, labels) pair or a torch Dataset."""
 
-    def __init__(self, clients: Mapping[Hashable, Any], dtype: torch.dtype) -> None:
+    def __init__(self, clients: Mapping[Hashable, object], dtype: torch.dtype) -> None:
         if not isinstance(clients, Mapping):
             raise ConfigError(
                 f"clients: must be a mapping {{id: (features, labels), ...}}, not a {type(clients).__name__}"
@@ -123,7 +122,7 @@ class Given(Clients):
         if not clients:
             raise ConfigError("clients: the mapping is empty; give {id: (features, labels), ...}")
         self._names = [key if isinstance(key, int | str) else str(key) for key in clients]
-        self._data = [_pair(f"clients[{key!r}]", value, dtype) for key, value in clients.items()]
+        self._data = [_as_tensors(f"clients[{key!r}]", value, dtype) for key, value in clients.items()]
         shape = self._data[0][0].shape[1:]
         for name, (features, _) in zip(self._names, self._data):
             if features.shape[1:] != shape:
@@ -145,40 +144,45 @@ class Given(Clients):
         return self._names[client]
 
 
-def _pair(whose: str, value: Any, dtype: torch.dtype) -> Examples:
-    """Data as two tensors, or a ConfigError that says whose are wrong."""
+def _as_tensors(where: str, data: object, dtype: torch.dtype) -> Examples:
+    """Convert a pair of arrays or a torch Dataset to two tensors; errors begin with `where`."""
     try:
-        if isinstance(value, Dataset):
-            rows = [value[i] for i in range(len(value))]  # type: ignore[arg-type]
-            value = tuple(torch.stack([torch.as_tensor(row[part]) for row in rows]) for part in (0, 1))
-        features, labels = (torch.as_tensor(part) for part in value)
+        if isinstance(data, Dataset):
+            rows = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
+            data = [torch.stack([torch.as_tensor(row[part]) for row in rows]) for part in (0, 1)]
+        features, labels = (torch.as_tensor(part) for part in data)  # type: ignore[attr-defined]
         counts = len(features), len(labels)
     except (TypeError, ValueError, RuntimeError, IndexError, NotImplementedError) as error:
         raise ConfigError(
-            f"{whose}: expected a (features, labels) pair of arrays, or a torch Dataset of such "
+            f"{where}: expected a (features, labels) pair of arrays, or a torch Dataset of such "
             f"pairs with a length; {' '.join(str(error).split())}"
         ) from None
     if counts[0] != counts[1] or counts[1] == 0:
         raise ConfigError(
-            f"{whose}: {counts[0]} features and {counts[1]} labels; "
+            f"{where}: {counts[0]} features and {counts[1]} labels; "
             "there must be as many of one as of the other, and at least one"
         )
     if labels.dtype.is_floating_point and not torch.isfinite(labels).all():
-        raise ConfigError(f"{whose}: its labels are not all finite numbers")
+        raise ConfigError(f"{where}: its labels are not all finite numbers")
     if features.dtype.is_floating_point:
         features = features.to(dtype)
     return features, labels.to(dtype if labels.dtype.is_floating_point else torch.int64)
 
 
 def given(
-    clients: Mapping[Hashable, Any],
-    test: Any | None,
+    clients: Mapping[Hashable, object],
+    test: object | None,
     dtype: torch.dtype = torch.float32,
     head: Head | None = None,
 ) -> Federation:
-    """A federation of the user's own clients, with an optional central test set."""
+    """Build a federation from the caller's own clients, with an optional central test set.
+
+    >>> federation = given({"ann": ([[1.0], [2.0]], [0, 1]), "bob": ([[3.0]], [2])}, test=None)
+    >>> len(federation.clients), federation.shape, federation.classes
+    (2, (1,), 3)
+    """
     population = Given(clients, dtype)
-    checked = None if test is None else _pair("test", test, dtype)
+    checked = None if test is None else _as_tensors("test", test, dtype)
     shape = tuple(population.load(0)[0].shape[1:])
     if checked is not None and checked[0].shape[1:] != shape:
         raise ConfigError(
@@ -189,10 +193,10 @@ def given(
     if checked is not None:
         labels["test"] = checked[1]
     if head is None:
-        for whose, part in labels.items():
+        for where, part in labels.items():
             if part.dtype.is_floating_point or (part.dim() == 1 and part.min() < 0):
                 raise ConfigError(
-                    f"{whose}: its labels are {part.dtype} from {float(part.min()):g} on, but classes are "
+                    f"{where}: its labels are {part.dtype} from {float(part.min()):g} on, but classes are "
                     "whole numbers from 0 on; convert them, or give another head"
                 )
     classes = 1 + max(int(part.max()) for part in labels.values())

@@ -1,4 +1,4 @@
-"""One data set, held once as it was published, and the clients that share it."""
+"""Data sources that a config can name, and a data set that its clients share by index."""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ from tardigrad.learning.images import Images, ImageStep
 
 
 class Rows(Protocol):
-    """Examples that are picked by index: a tensor, or something that finds them in several files."""
+    """Examples that are selected by index: a tensor, or an object that reads them from several files."""
 
     def __getitem__(self, index: Tensor, /) -> Tensor: ...
 
 
 class Holders(Clients):
-    """Clients that share one data set: each is a list of indices into it."""
+    """Clients that share one data set: each client is a list of indices into it.
+
+    >>> parts = [np.array([0, 2]), np.array([1])]
+    >>> clients = Holders(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([0, 1, 0]), parts)
+    >>> len(clients), clients.examples(0), clients.load(1)
+    (2, 2, (tensor([[2.]]), tensor([1])))
+    """
 
     def __init__(
         self,
@@ -54,7 +60,7 @@ class Holders(Clients):
         return super().indexed(client)
 
     def labels(self, client: int) -> Tensor:
-        """This client's labels alone."""
+        """Return this client's labels without loading its features."""
         return self._labels[self.parts[client]]
 
     def name(self, client: int) -> int | str:
@@ -63,22 +69,29 @@ class Holders(Clients):
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set before anybody holds it."""
+    """A data set before it is divided among clients."""
 
     features: Rows
-    """Of the training examples, as bytes."""
+    """Features of the training examples, as they are stored (images as bytes)."""
     labels: Tensor
+    """Labels of the training examples."""
     test: Examples | None
+    """The publisher's test set, if there is one."""
     shape: tuple[int, ...]
-    """Of one example, as it is stored."""
+    """Shape of one stored example."""
     classes: int
+    """Number of classes."""
     users: np.ndarray | None = None
-    """Whose each training example is."""
+    """The user that each training example belongs to, where the data set says so."""
 
     def divide(
         self, partition: Partition, seed: int, *asides: Aside | None
     ) -> tuple[Holders, Examples | None]:
-        """Who holds what, and what is evaluated on: what was set aside last, else the test set."""
+        """Divide the training examples among clients; return the clients and the evaluation set.
+
+        `asides` are set aside one after the other, and no client trains on them. The evaluation set is the
+        last of them, or the publisher's test set if nothing is set aside.
+        """
         parts = partition.split(self.labels.numpy(), np.random.default_rng(seed), self.users)
         names: list[int | str] | None = None
         if isinstance(partition, Natural) and self.users is not None:
@@ -93,39 +106,47 @@ class DataSet:
         return Holders(self.features, self.labels, parts, names), test
 
 
-class ImageSource(Setting):
-    """What data sets of images have in common."""
+class DataSource(Setting):
+    """A data set that a config can name: the settings, and how to build the clients from them."""
+
+    @abstractmethod
+    def federation(self, seed: int) -> Federation:
+        """Build the clients and the test set. The result depends only on the data and the seed."""
+
+
+class ImageSource(DataSource):
+    """Settings and loading that all image data sets share."""
 
     kind: str
     partition: Partition
-    """Who holds what. `tardigrad list partitions`"""
+    """How the examples are divided among clients. `tardigrad list partitions`"""
     validation: SetAside | None = None
-    """Evaluate on this share of the training examples in place of the test set, and train nobody on it
-    (for tuning): 0.1, or {share = 0.1, by = "client"}."""
+    """For tuning: evaluate on this share of the training examples in place of the test set, and let no client
+    train on it: 0.1, or {share = 0.1, by = "client"}."""
     transforms: tuple[ImageStep, ...] = ()
-    """What happens to images before they are normalised: centre_crop, random_crop, flip, in order."""
+    """Steps applied in order before images are normalised: centre_crop, random_crop, flip."""
     download: bool = False
-    """Fetch the files from their publisher if they are not there."""
+    """Download missing files from their publisher."""
 
     MEAN: ClassVar[tuple[float, ...]]
-    """Of each channel, black being 0 and white 1."""
+    """Mean of each channel, on a scale from 0 (black) to 1 (white)."""
     DEVIATION: ClassVar[tuple[float, ...]]
+    """Standard deviation of each channel, on the same scale."""
 
     @abstractmethod
     def fetch(self) -> Path:
-        """Download what is not there. Returns the folder."""
+        """Download the files that are missing, and return their folder."""
 
     @abstractmethod
     def load(self) -> DataSet:
-        """Read, and check, the files."""
+        """Check and read the files."""
 
     def asides(self, data: DataSet) -> tuple[Aside | None, ...]:
-        """What nobody trains on, one after the other; the last is evaluated on."""
+        """Return the shares to set aside, in order; the evaluation set is the last that is not None."""
         del data
         return (self.validation,)
 
     def federation(self, seed: int) -> Federation:
-        """The clients and the test set: a function of the data and the seed."""
         if self.download:
             self.fetch()
         data = self.load()

@@ -1,4 +1,4 @@
-"""Evaluation during a run: when, on what, and what is reported."""
+"""Evaluation during a run: when and on what the model is evaluated, and which metrics are reported."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Evaluation(Setting):
     """When and on what the model is evaluated."""
 
     every_steps: PositiveInt | None = None
-    """Evaluate at every so many versions (default 10, unless every_trips is given)."""
+    """Evaluate each time this many versions were made (default 10, unless every_trips is given)."""
     every_trips: PositiveInt | None = None
-    """Evaluate after every so many trips, in place of every_steps."""
+    """Evaluate each time this many trips have ended, in place of every_steps."""
     model_average: float | None = Field(None, gt=0, lt=1)
     """Evaluate a running average of the models with this decay, in place of the newest."""
     held_out: float = Field(0.0, ge=0, lt=1)
-    """Share of its examples that each client keeps to evaluate on; 0 for none."""
+    """Share of its examples that each client keeps for evaluation; 0 for none."""
     examples: PositiveInt | None = None
-    """Evaluate on so many examples of the test set, drawn once (default: on all)."""
+    """Evaluate on a random sample of this many test examples, drawn once (default: on all)."""
     clients: PositiveInt = 100
-    """How many clients (drawn once) are asked to evaluate on what they hold out."""
+    """Number of clients, drawn once, that evaluate on their held-out examples."""
     metrics: tuple[MetricName, ...] | None = None
     """Metrics that a server takes from its clients besides those of the built-in heads, such as ["f1"]."""
 
@@ -57,14 +57,14 @@ class Evaluation(Setting):
         return self
 
     def due(self, version: int, moved: bool, trips: int, ended: bool) -> bool:
-        """Whether to evaluate now: the model has just `moved`, or a trip has just `ended`."""
+        """Return whether to evaluate now: the model has just `moved`, or a trip has just `ended`."""
         if self.every_trips is not None:
             return ended and trips % self.every_trips == 0
         return moved and version % (self.every_steps or 10) == 0
 
 
 class Evaluator:
-    """Evaluates models for one run."""
+    """Evaluates the models of one run."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Evaluator:
             federation = replace(federation, test=(features[chosen], labels[chosen]))
         self._federation = federation
         self._own: list[tuple[float, Examples]] = []
-        """Slowness and held-out examples of the clients that are asked."""
+        """Slowness and held-out examples of each client that evaluates."""
         if settings.held_out > 0:
             clients = federation.clients
             random = np.random.default_rng(key(seed, "evaluation"))
@@ -93,7 +93,7 @@ class Evaluator:
                     self._own.append((slowness(client), held_out))
 
     def __call__(self, vector: Tensor, version: int) -> dict[str, float]:
-        """Metrics of this model; a RunError if it has diverged."""
+        """Return the metrics of a model; raise a RunError if one is not finite."""
         metrics: dict[str, float] = {}
         if self._federation.test is not None:
             metrics |= self._evaluate(vector, self._federation.test)
@@ -108,8 +108,8 @@ class Evaluator:
         return metrics
 
     def _evaluate(self, vector: Tensor, examples: Examples) -> dict[str, float]:
-        of = self._federation
-        return evaluate(self._flat, of.head, vector, *examples, of.transform)
+        federation = self._federation
+        return evaluate(self._flat, federation.head, vector, *examples, federation.transform)
 
     def _on_clients(self, vector: Tensor) -> dict[str, float]:
         scores = np.array([self._evaluate(vector, own)["accuracy"] for _, own in self._own])
@@ -120,7 +120,7 @@ class Evaluator:
         }
         middle = np.median(slowness)
         fast, slow = scores[slowness < middle], scores[slowness > middle]
-        if len(fast) and len(slow):  # only where devices differ
+        if len(fast) and len(slow):  # only if the clients' devices differ
             metrics["client_accuracy_fast"] = float(fast.mean())
             metrics["client_accuracy_slow"] = float(slow.mean())
         if self._federation.test is None:

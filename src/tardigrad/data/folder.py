@@ -1,6 +1,7 @@
-"""Where data sets lie on disk: the folder of TARDIGRAD_DATA (or --data-dir), else ~/.cache/tardigrad.
+"""The folder with the data sets: TARDIGRAD_DATA (or --data-dir), else ~/.cache/tardigrad.
 
-Files are fetched only when they are asked for, and are whole and checked, or not there at all.
+Files are downloaded only on request. A file appears in the folder only after it is complete and its checksum
+is right.
 """
 
 from __future__ import annotations
@@ -35,19 +36,21 @@ class Published:
 
     url: str
     file: str
-    """Where it belongs, relative to the data folder."""
+    """Its path below the data folder."""
     md5: str
+    """Its MD5 checksum, in hexadecimal."""
 
 
 def data_folder() -> Path:
-    """The folder that data sets are looked for in."""
+    """Return the folder with the data sets."""
     return Path(os.environ.get(VARIABLE) or "~/.cache/tardigrad").expanduser()
 
 
 def require(*choices: str, publisher: str, get: str | None = None) -> Path:
-    """The first of these paths (relative to the folder) that exists; one sentence if none does.
+    """Return the first of these paths below the data folder that exists.
 
-    `get` is the data set's name where `tardigrad data get` can fetch it.
+    If none exists, a ConfigError says which file to put where and who publishes it. `get` is the name of the
+    data set if `tardigrad data get` can download it.
     """
     folder = data_folder()
     for choice in choices:
@@ -60,18 +63,19 @@ def require(*choices: str, publisher: str, get: str | None = None) -> Path:
     )
 
 
-def check_sha256(file: Path, expected: str) -> None:
-    """A ConfigError if this is not the published file."""
-    _check(file, "sha256", expected)
-
-
 def check_md5(file: Path, expected: str) -> None:
-    """A ConfigError if this is not the published file."""
-    _check(file, "md5", expected)
+    """Raise a ConfigError unless the file has this MD5 checksum."""
+    state = file.stat()
+    found = _md5(file, state.st_size, state.st_mtime_ns)
+    if found != expected:
+        raise ConfigError(
+            f"{file}: not the published file (its MD5 is {found[:16]}..., "
+            f"{expected[:16]}... would be right); delete it and get it again"
+        )
 
 
 def check_size(file: Path, expected: int) -> None:
-    """A ConfigError if the file is shorter or longer than it must be."""
+    """Raise a ConfigError unless the file has this number of bytes."""
     size = file.stat().st_size
     if size != expected:
         raise ConfigError(
@@ -81,7 +85,10 @@ def check_size(file: Path, expected: int) -> None:
 
 
 def download(published: Published) -> Path:
-    """Fetch a file into the data folder, with a progress bar; nothing is left behind if that fails."""
+    """Download a file into the data folder, unless it is there, and return its path.
+
+    A progress bar is shown on a terminal. If the download fails, no partial file remains.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -125,21 +132,20 @@ def download(published: Published) -> Path:
 
 
 def unpack(archive: Path, members: Iterable[str], folder: Path) -> None:
-    """Take these members, and nothing else, out of a .tar.gz or .zip file: each into `folder` by its own
-    name."""
+    """Extract only these members of a .tar.gz or .zip file into `folder`, each under its base name."""
     try:
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as packed:
                 for member in members:
                     with packed.open(member) as content:
-                        _keep(content, folder / Path(member).name)
+                        _save(content, folder / Path(member).name)
         else:
             with tarfile.open(archive, "r:gz") as tarred:
                 for member in members:
                     inner = tarred.extractfile(member)
                     if inner is None:
                         raise KeyError(member)
-                    _keep(inner, folder / Path(member).name)
+                    _save(inner, folder / Path(member).name)
     except KeyError as missing:
         raise ConfigError(f"{archive}: not the published archive: {missing.args[0]}") from None
     except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
@@ -152,7 +158,7 @@ def unpack(archive: Path, members: Iterable[str], folder: Path) -> None:
 
 @contextmanager
 def whole(file: Path) -> Iterator[Path]:
-    """Where to write what becomes `file` when all of it is written, and vanishes if anything goes wrong."""
+    """Yield a temporary path to write to; it is renamed to `file` on success and deleted on failure."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:
@@ -162,23 +168,13 @@ def whole(file: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def _keep(content: IO[bytes], file: Path) -> None:
+def _save(content: IO[bytes], file: Path) -> None:
     with whole(file) as partial, partial.open("wb") as out:
         shutil.copyfileobj(content, out, BLOCK)
 
 
-def _check(file: Path, algorithm: str, expected: str) -> None:
-    state = file.stat()
-    found = _digest(file, algorithm, state.st_size, state.st_mtime_ns)
-    if found != expected:
-        raise ConfigError(
-            f"{file}: not the published file (its {algorithm.upper()} is {found[:16]}..., "
-            f"{expected[:16]}... would be right); delete it and get it again"
-        )
-
-
 @functools.cache
-def _digest(file: Path, algorithm: str, size: int, modified: int) -> str:
-    """Of a file as it was when it had this size and time: once in a process."""
+def _md5(file: Path, size: int, modified: int) -> str:
+    """Return the MD5 checksum of a file, computed again only if its size or time of change differs."""
     with file.open("rb") as content:
-        return hashlib.file_digest(content, algorithm).hexdigest()
+        return hashlib.file_digest(content, "md5").hexdigest()

@@ -1,12 +1,13 @@
-"""Fetching a data set by its name: `tardigrad data get NAME`."""
+"""Download a data set by its name: `tardigrad data get NAME`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tardigrad.data.cifar10 import CIFAR10
 from tardigrad.data.dataset import ImageSource
-from tardigrad.data.idx import EMNIST, MNIST, FashionMNIST
+from tardigrad.data.sets.cifar10 import CIFAR10
+from tardigrad.data.sets.emnist import EMNIST
+from tardigrad.data.sets.mnist import MNIST, FashionMNIST
 from tardigrad.errors import ConfigError
 
 FETCHED: dict[str, ImageSource] = {
@@ -18,10 +19,7 @@ FETCHED: dict[str, ImageSource] = {
 
 
 def get(name: str) -> Path:
-    """Fetch the data set's files from their publisher, if they are not there, and check them all.
-
-    Returns the folder that they are in.
-    """
+    """Download the files of a data set that are missing, check all of them, and return their folder."""
     if name not in FETCHED:
         raise ConfigError(f"data get: {name!r} cannot be fetched; these can: {', '.join(FETCHED)}")
     source = FETCHED[name]

@@ -1,4 +1,4 @@
-"""Text files line by line, plain or compressed, with errors that name the file and the line."""
+"""Read text files line by line, plain or compressed, with errors that name the file and the line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tardigrad.errors import ConfigError
 
 
 def open_bytes(file: Path) -> IO[bytes]:
-    """A file's content, uncompressed if its name ends in .xz, .gz or .bz2."""
+    """Open a file for reading, and decompress it if its name ends in .xz, .gz or .bz2."""
     match file.suffix:
         case ".xz":
             return lzma.open(file)
@@ -28,7 +28,10 @@ def open_bytes(file: Path) -> IO[bytes]:
 
 
 def read_lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Number (from 1) and text of every line; a ConfigError if the file is cut short or not UTF-8."""
+    """Yield the number (from 1) and the text of every line.
+
+    A file that is truncated or not UTF-8 raises a ConfigError.
+    """
     number = 0
     try:
         with open_bytes(file) as content:
@@ -43,8 +46,9 @@ def read_lines(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_table(file: Path, *columns: str) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of a tab-separated file of these columns, with or without a heading of their
-    names.
+    """Yield the line number and the fields of every row of a tab-separated file with these columns.
+
+    A first line that repeats the column names is skipped.
 
     >>> for line, (user, text) in read_table(file, "user", "text"): ...  # doctest: +SKIP
     """
@@ -60,7 +64,7 @@ def read_table(file: Path, *columns: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """JSON, or a ConfigError that says where it is not."""
+    """Parse JSON; a ConfigError that begins with `where` says what is wrong."""
     try:
         return json.loads(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Partitioners: who holds which examples, as a function of the labels and a seed."""
+"""Partitions: how examples are divided among clients, as a function of the labels and a seed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from tardigrad.errors import ConfigError
 
 
 class _Partition(Setting):
+    """A way to divide the examples of a data set among clients."""
+
     @abstractmethod
     def split(
         self, labels: np.ndarray, random: np.random.Generator, users: np.ndarray | None = None
     ) -> list[np.ndarray]:
-        """For each client the indices of its examples: every example once, nobody without.
+        """Return the indices of each client's examples: each example once, and at least one for each client.
 
-        `users` says whose each example is, where the data set knows.
+        `users` has the user of each example, where the data set says so.
         """
 
 
 class Central(_Partition):
-    """One client holds everything (for the plain SGD reference)."""
+    """One client has all examples (for the reference run with plain SGD)."""
 
     kind: Literal["central"] = "central"
 
@@ -39,34 +41,34 @@ class Central(_Partition):
 
 
 class IID(_Partition):
-    """Examples are dealt out at random, in parts of equal size."""
+    """Examples are assigned at random, in parts of equal size."""
 
     kind: Literal["iid"] = "iid"
     clients: PositiveInt = 100
-    """How many clients there are."""
+    """Number of clients."""
 
     def split(
         self, labels: np.ndarray, random: np.random.Generator, users: np.ndarray | None = None
     ) -> list[np.ndarray]:
-        _enough(self.clients, labels)
+        _require_enough(self.clients, labels)
         return [np.sort(part) for part in np.array_split(random.permutation(len(labels)), self.clients)]
 
 
 class Dirichlet(_Partition):
-    """Equal parts, each with its own label proportions drawn from a Dirichlet distribution (Hsu et al.):
-    the smaller alpha, the fewer labels a client has."""
+    """Parts of equal size, each with label proportions drawn from a Dirichlet distribution (Hsu et al.): the
+    smaller alpha, the fewer labels a client has."""
 
     kind: Literal["dirichlet"] = "dirichlet"
     clients: PositiveInt = 100
-    """How many clients there are."""
+    """Number of clients."""
     alpha: PositiveFloat = 0.1
-    """Concentration of one label, on average; a label counts by its overall share. Written as Dir(a p) with
-    shares p that sum to one, `a` is this times the number of labels."""
+    """Mean concentration parameter of a label; each label's own is proportional to its overall share. Written
+    as Dir(a p) with shares p that sum to one, `a` is alpha times the number of labels."""
 
     def split(
         self, labels: np.ndarray, random: np.random.Generator, users: np.ndarray | None = None
     ) -> list[np.ndarray]:
-        _enough(self.clients, labels)
+        _require_enough(self.clients, labels)
         classes, counts = np.unique(labels, return_counts=True)
         pools = [list(random.permutation(np.flatnonzero(labels == label))) for label in classes]
         left = counts.astype(float)
@@ -74,13 +76,13 @@ class Dirichlet(_Partition):
         sizes = [len(part) for part in np.array_split(np.arange(len(labels)), self.clients)]
         parts = []
         for size in sizes:
-            wish = random.dirichlet(prior)
+            proportions = random.dirichlet(prior)
             part: list[int] = []
             while len(part) < size:
-                open_wish = np.where(left > 0, wish, 0.0)
-                if open_wish.sum() <= 0:  # all that it wished for is gone: take from what is left
-                    open_wish = left
-                take = random.multinomial(size - len(part), open_wish / open_wish.sum())
+                available = np.where(left > 0, proportions, 0.0)
+                if available.sum() <= 0:  # all labels of this client have run out: take any that are left
+                    available = left
+                take = random.multinomial(size - len(part), available / available.sum())
                 take = np.minimum(take, left.astype(int))
                 for label, n in enumerate(take):
                     if n:
@@ -92,22 +94,22 @@ class Dirichlet(_Partition):
 
 
 class DirichletByLabel(_Partition):
-    """Each label is dealt out in proportions drawn from a Dirichlet distribution over the clients
-    (Yurochkin et al.): clients differ in labels and in size."""
+    """Each label is divided in proportions drawn from a Dirichlet distribution over the clients (Yurochkin et
+    al.): clients differ in labels and in size."""
 
     kind: Literal["dirichlet_by_label"] = "dirichlet_by_label"
     clients: PositiveInt = 100
-    """How many clients there are."""
+    """Number of clients."""
     alpha: PositiveFloat = 0.1
-    """Concentration of one client."""
+    """Concentration parameter of a client."""
     minimum: NonNegativeInt = 1
-    """Fewest examples of a client: who has less is given some of the largest client's. With 0, clients that
-    are left with nothing are left out."""
+    """Minimum number of examples of a client; missing ones are taken from the largest client. With 0, clients
+    without examples are left out."""
 
     def split(
         self, labels: np.ndarray, random: np.random.Generator, users: np.ndarray | None = None
     ) -> list[np.ndarray]:
-        _enough(self.clients, labels, self.minimum)
+        _require_enough(self.clients, labels, self.minimum)
         held: list[list[int]] = [[] for _ in range(self.clients)]
         for label in np.unique(labels):
             pool = random.permutation(np.flatnonzero(labels == label))
@@ -126,66 +128,66 @@ class DirichletByLabel(_Partition):
 
 
 class Shards(_Partition):
-    """The examples, sorted by label, are cut into shards of equal size, and each client is dealt a few
+    """The examples are sorted by label and cut into shards of equal size, and each client gets a few of them
     (McMahan et al.): a client has about as many labels as shards."""
 
     kind: Literal["shards"] = "shards"
     clients: PositiveInt = 100
-    """How many clients there are."""
+    """Number of clients."""
     shards: PositiveInt = 2
-    """Shards of each client."""
+    """Number of shards of each client."""
 
     def split(
         self, labels: np.ndarray, random: np.random.Generator, users: np.ndarray | None = None
     ) -> list[np.ndarray]:
-        _enough(self.clients, labels, self.shards)
+        _require_enough(self.clients, labels, self.shards)
         order = random.permutation(len(labels))
         order = order[np.argsort(labels[order], kind="stable")]
         shards = np.array_split(order, self.clients * self.shards)
-        dealt = random.permutation(len(shards)).reshape(self.clients, self.shards)
-        return [np.sort(np.concatenate([shards[shard] for shard in hand])) for hand in dealt]
+        drawn = random.permutation(len(shards)).reshape(self.clients, self.shards)
+        return [np.sort(np.concatenate([shards[shard] for shard in hand])) for hand in drawn]
 
 
 class LogNormalSizes(_Partition):
-    """Labels as they come, but sizes that differ: log-normal."""
+    """Examples are assigned at random, in parts whose sizes have a log-normal distribution."""
 
     kind: Literal["log_normal"] = "log_normal"
     clients: PositiveInt = 100
-    """How many clients there are."""
+    """Number of clients."""
     sigma: PositiveFloat = 1.0
     """Standard deviation of the logarithm of a client's size."""
     minimum: NonNegativeInt = 1
-    """Examples that everybody has before the rest is dealt. With 0, clients without any are left out."""
+    """Minimum number of examples of a client. With 0, clients without examples are left out."""
 
     def split(
         self, labels: np.ndarray, random: np.random.Generator, users: np.ndarray | None = None
     ) -> list[np.ndarray]:
         weights = np.exp(self.sigma * random.standard_normal(self.clients))
-        return _deal(weights, self.minimum, labels, random)
+        return _divide_by_weight(weights, self.minimum, labels, random)
 
 
 class PowerLawSizes(_Partition):
-    """Labels as they come, but sizes that differ: a power law (Pareto)."""
+    """Examples are assigned at random, in parts whose sizes follow a power law (Pareto)."""
 
     kind: Literal["power_law"] = "power_law"
     clients: PositiveInt = 100
-    """How many clients there are."""
+    """Number of clients."""
     exponent: PositiveFloat = 1.5
-    """The share of clients with more than n examples falls as n ** -exponent: the smaller, the more
-    unequal."""
+    """The share of clients with more than n examples is proportional to n ** -exponent: the smaller it is,
+    the more the sizes differ."""
     minimum: NonNegativeInt = 1
-    """Examples that everybody has before the rest is dealt. With 0, clients without any are left out."""
+    """Minimum number of examples of a client. With 0, clients without examples are left out."""
 
     def split(
         self, labels: np.ndarray, random: np.random.Generator, users: np.ndarray | None = None
     ) -> list[np.ndarray]:
         logarithms = -np.log1p(-random.random(self.clients)) / self.exponent
-        weights = np.exp(logarithms - logarithms.max())  # only ratios count, and these cannot overflow
-        return _deal(weights, self.minimum, labels, random)
+        weights = np.exp(logarithms - logarithms.max())  # only ratios matter; this cannot overflow
+        return _divide_by_weight(weights, self.minimum, labels, random)
 
 
 class Natural(_Partition):
-    """Everybody holds their own: one client for each user, writer, role or face in the data set."""
+    """One client for each user, writer, role or person in the data set, with their own examples."""
 
     kind: Literal["natural"] = "natural"
 
@@ -203,7 +205,7 @@ class Natural(_Partition):
 
 
 class Saved(_Partition):
-    """A partition that was saved as indices (`save_partition`)."""
+    """A partition that was saved to a file (`save_partition`)."""
 
     kind: Literal["saved"] = "saved"
     file: Path
@@ -216,12 +218,11 @@ class Saved(_Partition):
 
 
 def save_partition(file: Path, parts: Sequence[np.ndarray], labels: np.ndarray) -> None:
-    """Save a partition of these labels: one array of indices, how many each client has, and what the labels
-    were.
+    """Save a partition to an .npz file: the indices, the size of each part, and a checksum of the labels.
 
     >>> save_partition(Path("mine.npz"), IID(clients=2).split(labels, random), labels)  # doctest: +SKIP
     """
-    with file.open("wb") as out:  # as a file, because savez would add .npz to another name
+    with file.open("wb") as out:  # an open file, because savez adds .npz to other names
         np.savez_compressed(
             out,
             indices=np.concatenate([np.asarray(part, dtype=np.int64) for part in parts]),
@@ -232,7 +233,7 @@ def save_partition(file: Path, parts: Sequence[np.ndarray], labels: np.ndarray) 
 
 
 def load_partition(file: Path, labels: np.ndarray) -> list[np.ndarray]:
-    """The partition in this file; a ConfigError if it is not one of these labels."""
+    """Load a saved partition; raise a ConfigError if it is not a partition of these labels."""
     try:
         with np.load(file, allow_pickle=False) as saved:
             indices, sizes, examples = saved["indices"], saved["sizes"], int(saved["examples"])
@@ -267,11 +268,11 @@ def _fingerprint(labels: np.ndarray) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(labels, dtype=np.int64).tobytes()).digest()
 
 
-def _deal(
+def _divide_by_weight(
     weights: np.ndarray, minimum: int, labels: np.ndarray, random: np.random.Generator
 ) -> list[np.ndarray]:
-    """Everybody gets the minimum, and the rest goes by weight, rounded so that nothing is left over."""
-    _enough(len(weights), labels, minimum)
+    """Give each client the minimum, and the rest in proportion to the weights, without a remainder."""
+    _require_enough(len(weights), labels, minimum)
     rest = len(labels) - minimum * len(weights)
     exact = rest * weights / weights.sum()
     sizes = np.floor(exact).astype(int)
@@ -280,7 +281,8 @@ def _deal(
     return [np.sort(part) for part in parts if len(part)]
 
 
-def _enough(clients: int, labels: np.ndarray, each: int = 1) -> None:
+def _require_enough(clients: int, labels: np.ndarray, each: int = 1) -> None:
+    """Raise a ConfigError if there are fewer examples than clients need."""
     if clients * max(each, 1) > len(labels):
         fewest = f" with {each} each" if each > 1 else ""
         raise ConfigError(

@@ -1,10 +1,10 @@
-"""Examples that nobody trains on: whole clients, or a part of each client's examples."""
+"""Set examples aside for evaluation: whole clients, or a share of each client's examples."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field
@@ -21,16 +21,17 @@ class Aside(Setting):
     """
 
     share: float = Field(0.1, gt=0, lt=1)
-    """Of the clients, or of each client's examples."""
+    """Share of the clients, or of each client's examples."""
     by: Literal["client", "example"] = "example"
-    """client: some clients do not train at all. example: each client keeps some of its examples back."""
+    """client: some clients do not train at all. example: each client trains on fewer examples."""
 
     def take(
         self, parts: Sequence[np.ndarray], random: np.random.Generator
     ) -> tuple[list[np.ndarray], list[int], np.ndarray]:
-        """What is left to train on, which clients that is, and the examples set aside, in order.
+        """Return the parts left for training, the numbers of their clients, and the examples set aside.
 
-        At least one client, or example, is set aside; nobody who trains is left without examples.
+        `parts` has the example indices of each client. At least one client (or example) is set aside, and
+        every client that trains keeps at least one example.
         """
         if self.by == "client":
             kept, aside = self._clients(len(parts), random)
@@ -38,7 +39,8 @@ class Aside(Setting):
         left, back = [], []
         for part in parts:
             order = random.permutation(part)
-            # so many on average: a tenth of five examples is one, for every other client
+            # The share is exact on average: of clients with five examples, a tenth means one example
+            # for every second client.
             count = min(math.floor(self.share * len(part) + random.random()), len(part) - 1)
             back.append(order[:count])
             left.append(np.sort(order[count:]))
@@ -62,9 +64,9 @@ def _sorted(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.sort(np.concatenate(parts)).astype(np.int64)
 
 
-def _share(value: Any) -> Any:
+def _share_table(value: object) -> object:
     return {"share": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-SetAside = Annotated[Aside, BeforeValidator(_share)]
-"""Lets `validation = 0.1` stand for `validation = {share = 0.1}`."""
+SetAside = Annotated[Aside, BeforeValidator(_share_table)]
+"""The type of a setting in which `0.1` is short for `{share = 0.1}`."""

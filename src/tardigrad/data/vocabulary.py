@@ -1,4 +1,4 @@
-"""Words and characters as numbers, and GloVe's vectors for them."""
+"""Vocabularies of words and characters, and GloVe's word vectors."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from tardigrad.errors import ConfigError
 from tardigrad.learning.transform import Transform
 
 PAD, BEGIN, END, UNKNOWN = range(4)
-"""What stands before the words in every vocabulary."""
+"""The special tokens, which come before the words in every vocabulary."""
 SPECIAL = 4
+"""Number of special tokens."""
 
 
 class TokenNumbers(Transform):
-    """Token numbers, held in few bytes, as the whole numbers that an embedding takes."""
+    """Converts token numbers, which are stored in few bytes, to the int64 that an embedding takes."""
 
     def evaluate(self, features: Tensor) -> Tensor:
         return features.long()
 
 
 class Characters:
-    """A fixed alphabet (of ASCII); a character that is not in it counts as a space.
+    """A fixed alphabet of ASCII characters; any other character is encoded as a space.
 
     >>> Characters(" ab").encode("ba?").tolist()
     [2, 1, 0]
@@ -43,13 +44,13 @@ class Characters:
         return len(self.alphabet)
 
     def encode(self, text: str) -> np.ndarray:
-        """The numbers of a text's characters."""
+        """Return the number of each character of a text."""
         codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
         return self._numbers[np.minimum(codes, 255)]
 
 
 class Vocabulary:
-    """Words by number, after the special tokens.
+    """Words, numbered after the special tokens.
 
     >>> v = Vocabulary(["the", "a"])
     >>> len(v), v.number("a"), v.number("zebra") == UNKNOWN
@@ -64,12 +65,12 @@ class Vocabulary:
         return SPECIAL + len(self.words)
 
     def number(self, word: str) -> int:
-        """The number of a word, or UNKNOWN."""
+        """Return the number of a word, or UNKNOWN."""
         return self._numbers.get(word, UNKNOWN)
 
 
 class Corpus:
-    """Texts of at most `length` words each (what follows is cut off), in one array with offsets."""
+    """Texts of at most `length` words each, in one array; longer texts are cut off."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -81,25 +82,25 @@ class Corpus:
         return len(self._lengths)
 
     def add(self, words: Sequence[str]) -> None:
-        """The next text."""
+        """Append a text."""
         ids = self._ids
         words = words[: self._length]
         self._tokens.extend([ids.setdefault(word, len(ids)) for word in words])
         self._lengths.append(len(words))
 
     def most_frequent(self, size: int, texts: np.ndarray) -> Vocabulary:
-        """The words that occur most often in the texts of this mask; the alphabet decides among equals."""
+        """Return the most frequent words of the texts in this mask; ties are in alphabetical order."""
         tokens = np.frombuffer(self._tokens, dtype=np.intc)
         counts = np.bincount(tokens[np.repeat(texts, self._lengths)], minlength=len(self._ids)).tolist()
         seen = [(-counts[i], word) for word, i in self._ids.items() if counts[i]]
         return Vocabulary([word for _, word in sorted(seen)[:size]])
 
     def numbered(self, vocabulary: Vocabulary) -> Tensor:
-        """Every text as `length` numbers, padded at its end."""
+        """Return every text as `length` numbers, padded at the end."""
         return self._filled(vocabulary, self._length, first=0)
 
     def framed(self, vocabulary: Vocabulary) -> Tensor:
-        """Every text as `length` + 1 numbers: BEGIN, the words, END if there is room, padding."""
+        """Return every text as `length` + 1 numbers: BEGIN, the words, END if it fits, and padding."""
         rows = self._filled(vocabulary, self._length + 1, first=1)
         rows[:, 0] = BEGIN
         lengths = torch.frombuffer(self._lengths, dtype=torch.int32).long()
@@ -120,7 +121,7 @@ class Corpus:
 
 
 def glove_file() -> Path:
-    """GloVe's 300-dimensional vectors in the data folder."""
+    """Return the path of GloVe's 300-dimensional vectors in the data folder."""
     return require(
         "glove.6B.300d.txt",
         "glove/glove.6B.300d.txt",
@@ -129,18 +130,21 @@ def glove_file() -> Path:
 
 
 def glove_vocabulary(file: Path, size: int) -> Vocabulary:
-    """GloVe's first words, which are its most frequent."""
-    words = [word for _, (word, _) in zip(range(size), _glove(file))]
+    """Return GloVe's first words, which are its most frequent ones."""
+    words = [word for _, (word, _) in zip(range(size), _read_glove(file))]
     if len(words) < size:
         raise ConfigError(f"{file}: has {len(words)} words, not {size}; ask for fewer, or get it again")
     return Vocabulary(words)
 
 
 def glove_matrix(file: Path, vocabulary: Vocabulary) -> Tensor:
-    """A row for each number of the vocabulary. Words that GloVe does not have, and the unknown word, get the
-    mean of the others; padding, begin and end are zero."""
+    """Return a matrix with the vector of each number of the vocabulary.
+
+    The unknown word, and words that GloVe does not have, get the mean of the other vectors; padding, begin
+    and end are zero.
+    """
     found: dict[int, np.ndarray] = {}
-    for word, values in _glove(file):
+    for word, values in _read_glove(file):
         number = vocabulary.number(word)
         if number != UNKNOWN and number not in found:
             try:
@@ -156,8 +160,8 @@ def glove_matrix(file: Path, vocabulary: Vocabulary) -> Tensor:
     return torch.from_numpy(matrix)
 
 
-def _glove(file: Path) -> Iterable[tuple[str, str]]:
-    """Word and vector, as text, of every line; all vectors must have the first one's length."""
+def _read_glove(file: Path) -> Iterable[tuple[str, str]]:
+    """Yield the word and the vector (as text) of every line; all vectors must have the same length."""
     expected = None
     for number, line in read_lines(file):
         word, _, values = line.partition(" ")

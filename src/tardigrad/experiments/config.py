@@ -33,8 +33,9 @@ from tardigrad.core.pace import (
 )
 from tardigrad.core.setting import Setting, by_name
 from tardigrad.core.stop import Stop
+from tardigrad.data.catalogue import Source
 from tardigrad.data.evaluation import Evaluation
-from tardigrad.data.sources import Digits, Source
+from tardigrad.data.sets.digits import Digits
 from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
 from tardigrad.learning.models import MLP, Model

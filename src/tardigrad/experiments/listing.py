@@ -12,8 +12,8 @@ from tardigrad.core.preconditioner import Preconditioner
 from tardigrad.core.setting import Setting
 from tardigrad.core.staleness import StalenessLaw
 from tardigrad.core.step import Momentum
+from tardigrad.data.catalogue import Source
 from tardigrad.data.partition import Partition
-from tardigrad.data.sources import Source
 from tardigrad.experiments.config import kinds_of
 from tardigrad.learning.models import Model
 from tardigrad.learning.schedule import Schedule

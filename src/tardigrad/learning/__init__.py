@@ -1,1 +1,1 @@
-"""What happens on a client: local training of any torch.nn.Module on one flat vector."""
+"""Local training of any torch.nn.Module on one flat vector: models, heads, transforms and evaluation."""

@@ -1,4 +1,4 @@
-"""Evaluation of a model on a set of examples."""
+"""Evaluate a model on a set of examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def evaluate(
     transform: Transform | None = None,
     batch_size: int = 256,
 ) -> dict[str, float]:
-    """Loss and metrics of `vector` on these examples, batch by batch."""
+    """Return the loss and metrics of the model `vector` on these examples, computed batch by batch."""
     transform = transform or Transform()
 
     def outputs() -> Outputs:

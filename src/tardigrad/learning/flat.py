@@ -1,4 +1,4 @@
-"""Any torch.nn.Module as one flat vector: parameters and gradients are views into two tensors."""
+"""Store any torch.nn.Module in one flat vector: parameters and gradients are views into two tensors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tardigrad.errors import ConfigError
 
 
 class FlatModule:
-    """A module whose parameters lie in one contiguous vector, in the module's own order.
+    """A module whose parameters are stored in one contiguous vector, in the module's own order.
 
-    Loading a model is one copy, and a step of SGD is one operation, however many layers there are.
-    The module is taken over: its parameters become views. The weights of two-dimensional convolutions lie
-    channels last, the order in which convolutions are fastest on a CPU; `state_dict` has them as usual.
+    Loading a model is one copy, and a step of SGD is one operation, whatever the number of layers. The module
+    is modified: its parameters become views. The weights of two-dimensional convolutions are stored channels
+    last, the order in which convolutions are fastest on a CPU; `state_dict` returns them in the usual order.
 
     >>> flat = FlatModule(nn.Linear(2, 1))
     >>> flat.vector.shape, flat.gradient.shape
@@ -42,7 +42,7 @@ class FlatModule:
         self.gradient = torch.zeros_like(self.vector)
         self.device = self.vector.device
         self.generators = _generators(self.device)
-        """Torch's own, that the module draws from by itself (dropout does)."""
+        """Torch's global generators, from which the module may draw (dropout does)."""
         self.values, self.slopes = self.views(self.vector), self.views(self.gradient)
         for (_, p), value, slope in zip(parameters, self.values, self.slopes):
             value.copy_(p.detach())
@@ -55,23 +55,26 @@ class FlatModule:
         ]
 
     def on(self, device: torch.device) -> FlatModule:
-        """The same module on a device; this one is not to be used any more."""
+        """Move the module to a device and return it; this object must not be used afterwards."""
         return self if device == self.device else FlatModule(self.module.to(device))
 
     def reset_buffers(self) -> None:
-        """Put the module's buffers back to what they were at first. They are not part of the model, so what
-        one trip leaves in them (spectral norm does) must not reach another."""
+        """Restore the initial values of the module's buffers.
+
+        Buffers are not part of the model, so values that one trip writes (spectral norm does) must not affect
+        another trip.
+        """
         for part, name, first in self._buffers:
             getattr(part, name).copy_(first)
 
     def prepared(self, features: Tensor) -> Tensor:
-        """Features in the memory order that suits the module."""
+        """Return the features in the memory format that is fastest for the module."""
         if self.channels_last and features.dim() == 4:
             return features.contiguous(memory_format=torch.channels_last)
         return features
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """The parts of a flat vector that are the module's parameters, in the order of `names`."""
+        """Return the views of a flat vector that are the module's parameters, in the order of `names`."""
         parts = vector.split([shape.numel() for shape in self.shapes])
         return [self._view(part, shape) for part, shape in zip(parts, self.shapes)]
 
@@ -82,17 +85,20 @@ class FlatModule:
         return part.view(shape)
 
     def state_dict(self, vector: Tensor) -> dict[str, Tensor]:
-        """`vector` under the module's own names, on the CPU: what `load_state_dict` takes."""
+        """Return `vector` as a state dict on the CPU, which `load_state_dict` of the module accepts."""
         self.reset_buffers()
         state = {name: value.detach().clone().cpu() for name, value in self.module.state_dict().items()}
         values = dict(zip(map(id, self._parameters), self.views(vector)))
-        for name, parameter in self.module.named_parameters(remove_duplicate=False):  # tied ones too
+        for name, parameter in self.module.named_parameters(
+            remove_duplicate=False
+        ):  # includes tied parameters
             if id(parameter) in values:
                 state[name] = values[id(parameter)].clone(memory_format=torch.contiguous_format).cpu()
         return state
 
 
 def _generators(device: torch.device) -> list[torch.Generator]:
+    """Return torch's global generators of the CPU and of the device."""
     if device.type == "cpu":
         return [torch.default_generator]
     generators: tuple[torch.Generator, ...] = torch.get_device_module(device).default_generators

@@ -1,9 +1,9 @@
-"""Loss and gradient of a minibatch: eager, or from a graph traced once, which gives the same bits faster.
+"""Compute the loss and gradient of a minibatch, eagerly or from a traced graph.
 
-For small models most of the time goes into dispatching Python calls, not into arithmetic. Tracing the
-gradient once for each batch shape and running the traced operations on the flat vector's views saves
-that. It is used only where it gives the same bits as the eager gradient, so that whether and when a shape
-was traced never shows in a result.
+Small models spend most of their time in dispatching Python calls, not in arithmetic. Tracing the gradient
+once for each batch shape, and running the traced operations on the views of the flat vector, avoids that
+cost. The graph is used only if it gives the same bits as the eager gradient, so results do not depend on
+tracing.
 """
 
 from __future__ import annotations
@@ -20,36 +20,37 @@ from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import Head
 
 TRACE_AFTER = 2000
-"""Tracing costs up to two seconds (most of it once) and saves a tenth of a millisecond a step."""
+"""Number of minibatches of one shape before it is traced. Tracing takes up to two seconds (most of it only
+once) and saves a tenth of a millisecond a step."""
 
 Shape = tuple[torch.Size, torch.dtype, torch.Size, torch.dtype]
 Graph = Callable[..., tuple[Tensor, ...]]
 Loss = float | Tensor
-"""A number on the CPU. On another device a tensor, for to read a number is to wait for the device."""
+"""A float on the CPU. On another device a tensor, because reading a number waits for the device."""
 
 
 def numbers(losses: list[Loss]) -> list[float]:
-    """All of them, with one wait."""
+    """Convert losses to floats, waiting for the device only once."""
     if isinstance(losses[0], Tensor):
         return torch.stack(losses).tolist()  # type: ignore[arg-type]
     return losses  # type: ignore[return-value]
 
 
 class Gradient:
-    """Computes the loss of a minibatch and leaves its gradient in `flat.gradient`."""
+    """Computes the loss of a minibatch and stores its gradient in `flat.gradient`."""
 
     def __init__(self, flat: FlatModule, head: Head, trace: bool = True) -> None:
         self._flat, self._head = flat, head
         self._read: Callable[[Tensor], Loss] = Tensor.item if flat.device.type == "cpu" else Tensor.detach
-        # where convolutions do the work there is nothing to save (measured: 0.95 to 1.05), and recurrent
-        # layers take a long time to trace, to other bits
+        # Tracing does not speed convolutions up (measured ratio: 0.95 to 1.05), and recurrent layers take
+        # long to trace and give other bits.
         untraced = (nn.modules.conv._ConvNd, nn.RNNBase)
         self._trace = trace and not any(isinstance(part, untraced) for part in flat.module.modules())
         self._seen: Counter[Shape] = Counter()
         self._graphs: dict[Shape, Graph | None] = {}
 
     def __call__(self, features: Tensor, labels: Tensor) -> Loss:
-        """The loss; the gradient is in `flat.gradient` afterwards."""
+        """Return the loss, and store the gradient in `flat.gradient`."""
         if self._trace:
             shape = (features.shape, features.dtype, labels.shape, labels.dtype)
             graph = self._graphs.get(shape)
@@ -72,7 +73,7 @@ class Gradient:
         return self._read(loss)
 
     def _traced(self, features: Tensor, labels: Tensor) -> Graph | None:
-        """A graph for this shape, or nothing if the module cannot be traced to the same bits."""
+        """Trace a graph for this shape; return None if it cannot be traced or gives other bits."""
         from torch.fx.experimental.proxy_tensor import make_fx
 
         flat, head, names = self._flat, self._head, self._flat.names
@@ -90,14 +91,14 @@ class Gradient:
             expected_loss = self._eager(features, labels)
             expected = [slope.clone() for slope in flat.slopes]
             if not all(torch.equal(g.get_state(), was) for g, was in zip(flat.generators, before)):
-                return None  # it draws random numbers: leave it alone
+                return None  # the module draws random numbers
             if not all(torch.equal(buffer, was) for buffer, was in buffers):
-                return None  # it keeps something from one minibatch to the next
+                return None  # the module has state that changes with each minibatch
             given = (features, labels, *flat.values)
             graph = _direct(make_fx(loss_and_slopes)(*given))
             with torch.inference_mode():
                 loss, *slopes = graph(*given)
-        except Exception:  # whatever a user's module does that tracing cannot follow
+        except Exception:  # a user's module may fail to trace in any way
             return None
         finally:
             for generator, was in zip(flat.generators, before):
@@ -110,8 +111,10 @@ class Gradient:
 
 
 def _direct(module: torch.fx.GraphModule) -> Graph:
-    """The same operations in the same order, called by torch's own functions: the traced names of operations
-    look up and check more at each call. And nothing is transposed twice."""
+    """Replace traced operations by torch's own functions, which have less overhead for each call.
+
+    The operations and their order stay the same, except that double transpositions are removed.
+    """
     graph = module.graph
     for node in graph.nodes:
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):

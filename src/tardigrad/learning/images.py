@@ -1,4 +1,4 @@
-"""Image transforms: crops, flips and normalisation of a whole minibatch at once."""
+"""Image transforms for whole minibatches: crops, flips and normalisation."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ Shape = tuple[int, ...]
 
 
 class _Step(Setting):
-    """Takes images of examples x channels x height x width, as bytes, and gives such images."""
+    """A transform of images, which are bytes of the shape examples x channels x height x width."""
 
     @abstractmethod
     def train(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """For training: another draw for each image, from this generator."""
+        """Transform images for training, with separate random draws for each image."""
 
     @abstractmethod
     def evaluate(self, images: Tensor) -> Tensor:
-        """For evaluation: no randomness."""
+        """Transform images for evaluation, without randomness."""
 
     def shape(self, shape: Shape) -> Shape:
-        """Of one image afterwards."""
+        """Return the shape of an image after this step."""
         return shape
 
 
 class CentreCrop(_Step):
-    """The middle of each image."""
+    """Crops the centre of each image."""
 
     kind: Literal["centre_crop"] = "centre_crop"
     side: PositiveInt = 24
-    """Height and width of what is kept."""
+    """Height and width of the crop."""
 
     def train(self, images: Tensor, generator: torch.Generator) -> Tensor:
         return self.evaluate(images)
 
     def evaluate(self, images: Tensor) -> Tensor:
-        return _centre(images, self.side)
+        return _centre_crop(images, self.side)
 
     def shape(self, shape: Shape) -> Shape:
-        return _cropped(shape, self.side, self.kind)
+        return _cropped_shape(shape, self.side, self.kind)
 
 
 class RandomCrop(_Step):
-    """In training a random part of each image, in evaluation the middle."""
+    """Crops a random part of each image in training, and the centre in evaluation."""
 
     kind: Literal["random_crop"] = "random_crop"
     side: PositiveInt = 32
-    """Height and width of what is kept."""
+    """Height and width of the crop."""
     padding: NonNegativeInt = 0
     """Black pixels added on each side before an image is cropped, in training."""
 
@@ -68,20 +68,20 @@ class RandomCrop(_Step):
         top = torch.randint(height - self.side + 1, (count,), generator=generator)
         left = torch.randint(width - self.side + 1, (count,), generator=generator)
         if images.device.type != "cpu":
-            return _cut(images, top.to(images.device), left.to(images.device), self.side)
-        # a view of every crop there is; numpy copies bytes out of it three times as fast as torch
+            return _crop_at(images, top.to(images.device), left.to(images.device), self.side)
+        # A view of all possible crops. NumPy copies bytes from it three times as fast as torch.
         crops = np.lib.stride_tricks.sliding_window_view(images.numpy(), (self.side, self.side), axis=(2, 3))
         return torch.from_numpy(crops[np.arange(count), :, top.numpy(), left.numpy()])
 
     def evaluate(self, images: Tensor) -> Tensor:
-        return _centre(images, self.side)
+        return _centre_crop(images, self.side)
 
     def shape(self, shape: Shape) -> Shape:
-        return _cropped(shape, self.side, self.kind)
+        return _cropped_shape(shape, self.side, self.kind)
 
 
 class Flip(_Step):
-    """In training each image is mirrored, left to right, with probability one half."""
+    """Mirrors each image, left to right, with probability one half; in training only."""
 
     kind: Literal["flip"] = "flip"
 
@@ -97,7 +97,7 @@ ImageStep = Annotated[CentreCrop | RandomCrop | Flip, Field(discriminator="kind"
 
 
 class Images(Transform):
-    """Bytes to numbers: the steps in order, then each channel minus its mean, over its deviation.
+    """Applies the steps in order, then subtracts each channel's mean and divides by its deviation.
 
     >>> transform = Images([RandomCrop(side=32, padding=4), Flip()], mean=[0.5], deviation=[0.5])
     >>> transform.shape((1, 32, 32))
@@ -135,13 +135,13 @@ class Images(Transform):
         return numbers.mul_(self._scale).add_(self._shift)
 
 
-def _centre(images: Tensor, side: int) -> Tensor:
+def _centre_crop(images: Tensor, side: int) -> Tensor:
     top, left = ((length - side) // 2 for length in images.shape[2:])
     return images[:, :, top : top + side, left : left + side]
 
 
-def _cut(images: Tensor, top: Tensor, left: Tensor, side: int) -> Tensor:
-    """A part of each image, from its own corner on."""
+def _crop_at(images: Tensor, top: Tensor, left: Tensor, side: int) -> Tensor:
+    """Crop each image at its own corner."""
     count, channels, _, _ = images.shape
     along = torch.arange(side, device=images.device)
     each, channel = (torch.arange(n, device=images.device) for n in (count, channels))
@@ -151,7 +151,8 @@ def _cut(images: Tensor, top: Tensor, left: Tensor, side: int) -> Tensor:
     ]
 
 
-def _cropped(shape: Shape, side: int, kind: str) -> Shape:
+def _cropped_shape(shape: Shape, side: int, kind: str) -> Shape:
+    """Return the shape of an image after a crop; raise a ConfigError if the image is too small."""
     channels, height, width = shape
     if side > min(height, width):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Where a run's time goes."""
+"""Measure how much time each kind of work takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OFF: nullcontext[None] = nullcontext()
 
 
 class Part:
-    """One kind of work, for a `with` block."""
+    """A `with` block whose time is counted as one kind of work."""
 
     def __init__(self, profile: Profile, name: str) -> None:
         self._profile, self._name = profile, name
@@ -25,8 +25,8 @@ class Part:
 
 
 class Profile:
-    """Seconds by kind of work. What happens inside another part counts for the inner one alone, so that all
-    parts add up.
+    """Seconds spent on each kind of work. Time in a nested part counts only for the inner part, so the parts
+    add up to the whole.
 
     >>> profile = Profile()
     >>> with profile.part("training"):
@@ -38,42 +38,43 @@ class Profile:
 
     def __init__(self, on: bool = True) -> None:
         self.on = on
-        """Off, it measures nothing, and costs next to nothing."""
+        """If False, nothing is measured."""
         self.seconds: dict[str, float] = {}
         self._open: list[str] = []
         self._since = 0.0
 
     def part(self, name: str) -> Part | nullcontext[None]:
-        """A `with` block whose time counts as `name`."""
+        """Return a context manager; time inside it counts as `name`."""
         return Part(self, name) if self.on else OFF
 
     def begin(self, name: str) -> None:
-        """From now on, time counts as `name`."""
+        """Count time as `name` from now on."""
         self._charge()
         self._open.append(name)
 
     def end(self) -> None:
-        """Back to what it was before."""
+        """Count time as before the last `begin`."""
         self._charge()
         self._open.pop()
 
     def take(self) -> dict[str, float]:
-        """All so far, to be added elsewhere; it counts from 0 again here."""
+        """Return the seconds so far, and start again from zero."""
         taken = dict(self.seconds)
         self.seconds.clear()
         return taken
 
     def restart(self) -> None:
-        """Nothing is under way and nothing was measured: this is another process now."""
+        """Forget all measurements and open parts, as a new process must after a fork."""
         self.seconds.clear()
         self._open.clear()
 
     def add(self, seconds: dict[str, float]) -> None:
-        """What another process has taken."""
+        """Add the seconds that another process measured."""
         for name, spent in seconds.items():
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
 
     def _charge(self) -> None:
+        """Add the time since the last call to the innermost open part."""
         now = time.perf_counter()
         if self._open:
             name = self._open[-1]

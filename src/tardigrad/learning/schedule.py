@@ -1,4 +1,4 @@
-"""Schedules of the client's learning rate, by the version that a trip starts from."""
+"""Schedules of the client's learning rate, as functions of the version that a trip starts from."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from tardigrad.core.setting import Setting, by_name
 
 
 class _Schedule(Setting):
+    """A factor of the learning rate for each version."""
+
     @abstractmethod
     def factor(self, version: int) -> float:
-        """What the learning rate is multiplied with."""
+        """Return the factor of the learning rate for trips that start from this version."""
 
 
 class ConstantRate(_Schedule):
-    """The learning rate stays."""
+    """The learning rate is the same at every version."""
 
     kind: Literal["constant"] = "constant"
 
@@ -27,8 +29,8 @@ class ConstantRate(_Schedule):
 
 
 class StepDecay(_Schedule):
-    """Multiplied by `factor_at_each` once for every version in `at` that was reached (FedAsync's
-    experiments halve it at 800).
+    """The learning rate is multiplied by `factor_at_each` at every version in `at` (FedAsync's experiments
+    halve it at 800).
 
     >>> StepDecay(at=(800,)).factor(799), StepDecay(at=(800,)).factor(800)
     (1.0, 0.5)
@@ -36,16 +38,16 @@ class StepDecay(_Schedule):
 
     kind: Literal["step_decay"] = "step_decay"
     at: tuple[PositiveInt, ...] = (800,)
-    """Versions at which it falls."""
+    """Versions at which the learning rate is multiplied."""
     factor_at_each: PositiveFloat = 0.5
-    """What it is multiplied with there."""
+    """The factor at each of these versions."""
 
     def factor(self, version: int) -> float:
         return self.factor_at_each ** sum(version >= at for at in self.at)
 
 
 class Cosine(_Schedule):
-    """Falls along half a cosine from 1 to `floor` over `steps` versions.
+    """The learning rate falls along half a cosine from 1 to `floor` over `steps` versions.
 
     >>> Cosine(steps=10).factor(0), Cosine(steps=10).factor(5), Cosine(steps=10).factor(99)
     (1.0, 0.5, 0.0)
@@ -53,9 +55,9 @@ class Cosine(_Schedule):
 
     kind: Literal["cosine"] = "cosine"
     steps: PositiveInt = 1000
-    """Versions until it is down."""
+    """Number of versions until `floor` is reached."""
     floor: float = Field(0.0, ge=0, le=1)
-    """Where it ends, as a share of the start."""
+    """Final learning rate, as a share of the initial one."""
 
     def factor(self, version: int) -> float:
         progress = min(version / self.steps, 1.0)

@@ -1,4 +1,4 @@
-"""Transforms: what happens to raw examples on their way into the model."""
+"""Transforms: convert stored examples to the input of a model."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from torch import Tensor
 
 
 class Transform:
-    """Examples as they are. Data sets that are held as bytes, or augmented in training, override this."""
+    """Returns examples unchanged; subclasses convert bytes to numbers, or augment examples in training."""
 
     def train(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        """A minibatch for training; all randomness from the trip's own generator."""
+        """Transform a minibatch for training; all randomness comes from the trip's own generator."""
         del generator
         return self.evaluate(features)
 
     def evaluate(self, features: Tensor) -> Tensor:
-        """A batch for evaluation: no randomness."""
+        """Transform a batch for evaluation, without randomness."""
         return features
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of an example after the transform, from that before."""
+        """Return the shape of an example after the transform, given its shape before."""
         return shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.colors import PowerNorm
 
-from tardigrad.data.show import Holdings
+from tardigrad.data.partition_pictures import Holdings
 from tardigrad.experiments.report.chart import BLUE, Chart, faint, numbered, panel, slug
 
 COLUMNS = 250

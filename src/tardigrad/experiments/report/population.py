@@ -16,9 +16,9 @@ import torch
 
 from tardigrad.core.draws import key
 from tardigrad.core.snapshot import write_text
+from tardigrad.data.catalogue import Source
 from tardigrad.data.clients import Examples, Federation, HoldingOut
-from tardigrad.data.show import Holdings, holdings
-from tardigrad.data.sources import Source
+from tardigrad.data.partition_pictures import Holdings, holdings
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.config import Config, parse_config
 from tardigrad.experiments.directory import RunDirectory

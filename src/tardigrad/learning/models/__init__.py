@@ -1,4 +1,4 @@
-"""Models that a config can name. Any torch.nn.Module can be given in Python instead."""
+"""Models that a config can name. In Python, any torch.nn.Module can be used instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every model is: a setting that builds a module for examples of one shape."""
+"""The base class of models that a config can name."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Shape = tuple[int, ...]
 
 
 class Architecture(Setting):
-    """A model that a config can name."""
+    """A model that a config can name: settings that build a module for examples of one shape."""
 
     @abstractmethod
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """The module, for examples of this shape. Draws its start from torch's global generator."""
+        """Build the module for examples of this shape, with initial values from torch's global generator."""
 
     def build_with(self, vectors: Tensor | None, shape: Shape, classes: int) -> nn.Module:
-        """The same, with word vectors to start from where the model has use for them."""
+        """Build the module with initial word vectors, if the model uses them."""
         return self.build(shape, classes)
 
 
 def image(shape: Shape, kind: str, smallest: int) -> tuple[int, int, int]:
-    """Channels, height and width, or a ConfigError if the examples are not images that are large enough."""
+    """Return channels, height and width; raise a ConfigError unless examples are large enough images."""
     if len(shape) != 3 or min(shape[1:]) < smallest:
         raise ConfigError(
             f"model.kind {kind!r} needs images of channels x height x width, at least {smallest} pixels "
@@ -35,7 +35,7 @@ def image(shape: Shape, kind: str, smallest: int) -> tuple[int, int, int]:
 
 
 def sequence(shape: Shape, kind: str) -> int:
-    """The length of a sequence, or a ConfigError if the examples are not sequences."""
+    """Return the length of a sequence; raise a ConfigError unless examples are sequences."""
     if len(shape) != 1:
         raise ConfigError(
             f"model.kind {kind!r} needs sequences of tokens, of the shape (length,); "

@@ -1,4 +1,4 @@
-"""The simplest model of text: a bag of words."""
+"""A bag of words, the simplest model of text."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from tardigrad.learning.models.architecture import Architecture, Shape, sequence
-from tardigrad.learning.models.layers import Tokens
+from tardigrad.learning.models.building_blocks import Tokens
 
 
 class BagOfWords(Architecture):
-    """The words' vectors, added up, and one linear layer: a baseline that learns from little text.
+    """The sum of the word vectors and one linear layer: a baseline that learns from little text.
 
     500,251 parameters with one output.
     """
 
     kind: Literal["bag_of_words"] = "bag_of_words"
     vocabulary: PositiveInt = 10_004
-    """How many tokens there are."""
+    """Number of tokens."""
     embedding: PositiveInt = 50
     """Width of the embedding."""
     pad: NonNegativeInt = 0
-    """The token that fills up short sequences."""
+    """The padding token."""
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         sequence(shape, self.kind)
         tokens = Tokens(self.vocabulary, self.embedding)
-        nn.init.normal_(tokens.weight, std=0.01)  # so that sums of many words start small
+        nn.init.normal_(tokens.weight, std=0.01)  # keeps the initial sums over many words small
         return Bag(tokens, nn.Linear(self.embedding, classes), self.pad)
 
 
 class Bag(nn.Module):
-    """The sum over all tokens that are not padding, and an output layer."""
+    """Sums the vectors of all tokens that are not padding, and applies an output layer."""
 
     def __init__(self, tokens: nn.Module, output: nn.Module, pad: int) -> None:
         super().__init__()

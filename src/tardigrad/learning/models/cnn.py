@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt
 from torch import nn
 
 from tardigrad.learning.models.architecture import Architecture, Shape, image
-from tardigrad.learning.models.layers import group_norm
+from tardigrad.learning.models.building_blocks import group_norm
 from tardigrad.learning.models.mlp import MLP
 
 
@@ -39,18 +39,18 @@ class FedBuffCNN(Architecture):
     """FedBuff's CNN for CelebA and CIFAR-10: four 3 x 3 convolutions of 32 channels (stride 1, padding 2),
     each with GroupNorm and 2 x 2 max pooling, then dropout 0.1 and one fully connected layer.
 
-    31,786 parameters on 32 x 32 colour images with 10 classes. The paper does not say how many groups; the
-    authors' simulator has one a channel. It shares one GroupNorm among the four convolutions, where here
-    each has its own, as LEAF's network has its BatchNorms.
+    31,786 parameters on 32 x 32 colour images with 10 classes. The paper does not give the number of groups;
+    the authors' simulator has one group for each channel. It shares one GroupNorm among the four
+    convolutions; here each convolution has its own, like the BatchNorms of LEAF's network.
     """
 
     kind: Literal["fedbuff_cnn"] = "fedbuff_cnn"
     channels: PositiveInt = 32
     """Channels of every convolution."""
     groups: PositiveInt = 32
-    """Groups of every GroupNorm; what does not divide the channels is lowered until it does."""
+    """Number of groups of every GroupNorm, lowered if it does not divide the channels."""
     dropout: float = Field(0.1, ge=0, lt=1)
-    """Share of activations that is dropped before the last layer."""
+    """Dropout probability before the last layer."""
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         given, height, width = image(shape, self.kind, smallest=8)
@@ -68,19 +68,19 @@ class FedAsyncCNN(Architecture):
     pair, and one fully connected layer; made for 24 x 24 crops.
 
     306,250 parameters on 24 x 24 colour images with 10 classes. The authors' program has more than the
-    paper's text: BatchNorm after every convolution, dropout and a hidden layer. Nearest to it, without
-    BatchNorm, is `groups = 32, dropout = 0.25, hidden = [512]`.
+    paper's text: BatchNorm after every convolution, dropout and a hidden layer. The closest network without
+    BatchNorm is `groups = 32, dropout = 0.25, hidden = [512]`.
     """
 
     kind: Literal["fedasync_cnn"] = "fedasync_cnn"
     channels: PositiveInt = 64
     """Channels of the first pair; the second has twice as many."""
     hidden: tuple[PositiveInt, ...] = ()
-    """Width of each hidden fully connected layer; none if the last layer is the only one."""
+    """Width of each hidden fully connected layer (default: no hidden layers)."""
     groups: PositiveInt | None = None
-    """Groups of a GroupNorm after every convolution; nothing for no GroupNorm."""
+    """Number of groups of a GroupNorm after every convolution (default: no GroupNorm)."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Share of activations that is dropped after every pair and every hidden layer."""
+    """Dropout probability after every pair and every hidden layer."""
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         given, height, width = image(shape, self.kind, smallest=4)
@@ -104,7 +104,7 @@ class MasFLCNN(Architecture):
     """A small CNN for Fashion-MNIST, for MasFL's experiments: two 5 x 5 convolutions of 16 and 32 channels
     (padding 2), each with 2 x 2 max pooling, and one fully connected layer.
 
-    28,938 parameters on 28 x 28 images with 10 classes. MasFL's slides say CNN and no sizes: these are ours.
+    28,938 parameters on 28 x 28 images with 10 classes. MasFL's slides give no sizes; these are our choice.
     """
 
     kind: Literal["masfl_cnn"] = "masfl_cnn"

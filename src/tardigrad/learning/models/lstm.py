@@ -1,4 +1,4 @@
-"""The papers' recurrent networks, on sequences of tokens."""
+"""The recurrent networks of the papers, for sequences of tokens."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from tardigrad.learning.models.architecture import Architecture, Shape, sequence
-from tardigrad.learning.models.layers import Tokens
+from tardigrad.learning.models.building_blocks import Tokens
 
 
 class FedBuffLSTM(Architecture):
     """FedBuff's sentiment classifier for Sent140: 300-dimensional embeddings of 10,000 words, two LSTM
     layers of 100, a linear layer of 128, dropout 0.1 and the output layer.
 
-    3,255,986 parameters with 2 classes; 3,001,200 of them are the embedding, which is not trained where it
-    is given as GloVe vectors (`words_of = "glove"` of the data set sent140). As in LEAF, no activation
-    stands between the two linear layers. The output is read at the last token that is not padding.
+    3,255,986 parameters with 2 classes; 3,001,200 of them are the embedding, which is not trained if it is
+    initialised with GloVe vectors (`words_of = "glove"` of the data set sent140). As in LEAF, there is no
+    activation between the two linear layers. The output is read at the last token that is not padding.
     """
 
     kind: Literal["fedbuff_lstm"] = "fedbuff_lstm"
     vocabulary: PositiveInt = 10_004
-    """How many tokens there are: words, and those for padding, beginning, end and unknown."""
+    """Number of tokens: words, and the special tokens for padding, begin, end and unknown."""
     embedding: PositiveInt = 300
     """Width of the embedding."""
     hidden: PositiveInt = 100
@@ -31,14 +31,14 @@ class FedBuffLSTM(Architecture):
     linear: PositiveInt = 128
     """Width of the linear layer."""
     dropout: float = Field(0.1, ge=0, lt=1)
-    """Share of activations that is dropped between the LSTM layers and before the output layer."""
+    """Dropout probability between the LSTM layers and before the output layer."""
     pad: NonNegativeInt | None = 0
-    """The token that fills up short sequences; nothing if there is none."""
+    """The padding token, if there is one."""
     train_vectors: bool = False
-    """Whether vectors that are given are trained as well. Without them, the embedding always is."""
+    """Whether given word vectors are trained. Without given vectors, the embedding is always trained."""
 
     def build(self, shape: Shape, classes: int, vectors: Tensor | None = None) -> nn.Module:
-        """The module; `vectors`, one row a token, takes the place of `vocabulary` and `embedding`."""
+        """Build the module; `vectors`, with one row for each token, replaces `vocabulary` and `embedding`."""
         sequence(shape, self.kind)
         if vectors is None:
             tokens = Tokens(self.vocabulary, self.embedding)
@@ -58,7 +58,7 @@ class CharLSTM(Architecture):
     """The character model of McMahan et al. for Shakespeare, which FedAC uses too: 8-dimensional
     embeddings, two LSTM layers of 256 and one output layer.
 
-    822,570 parameters with 90 characters; TensorFlow counts 2,048 less, for its LSTM has one bias where
+    822,570 parameters with 90 characters. TensorFlow counts 2,048 fewer, because its LSTM has one bias where
     PyTorch's has two.
     """
 
@@ -68,11 +68,11 @@ class CharLSTM(Architecture):
     hidden: PositiveInt = 256
     """Width of the LSTM layers."""
     layers: PositiveInt = 2
-    """How many LSTM layers there are."""
+    """Number of LSTM layers."""
     predict: Literal["next", "every"] = "next"
-    """The character after the whole sequence (LEAF's labels), or after every character of it."""
+    """next: the character after the whole sequence (LEAF's labels). every: that after each character."""
     pad: NonNegativeInt | None = None
-    """The token that fills up short sequences, if there is one."""
+    """The padding token, if there is one."""
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         sequence(shape, self.kind)
@@ -85,7 +85,7 @@ class CharLSTM(Architecture):
 
 
 class Every(nn.Module):
-    """An output for every position of the sequence."""
+    """Returns an output for every position of the sequence."""
 
     def __init__(self, tokens: nn.Module, lstm: nn.LSTM, output: nn.Module) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Every(nn.Module):
 
 
 class Last(nn.Module):
-    """One output, at the last position that is not padding (the first, if all are)."""
+    """Returns one output, at the last position that is not padding (at the first, if all are)."""
 
     def __init__(self, tokens: nn.Module, lstm: nn.LSTM, output: nn.Module, pad: int | None) -> None:
         super().__init__()

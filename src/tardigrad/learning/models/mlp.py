@@ -34,9 +34,9 @@ class FedACMLP(Architecture):
     """FedAC's network for EMNIST letters: two hidden layers of 100 with ReLU.
 
     The paper gives no widths, only a count of 92,337 parameters. On 28 x 28 images that is
-    784 * 100 + 100 + 100 * 100 + 100 + 100 * 37 + 37, so two layers of 100 and 37 outputs, the number of
-    labels that TensorFlow Datasets lists for EMNIST letters. With 26 outputs (letters) it has 91,226, with
-    47 (balanced) 93,347; at 47 outputs the only pair of widths with 92,337 is 34 and 800.
+    784 * 100 + 100 + 100 * 100 + 100 + 100 * 37 + 37: two layers of 100 and 37 outputs, which is the number
+    of labels that TensorFlow Datasets lists for EMNIST letters. With 26 outputs (letters) there are 91,226
+    parameters, with 47 (balanced) 93,347. With 47 outputs, the only widths that give 92,337 are 34 and 800.
     """
 
     kind: Literal["fedac_mlp"] = "fedac_mlp"

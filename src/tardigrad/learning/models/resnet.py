@@ -1,4 +1,4 @@
-"""ResNet-18 with GroupNorm in the place of BatchNorm."""
+"""ResNet-18 with GroupNorm in place of BatchNorm."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from tardigrad.learning.models.architecture import Architecture, Shape, image
-from tardigrad.learning.models.layers import group_norm
+from tardigrad.learning.models.building_blocks import group_norm
 
 
 class ResNet18(Architecture):
-    """ResNet-18 with GroupNorm, as Momentum Approximation uses it for FLAIR; it starts from random weights.
+    """ResNet-18 with GroupNorm, as Momentum Approximation uses it for FLAIR; its initial weights are random.
 
-    11,185,233 parameters with 17 outputs. The paper follows FLAIR's benchmark, which also has runs that
-    start from ImageNet weights: those belong to the BatchNorm network, and none are read here.
+    11,185,233 parameters with 17 outputs. The paper follows FLAIR's benchmark, which also has runs that start
+    from ImageNet weights. Those weights belong to the network with BatchNorm, so they are not supported here.
     """
 
     kind: Literal["resnet18"] = "resnet18"
     width: PositiveInt = 64
-    """Channels of the first stage; each of the other three has twice as many as the one before."""
+    """Channels of the first of four stages; each other stage has twice as many as the one before."""
     groups: PositiveInt = 32
-    """Groups of every GroupNorm; what does not divide the channels is lowered until it does."""
+    """Number of groups of every GroupNorm, lowered if it does not divide the channels."""
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         given, _, _ = image(shape, self.kind, smallest=32)
@@ -47,7 +47,10 @@ class ResNet18(Architecture):
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions, added to what came in (through a 1 x 1 convolution where the shape changes)."""
+    """A residual block: two 3 x 3 convolutions, added to the input.
+
+    If the shape changes, the input goes through a 1 x 1 convolution first.
+    """
 
     def __init__(self, given: int, channels: int, stride: int, groups: int) -> None:
         super().__init__()

@@ -11,30 +11,30 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from tardigrad.learning.models.architecture import Architecture, Shape, sequence
-from tardigrad.learning.models.layers import Tokens
+from tardigrad.learning.models.building_blocks import Tokens
 
 
 class Transformer(Architecture):
-    """The Transformer of Momentum Approximation for StackOverflow: three layers, each position sees those
-    before it, an output for every position.
+    """The Transformer of Momentum Approximation for StackOverflow: three layers with causal attention, and an
+    output for every position.
 
-    The paper says three layers and refers to "A Field Guide to Federated Optimization", whose sizes these
-    are: width 96, 8 heads, feed-forward layers of 1,536, dropout 0.1, one matrix for embedding and output.
-    With 10,004 tokens (10,000 words and four special ones) it has 960,384 + 3 * 334,176 = 1,962,912
+    The paper says three layers and refers to "A Field Guide to Federated Optimization", which gives the other
+    sizes: width 96, 8 heads, feed-forward layers of 1,536, dropout 0.1, one matrix for embedding and output.
+    With 10,004 tokens (10,000 words and four special ones) there are 960,384 + 3 * 334,176 = 1,962,912
     parameters.
     """
 
     kind: Literal["transformer"] = "transformer"
     layers: PositiveInt = 3
-    """How many layers there are."""
+    """Number of layers."""
     embedding: PositiveInt = 96
     """Width of the embedding and of the layers."""
     heads: PositiveInt = 8
-    """Attention heads of every layer; they divide the width."""
+    """Number of attention heads of every layer; must divide `embedding`."""
     feedforward: PositiveInt = 1536
-    """Width inside the feed-forward part of every layer."""
+    """Width of the feed-forward part of every layer."""
     dropout: float = Field(0.1, ge=0, lt=1)
-    """Share of activations that is dropped after the embedding and in every layer."""
+    """Dropout probability after the embedding and in every layer."""
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Transformer:
@@ -45,17 +45,20 @@ class Transformer(Architecture):
     def build(self, shape: Shape, classes: int) -> nn.Module:
         length = sequence(shape, self.kind)
         layers = [
-            Layer(self.embedding, self.heads, self.feedforward, self.dropout) for _ in range(self.layers)
+            TransformerLayer(self.embedding, self.heads, self.feedforward, self.dropout)
+            for _ in range(self.layers)
         ]
         return Causal(classes, length, self.embedding, layers, self.dropout)
 
 
 class Causal(nn.Module):
-    """Embedding and positions, layers, and the embedding again as the output layer."""
+    """Embedding and positions, layers, and the transposed embedding as the output layer."""
 
     positions: Tensor
 
-    def __init__(self, vocabulary: int, length: int, width: int, layers: list[Layer], dropout: float) -> None:
+    def __init__(
+        self, vocabulary: int, length: int, width: int, layers: list[TransformerLayer], dropout: float
+    ) -> None:
         super().__init__()
         self.tokens = Tokens(vocabulary, width)
         nn.init.uniform_(self.tokens.weight, -0.05, 0.05)
@@ -68,8 +71,8 @@ class Causal(nn.Module):
         return F.linear(self.layers(embedded), self.tokens.weight)
 
 
-class Layer(nn.Module):
-    """Causal attention and a feed-forward part, each added to its input and normalised."""
+class TransformerLayer(nn.Module):
+    """Causal attention and a feed-forward part, each added to its input and then normalised."""
 
     def __init__(self, width: int, heads: int, feedforward: int, dropout: float) -> None:
         super().__init__()
@@ -96,7 +99,7 @@ class Layer(nn.Module):
 
 
 def positions(length: int, width: int) -> Tensor:
-    """Sines at even and cosines at odd places, of ever longer waves."""
+    """Return sinusoidal position encodings: sines at even and cosines at odd indices, of growing period."""
     place = torch.arange(width)
     angle = torch.arange(length)[:, None] / 10_000 ** (2 * (place // 2) / width)
     return torch.where(place % 2 == 0, angle.sin(), angle.cos())

@@ -1,4 +1,4 @@
-"""One's own data in files: a table with a client column, or a folder with a part for each client."""
+"""Your own data in files: a table with a client column, or a folder with a part for each client."""
 
 from __future__ import annotations
 
@@ -24,49 +24,48 @@ from tardigrad.errors import ConfigError
 from tardigrad.learning.transform import Transform
 
 Column = np.ndarray | list[str]
-"""Numbers, or words."""
+"""A column of a table: numbers, or words."""
 
 
 class Files(UserSource):
-    """Your own data: a table (CSV, TSV, Parquet, npz) with a column that says whose each row is, or a folder
-    with a table, or a folder of tables, for each client.
+    """Your own data: a table (CSV, TSV, Parquet, npz) with a column that names the client of each row, or a
+    folder with a table, or a folder of tables, for each client.
 
-    Features are columns of numbers, or one array of any shape in an npz file; the model sees them as
-    float32, unscaled. Labels are whole numbers or words: the classes are the different ones, in order
-    (numbers by value, words by alphabet), numbered from 0.
+    Features are columns of numbers, or one array of any shape in an npz file; the model gets them as
+    float32, unscaled. Labels are whole numbers or words. The distinct labels, sorted by value or
+    alphabetically, are the classes, numbered from 0.
     """
 
     kind: Literal["files"] = "files"
     path: str
-    """The table or folder, from here or in the data folder."""
+    """The table or folder: a path from the current folder, or one below the data folder."""
     client: str = "client"
-    """The column that says whose a row is. In a folder the names of its files or folders do."""
+    """The column that names the client of each row. In a folder, the names of its entries do."""
     label: str | None = None
-    """The column of labels: label, or y in npz files, if not given."""
+    """The column of labels (default: label, or y in npz files)."""
     features: tuple[str, ...] = ()
-    """The columns of features; all others if not given."""
+    """The columns of features (default: all others)."""
     test_path: str | None = None
-    """A table or folder like `path` that is the test set, in place of a share of the examples."""
+    """A table or folder like `path` with the test set, in place of a share of the examples."""
     test_examples: PositiveInt | None = None
-    """At most so many examples to evaluate on, drawn once; all if not given."""
+    """Maximum size of the test set; a larger one is reduced to a random sample, drawn once (default: all)."""
 
     def federation(self, seed: int) -> Federation:
-        """A function of the data and the seed."""
         tables = list(self._tables(self.path))
         test_tables = [] if self.test_path is None else list(self._tables(self.test_path, "test"))
-        features = _joined(tables + test_tables)
-        numbers, classes = _classes(tables, test_tables)
+        features = _join_features(tables + test_tables)
+        numbers, classes = _class_numbers(tables, test_tables)
         names: dict[str, int] = {}
         of = [names.setdefault(client, len(names)) for table in tables for client in table.clients]
         tested = len(numbers) - len(of)
-        test_user = len(names)  # whoever is in the test file does not train
+        test_user = len(names)  # one user, who does not train, has all rows of the test file
         users = Users(np.array(of + [test_user] * tested), [*names, "test"])
         test = users.of == test_user if tested else users.aside(self.test, seed)
         clients, central = federate((features, torch.from_numpy(numbers)), users, test, self, seed)
         return Federation(clients, central, tuple(features.shape[1:]), classes, transform=Floats())
 
     def _tables(self, path: str, client: str | None = None) -> Iterator[_Table]:
-        """Every table of a path, with its clients (or with this one for all)."""
+        """Yield every table of a path; if `client` is given, all rows belong to it."""
         root = Path(path).expanduser()
         if not root.exists():
             root = data_folder() / path
@@ -87,7 +86,7 @@ class Files(UserSource):
                     yield self._table(file, client or entry.name)
 
     def _table(self, file: Path, client: str | None) -> _Table:
-        """A table of one client, or of those that its client column names."""
+        """Read a table; its rows belong to `client`, or to the clients that its client column names."""
         columns, where = _read(file)
         label = self.label or ("y" if file.suffix == ".npz" else "label")
         chosen = self.features or tuple(name for name in columns if name not in (label, self.client))
@@ -117,7 +116,7 @@ class Files(UserSource):
 
 
 class Floats(Transform):
-    """Numbers of any type as float32."""
+    """Converts numbers of any type to float32."""
 
     def evaluate(self, features: Tensor) -> Tensor:
         return features.float()
@@ -125,18 +124,23 @@ class Floats(Transform):
 
 @dataclass(frozen=True)
 class _Table:
+    """One file's examples, before labels become class numbers."""
+
     file: Path
     names: tuple[str, ...]
+    """The names of the feature columns."""
     features: np.ndarray
     labels: Column
     clients: list[str]
+    """The client of each row."""
     where: Callable[[int], str]
-    """The file and place of a row, for people."""
+    """Returns the file and line of a row, for error messages."""
     label: str
+    """The name of the label column."""
 
 
-def _joined(tables: Sequence[_Table]) -> Tensor:
-    """The features of all tables, which must be alike."""
+def _join_features(tables: Sequence[_Table]) -> Tensor:
+    """Join the features of all tables, which must have the same columns and shapes."""
     first = tables[0]
     for table in tables[1:]:
         if table.names != first.names or table.features.shape[1:] != first.features.shape[1:]:
@@ -147,11 +151,11 @@ def _joined(tables: Sequence[_Table]) -> Tensor:
     return torch.from_numpy(np.concatenate([table.features for table in tables]))
 
 
-def _classes(tables: Sequence[_Table], test_tables: Sequence[_Table]) -> tuple[np.ndarray, int]:
-    """Labels as class numbers, those of the test tables last, and how many classes there are."""
+def _class_numbers(tables: Sequence[_Table], test_tables: Sequence[_Table]) -> tuple[np.ndarray, int]:
+    """Return all labels as class numbers, those of the test tables last, and the number of classes."""
     every = [*tables, *test_tables]
-    labels = [_whole(table) for table in every]
-    if any(isinstance(column, list) for column in labels):  # words, in one of them at least
+    labels = [_whole_numbers_or_words(table) for table in every]
+    if any(isinstance(column, list) for column in labels):  # at least one table has words
         labels = [[str(value) for value in column] for column in labels]
     classes = np.unique(np.concatenate([np.asarray(column) for column in labels[: len(tables)]]))
     numbers = []
@@ -164,8 +168,8 @@ def _classes(tables: Sequence[_Table], test_tables: Sequence[_Table]) -> tuple[n
     return np.concatenate(numbers), len(classes)
 
 
-def _whole(table: _Table) -> Column:
-    """Labels as whole numbers if all of them are, else as words."""
+def _whole_numbers_or_words(table: _Table) -> Column:
+    """Return the labels of a table as whole numbers if all of them are, else as words."""
     labels = table.labels
     if isinstance(labels, list):
         _refuse(table.where, [not value.strip() for value in labels], table.label, "no label")
@@ -184,10 +188,10 @@ def _whole(table: _Table) -> Column:
 
 
 def _numbers(where: Callable[[int], str], name: str, column: Column) -> np.ndarray:
-    """A column of features as numbers, in few bytes if it already is."""
+    """Return a column of features as float32, or unchanged if its type has at most two bytes."""
     if isinstance(column, list):
         try:
-            with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+            with np.errstate(over="ignore"):  # numbers that are too large become infinite; refused below
                 numbers = np.array(column, dtype=np.float32)
         except ValueError:
             _refuse(where, [not _is_number(value) for value in column], name, "not a number")
@@ -211,7 +215,7 @@ def _is_number(value: str) -> bool:
 
 
 def _refuse(where: Callable[[int], str], wrong: ArrayLike, name: str, what: str) -> None:
-    """A ConfigError for the first row that is wrong, if there is one."""
+    """Raise a ConfigError for the first row that is wrong, if there is one."""
     rows = np.flatnonzero(wrong)
     if len(rows):
         more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
@@ -219,8 +223,13 @@ def _refuse(where: Callable[[int], str], wrong: ArrayLike, name: str, what: str)
 
 
 def _read(file: Path) -> tuple[dict[str, Column], Callable[[int], str]]:
-    """The columns of a table, and where its rows are."""
-    for suffix, read in ((".csv", _csv), (".tsv", _csv), (".parquet", _parquet), (".npz", _npz)):
+    """Return the columns of a table, and a function that gives the location of a row."""
+    for suffix, read in (
+        (".csv", _read_csv),
+        (".tsv", _read_csv),
+        (".parquet", _read_parquet),
+        (".npz", _read_npz),
+    ):
         if suffix in file.suffixes[-2:]:
             columns, where = read(file)
             if len({len(column) for column in columns.values()}) > 1:
@@ -232,7 +241,7 @@ def _read(file: Path) -> tuple[dict[str, Column], Callable[[int], str]]:
     )
 
 
-def _csv(file: Path) -> tuple[dict[str, Column], Callable[[int], str]]:
+def _read_csv(file: Path) -> tuple[dict[str, Column], Callable[[int], str]]:
     reader = csv.reader(
         (line + "\n" for _, line in read_lines(file)),
         delimiter="\t" if ".tsv" in file.suffixes else ",",
@@ -257,7 +266,7 @@ def _csv(file: Path) -> tuple[dict[str, Column], Callable[[int], str]]:
     return columns, lambda row: f"{file}, line {lines[row]}"
 
 
-def _parquet(file: Path) -> tuple[dict[str, Column], Callable[[int], str]]:
+def _read_parquet(file: Path) -> tuple[dict[str, Column], Callable[[int], str]]:
     try:
         import pyarrow
         from pyarrow import parquet, types
@@ -283,7 +292,7 @@ def _parquet(file: Path) -> tuple[dict[str, Column], Callable[[int], str]]:
     return columns, where
 
 
-def _npz(file: Path) -> tuple[dict[str, Column], Callable[[int], str]]:
+def _read_npz(file: Path) -> tuple[dict[str, Column], Callable[[int], str]]:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             if any(array.ndim == 0 for array in arrays.values()):

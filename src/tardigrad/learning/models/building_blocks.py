@@ -1,4 +1,4 @@
-"""Layers that several of the models have."""
+"""Layers that several models use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tardigrad.errors import ConfigError
 
 
 class Tokens(nn.Embedding):
-    """An embedding of tokens that are held as bytes or as integers of any size."""
+    """An embedding whose tokens may be integers of any size."""
 
     def forward(self, input: Tensor) -> Tensor:
         if input.dtype not in (torch.int64, torch.int32):
@@ -26,5 +26,5 @@ class Tokens(nn.Embedding):
 
 
 def group_norm(groups: int, channels: int) -> nn.GroupNorm:
-    """GroupNorm with as many of the `groups` as divide the channels."""
+    """Return a GroupNorm with `groups` groups, or fewer if `groups` does not divide the channels."""
     return nn.GroupNorm(math.gcd(groups, channels), channels)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import tardigrad as td
-from tardigrad.data.hugging_face import from_hugging_face
+from tardigrad.data.sets.hugging_face import from_hugging_face
 from tardigrad.errors import ConfigError
 
 datasets = pytest.importorskip("datasets", reason="needs datasets, an extra")
@@ -23,7 +23,7 @@ def table(**changes):
     return datasets.Dataset.from_dict(TABLE | changes)
 
 
-def test_a_column_says_whose_each_row_is():
+def test_client_column_names_the_client_of_each_row():
     clients, test = from_hugging_face(table(), client="user", test=table(user=["x"] * 5))
     assert list(clients) == ["ann", "bob"]
     features, labels = clients["bob"]
@@ -33,7 +33,7 @@ def test_a_column_says_whose_each_row_is():
     assert len(test[1]) == 5
 
 
-def test_whole_numbers_name_clients_and_classes():
+def test_integer_clients_and_labels_are_kept():
     clients, test = from_hugging_face(
         table(user=[7, 3, 7, 3, 7], label=[4, 0, 1, 2, 3]), client="user", features=["depth"]
     )
@@ -44,7 +44,7 @@ def test_whole_numbers_name_clients_and_classes():
 
 
 @pytest.mark.parametrize("kind", [list, dict])
-def test_partitions_have_the_same_classes(kind):
+def test_class_numbers_are_the_same_in_all_partitions(kind):
     parts = [table(label=["yes"] * 5), table(label=["no"] * 5)]
     given = parts if kind is list else {"ann": parts[0], "bob": parts[1]}
     clients, _ = from_hugging_face(given, features="height")
@@ -52,14 +52,14 @@ def test_partitions_have_the_same_classes(kind):
     assert [labels.tolist() for _, labels in clients.values()] == [[1] * 5, [0] * 5]
 
 
-def test_partitions_may_have_the_client_column_too():
+def test_client_column_of_partitions_is_not_a_feature():
     clients, _ = from_hugging_face([table(), table()], client="user")
     assert list(clients) == [0, 1]
     assert clients[0][0].shape == (5, 2)
 
 
 @pytest.mark.parametrize(("shape", "wanted"), [((6, 4), (1, 6, 4)), ((6, 4, 3), (3, 6, 4))])
-def test_images_become_numbers_with_channels_first(shape, wanted):
+def test_images_become_floats_with_channels_first(shape, wanted):
     pytest.importorskip("PIL")
     pixels = np.random.default_rng(0).integers(256, size=(4, *shape), dtype=np.uint8)
     kinds = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
@@ -72,7 +72,7 @@ def test_images_become_numbers_with_channels_first(shape, wanted):
     assert labels.tolist() == [0, 1, 1, 0]
 
 
-def test_tokens_stay_whole_numbers():
+def test_token_columns_stay_integers():
     data = datasets.Dataset.from_dict({"tokens": [[1, 2, 3], [4, 5, 6]], "label": [0, 1]})
     clients, _ = from_hugging_face([data])
     assert clients[0][0].dtype == torch.int64
@@ -99,13 +99,13 @@ def test_tokens_stay_whole_numbers():
         (lambda: [], {}, "no partitions"),
     ],
 )
-def test_what_does_not_fit_is_named(data, settings, message):
+def test_error_for_unusable_data_says_what_is_wrong(data, settings, message):
     with pytest.raises(ConfigError, match=message):
         from_hugging_face(data(), **settings)
 
 
 def federated(tmp_path, monkeypatch, **partitioners):
-    """A real FederatedDataset of 30 rows, read from a file: nothing is fetched."""
+    """A real FederatedDataset of 30 rows, read from a local file without a download."""
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
     flwr_datasets = pytest.importorskip("flwr_datasets", reason="needs flwr-datasets, an extra")
     file = tmp_path / "a.csv"
@@ -118,7 +118,7 @@ def federated(tmp_path, monkeypatch, **partitioners):
     )
 
 
-def test_partitions_of_flwr_datasets_are_clients(tmp_path, monkeypatch):
+def test_partitions_of_a_flwr_federated_dataset_are_clients(tmp_path, monkeypatch):
     clients, _ = from_hugging_face(federated(tmp_path, monkeypatch, train=4))
     assert list(clients) == [0, 1, 2, 3]
     rows = torch.cat([features for features, _ in clients.values()])
@@ -127,7 +127,7 @@ def test_partitions_of_flwr_datasets_are_clients(tmp_path, monkeypatch):
     assert torch.equal(rows[:, 0] % 3, labels)
 
 
-def test_a_partitioner_of_flwr_datasets_will_do(monkeypatch):
+def test_partitions_of_a_flwr_partitioner_are_clients(monkeypatch):
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
     partitioner = pytest.importorskip("flwr_datasets.partitioner", reason="needs flwr-datasets, an extra")
     by_user = partitioner.NaturalIdPartitioner(partition_by="user")
@@ -136,13 +136,13 @@ def test_a_partitioner_of_flwr_datasets_will_do(monkeypatch):
     assert sorted(len(labels) for _, labels in clients.values()) == [2, 3]
 
 
-def test_two_partitioned_splits_are_ambiguous(tmp_path, monkeypatch):
+def test_two_partitioned_splits_are_refused(tmp_path, monkeypatch):
     both = federated(tmp_path, monkeypatch, train=4, test=2)
     with pytest.raises(ConfigError, match="2 splits are partitioned"):
         from_hugging_face(both)
 
 
-def test_a_federated_run_learns_from_a_data_set():
+def test_federated_run_learns_from_a_data_set():
     random = np.random.default_rng(0)
     x = random.normal(size=(600, 2)).astype(np.float32)
     data = datasets.Dataset.from_dict(

@@ -1,11 +1,11 @@
-"""CIFAR-10: 60,000 photographs of 32 x 32 pixels in 10 classes, in its binary or its python version."""
+"""CIFAR-10: 60,000 photographs of 32 x 32 pixels in 10 classes, from its binary or its Python version."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,8 +25,9 @@ from tardigrad.data.partition import Dirichlet, Partition
 from tardigrad.errors import ConfigError
 
 ROWS = 10_000
-"""Images in each file."""
+"""Number of images in each file."""
 PIXELS = 3 * 32 * 32
+"""Number of bytes of an image."""
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
 ARCHIVE = Published(
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
@@ -55,7 +56,7 @@ Batch = tuple[np.ndarray, Tensor]
 
 
 class Batches:
-    """The images of several files of equal length, as one long list."""
+    """The images of several files of equal length, indexed as one sequence."""
 
     def __init__(self, batches: Sequence[np.ndarray]) -> None:
         self._batches = batches
@@ -71,12 +72,12 @@ class Batches:
 
 
 def as_images(rows: np.ndarray) -> Tensor:
-    """Rows of bytes as examples x channels x height x width."""
+    """Reshape rows of bytes to examples x channels x height x width."""
     return torch.from_numpy(rows).unflatten(1, (3, 32, 32))
 
 
 def read_binary(file: Path) -> Batch:
-    """One file of the binary version, mapped, not read: rows of a label and the three planes."""
+    """Memory-map one file of the binary version, whose rows are a label and three color planes."""
     check_size(file, ROWS * (1 + PIXELS))
     check_md5(file, MD5[file.name])
     rows = np.memmap(file, dtype=np.uint8, mode="c", shape=(ROWS, 1 + PIXELS)).view(np.ndarray)
@@ -84,7 +85,7 @@ def read_binary(file: Path) -> Batch:
 
 
 def read_python(file: Path) -> Batch:
-    """One file of the python version: a pickled dict, of which only arrays, lists and bytes are allowed."""
+    """Read one file of the Python version: a pickled dict with only arrays, lists and byte strings."""
     check_md5(file, MD5[file.name])
     try:
         with file.open("rb") as content:
@@ -104,20 +105,20 @@ class CIFAR10(ImageSource):
 
     kind: Literal["cifar10"] = "cifar10"
     partition: Partition = Dirichlet(clients=5000, alpha=0.1)
-    """Who holds what. `tardigrad list partitions`"""
+    """How the examples are divided among clients. `tardigrad list partitions`"""
 
     MEAN: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
     DEVIATION: ClassVar[tuple[float, ...]] = (0.2470, 0.2435, 0.2616)
 
     def fetch(self) -> Path:
-        """Download the binary version, if no version is there."""
+        """Download the binary version if neither version is there, and return its folder."""
         folder, archive = data_folder(), data_folder() / ARCHIVE.file
         if (folder / PYTHON).exists() and not (folder / BINARY).exists():
             return folder / PYTHON
         if not all((folder / BINARY / f"{name}.bin").exists() for name in (*TRAIN, TEST)):
-            ours = not archive.exists()
+            downloaded = not archive.exists()
             unpack(download(ARCHIVE), [f"{BINARY}/{name}.bin" for name in (*TRAIN, TEST)], folder / BINARY)
-            if ours:
+            if downloaded:
                 archive.unlink()
         return folder / BINARY
 
@@ -141,14 +142,14 @@ class CIFAR10(ImageSource):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes numpy arrays and plain values, and calls nothing else that a pickle may name."""
+    """Unpickles numpy arrays and plain values only; a pickle that names anything else is refused."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
             return np.empty(0).__reduce__()[0]
         if module == "numpy" and name in ("ndarray", "dtype"):
             return getattr(np, name)
-        if (module, name) == ("_codecs", "encode"):  # how Python 3 writes bytes for Python 2
+        if (module, name) == ("_codecs", "encode"):  # used where Python 3 wrote bytes for Python 2
             return _encode
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no such file needs")
 

@@ -1,4 +1,4 @@
-"""Sent140: is a tweet glad or sad? Every account is a client."""
+"""Sent140: the sentiment of tweets, positive or negative; every account is a client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 import re
 from array import array
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from pydantic import PositiveInt
 from tardigrad.data.by_user import Users, UserSource, federate
 from tardigrad.data.clients import Federation
 from tardigrad.data.folder import data_folder
-from tardigrad.data.leaf import read_leaf
 from tardigrad.data.lines import read_table
+from tardigrad.data.sets.leaf import read_leaf
 from tardigrad.data.vocabulary import (
     Corpus,
     TokenNumbers,
@@ -31,11 +31,11 @@ from tardigrad.learning.head import Binary
 _WORD = re.compile(r"[\w']+|[.,!?;]")
 
 _LABELS = {"0": 0, "1": 1, "4": 1}
-"""0 is sad; glad is 1 in LEAF's files and 4 in the original ones."""
+"""Negative is 0; positive is 1 in LEAF's files and 4 in the original ones."""
 
 
 class Sent140(UserSource):
-    """Tweets by account, glad or sad: the first 25 words of each, as numbers (lower case, HTML unescaped)."""
+    """Tweets by account, positive or negative: the first 25 words of each, in lower case, HTML unescaped."""
 
     kind: Literal["sent140"] = "sent140"
     format: Literal["leaf", "tsv"] = "leaf"
@@ -43,13 +43,12 @@ class Sent140(UserSource):
     words: PositiveInt = 10_000
     """Size of the vocabulary, without the four special tokens."""
     words_of: Literal["data", "glove"] = "data"
-    """Which words: the most frequent of the training tweets, or the first of GloVe (glove.6B.300d.txt),
-    whose vectors the model starts from."""
+    """The vocabulary: the most frequent words of the training tweets, or the first of GloVe
+    (glove.6B.300d.txt), whose vectors initialise the model."""
     length: PositiveInt = 25
-    """Words of a tweet that the model sees."""
+    """Number of words of a tweet that the model sees."""
 
     def federation(self, seed: int) -> Federation:
-        """A function of the data and the seed."""
         tweets = _Tweets(self, seed)
         clients, test = federate(
             (tweets.corpus.numbered(tweets.vocabulary), torch.tensor(tweets.labels, dtype=torch.uint8)),
@@ -63,16 +62,17 @@ class Sent140(UserSource):
 
 
 class _Tweets:
-    """All tweets as words, with labels and accounts."""
+    """All tweets, with their labels, accounts and vocabulary."""
 
     def __init__(self, settings: Sent140, seed: int) -> None:
         self.corpus = Corpus(settings.length)
         self.labels, of, test = array("B"), array("i"), array("b")
         accounts: dict[str, int] = {}
-        for where, account, label, text, in_test in _leaf() if settings.format == "leaf" else _tsv():
+        tweets = _read_leaf_tweets() if settings.format == "leaf" else _read_tsv_tweets()
+        for where, account, label, text, in_test in tweets:
             number = _LABELS.get(str(label))
             if number is None:
-                raise ConfigError(f"{where}: the label {label!r} is not 0 (sad), 1 or 4 (glad)")
+                raise ConfigError(f"{where}: the label {label!r} is not 0 (negative), 1 or 4 (positive)")
             self.corpus.add(_WORD.findall(html.unescape(text).lower()))
             self.labels.append(number)
             of.append(accounts.setdefault(account, len(accounts)))
@@ -88,11 +88,11 @@ class _Tweets:
             self.vocabulary = self.corpus.most_frequent(settings.words, ~self.test)
 
 
-_Tweet = tuple[str, str, Any, str, bool]
-"""Where it stands, account, label, text, and whether it is in the publisher's test set."""
+_Tweet = tuple[str, str, object, str, bool]
+"""The location in its file, the account, label and text, and whether it is in the publisher's test set."""
 
 
-def _leaf() -> Iterator[_Tweet]:
+def _read_leaf_tweets() -> Iterator[_Tweet]:
     for user in read_leaf("sent140", "; data.format = 'tsv' takes a table of user, label, text"):
         where = f"{user.file}, user {user.name}"
         for x, y in zip(user.x, user.y):
@@ -103,7 +103,7 @@ def _leaf() -> Iterator[_Tweet]:
             yield where, user.name, y, x[4], user.test
 
 
-def _tsv() -> Iterator[_Tweet]:
+def _read_tsv_tweets() -> Iterator[_Tweet]:
     folder = data_folder() / "sent140"
     files = sorted([*folder.glob("*.tsv"), *folder.glob("*.tsv.xz")])
     if len(files) != 1:

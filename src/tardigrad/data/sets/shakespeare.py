@@ -1,4 +1,4 @@
-"""Shakespeare by role: guess the next character from the 80 before it; every role of a play is a client."""
+"""Shakespeare's plays: predict the next character from the 80 before it; every role is a client."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pydantic import PositiveInt, model_validator
 from tardigrad.data.by_user import Users, UserSource, federate
 from tardigrad.data.clients import Federation
 from tardigrad.data.folder import require
-from tardigrad.data.leaf import LeafUser, read_leaf
 from tardigrad.data.lines import parse_json, read_lines
+from tardigrad.data.sets.leaf import LeafUser, read_leaf
 from tardigrad.data.vocabulary import Characters, TokenNumbers
 from tardigrad.errors import ConfigError
 from tardigrad.learning.head import MultiClass, NextToken
 
 LENGTH = 80
-"""Characters that the model sees."""
+"""Number of characters that the model sees."""
 LEAF_ALPHABET = Characters(
     "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 )
@@ -35,10 +35,10 @@ TINY = "shakespeare/tinyshakespeare.txt"
 
 
 class Shakespeare(UserSource):
-    """Shakespeare's plays, a client for each role: the next character from the 80 before it.
+    """Shakespeare's plays, a client for each role: predict the next character from the 80 before it.
 
-    Of the texts (folger, tiny) the last part of what a role says is the test set: no window that is
-    trained on reaches into it. LEAF's train and test folders are taken as they are.
+    In the editions folger and tiny, the test set is the last part of each role's text, and no training window
+    overlaps it. LEAF's own train and test folders are used unchanged.
     """
 
     kind: Literal["shakespeare"] = "shakespeare"
@@ -46,10 +46,10 @@ class Shakespeare(UserSource):
     """leaf (JSON of LEAF's preprocessing), folger (JSON lines: play, role_id, text) or tiny (one text with
     ROLE: above each speech)."""
     predict: Literal["next", "every"] = "next"
-    """next: one character after each window, windows overlap; every: all characters of a window, windows
-    follow each other (only for the texts)."""
+    """next: predict the character after each window; windows overlap. every: predict the character after each
+    character of a window; windows do not overlap (editions folger and tiny only)."""
     min_examples: PositiveInt = 64
-    """Roles with fewer windows to train on are left out."""
+    """Roles with fewer training windows are left out."""
 
     @model_validator(mode="after")
     def _leaf_has_one_label(self) -> Shakespeare:
@@ -61,33 +61,33 @@ class Shakespeare(UserSource):
         return self
 
     def federation(self, seed: int) -> Federation:
-        """A function of the data and the seed."""
-        said = _Said(LEAF_ALPHABET if self.edition == "leaf" else PRINTABLE)
+        windows = _Windows(LEAF_ALPHABET if self.edition == "leaf" else PRINTABLE)
         stride = LENGTH if self.predict == "every" else 1
         match self.edition:
             case "leaf":
                 for user in read_leaf("shakespeare", "; data.edition = 'folger' or 'tiny' takes a text"):
-                    said.add_windows(user)
+                    windows.add_windows(user)
             case "folger":
-                said.add_roles(_folger(require(FOLGER, publisher="https://www.folger.edu")), stride)
+                windows.add_roles(_read_folger(require(FOLGER, publisher="https://www.folger.edu")), stride)
             case "tiny":
                 publisher = "https://github.com/karpathy/char-rnn (data/tinyshakespeare/input.txt)"
-                said.add_roles(_tiny(require(TINY, publisher=publisher)), stride)
-        users = Users(np.array(said.users), said.names)
-        test = np.array(said.test, dtype=bool)
+                windows.add_roles(_read_tiny(require(TINY, publisher=publisher)), stride)
+        users = Users(np.array(windows.users), windows.names)
+        test = np.array(windows.test, dtype=bool)
         if not test.any():
             test = users.last_aside(self.test, seed)
-        text = torch.frombuffer(said.text, dtype=torch.uint8)
-        windows = text.unfold(0, LENGTH, 1)
-        labels = windows[1:] if self.predict == "every" else text[LENGTH:]
-        clients, central = federate((windows, labels), users, test, self, seed, rows=np.array(said.starts))
-        # every label counts: no character is padding
+        text = torch.frombuffer(windows.text, dtype=torch.uint8)
+        features = text.unfold(0, LENGTH, 1)
+        labels = features[1:] if self.predict == "every" else text[LENGTH:]
+        rows = np.array(windows.starts)
+        clients, central = federate((features, labels), users, test, self, seed, rows=rows)
+        # No character is padding, so every label counts.
         head = NextToken(pad=-1) if self.predict == "every" else MultiClass()
-        return Federation(clients, central, (LENGTH,), len(said.alphabet), head, TokenNumbers())
+        return Federation(clients, central, (LENGTH,), len(windows.alphabet), head, TokenNumbers())
 
 
-class _Said:
-    """All that is said, in one array of character numbers, and the places where the windows start."""
+class _Windows:
+    """The text of all roles in one array of character numbers, and the positions where windows start."""
 
     def __init__(self, alphabet: Characters) -> None:
         self.alphabet = alphabet
@@ -97,14 +97,17 @@ class _Said:
 
     @property
     def names(self) -> list[str]:
+        """The roles, in the order of their numbers."""
         return list(self._roles)
 
     def add_windows(self, user: LeafUser) -> None:
-        """LEAF's windows. Where one continues that before it, only its new character is stored."""
+        """Add LEAF's windows of one role. Overlapping characters of successive windows are stored once."""
         number = self._roles.setdefault(user.name, len(self._roles))
         pieces, size, last = [], len(self.text), ""
         for window, character in zip(user.x, user.y):
-            if len(str(window)) != LENGTH or len(str(character)) != 1:
+            if not (isinstance(window, str) and isinstance(character, str)) or (
+                (len(window), len(character)) != (LENGTH, 1)
+            ):
                 raise ConfigError(
                     f"{user.file}, user {user.name}: {str(window)[:LENGTH]!r} and {str(character)[:9]!r} are "
                     f"not a window of {LENGTH} characters and the one after it"
@@ -121,7 +124,7 @@ class _Said:
         self.test.extend([user.test] * len(user.y))
 
     def add_roles(self, roles: Iterator[tuple[str, str]], stride: int) -> None:
-        """Speeches, each with its role. What a role says in one play is one text, after 80 spaces."""
+        """Add speeches, each with its role. All speeches of a role make one text, after 80 spaces."""
         speeches: dict[str, list[str]] = {}
         for role, speech in roles:
             plain = unicodedata.normalize("NFKD", speech).encode("ascii", "ignore").decode()
@@ -129,8 +132,7 @@ class _Said:
         for number, (role, parts) in enumerate(speeches.items()):
             self._roles[role] = number
             text = "\n".join(parts)
-            # the window that starts here has the text's first character as its label: the only one (next)
-            # or the first of all (every)
+            # The first window is the one whose label (next) or first label (every) is the first character.
             first = len(self.text) + (LENGTH - 1 if stride > 1 else 0)
             starts = np.arange(first, first + len(text) - (stride - 1), stride, dtype=np.intc)
             self.text += self.alphabet.encode(" " * LENGTH + text).tobytes()
@@ -139,7 +141,8 @@ class _Said:
             self.test.frombytes(bytes(len(starts)))
 
 
-def _folger(file: Path) -> Iterator[tuple[str, str]]:
+def _read_folger(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the role and the text of every speech."""
     for number, line in read_lines(file):
         speech = parse_json(line, f"{file}, line {number}")
         try:
@@ -150,7 +153,8 @@ def _folger(file: Path) -> Iterator[tuple[str, str]]:
             ) from None
 
 
-def _tiny(file: Path) -> Iterator[tuple[str, str]]:
+def _read_tiny(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the role and the text of every speech; a line ROLE: after an empty line begins a speech."""
     role, blank = "", True
     speech: list[str] = []
     for number, line in read_lines(file):

@@ -1,19 +1,19 @@
-"""A partition in numbers and as a picture."""
+"""A partition as a table and as a picture."""
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from tardigrad.data.catalogue import Digits, Synthetic
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.data.dataset import Holders
 from tardigrad.data.partition import Dirichlet
-from tardigrad.data.show import Holdings, draw_partition, holdings
-from tardigrad.data.sources import Digits, Synthetic
+from tardigrad.data.partition_pictures import Holdings, draw_partition, holdings
 from tardigrad.learning.head import MultiLabel
 
 
-def test_who_holds_what():
+def test_holdings_count_examples_by_client_and_label():
     labels = torch.tensor([0, 0, 1, 2, 2, 2])
     clients = Holders(torch.zeros(6, 1), labels, [np.array([0, 1, 2]), np.array([3, 4, 5])])
     held = holdings(Federation(clients, (torch.zeros(4, 1), torch.zeros(4)), (1,), 4))
@@ -22,7 +22,7 @@ def test_who_holds_what():
     assert held.test == 4
 
 
-def test_the_table():
+def test_table_summarises_sizes_and_labels():
     counts = np.array([[5, 0, 0], [1, 1, 0], [1, 1, 1234]])
     assert Holdings(counts.sum(axis=1), counts, 7).table().splitlines() == [
         "clients                                  3",
@@ -35,7 +35,7 @@ def test_the_table():
     ]
 
 
-def test_a_large_population_is_looked_at_here_and_there():
+def test_labels_of_at_most_5000_clients_are_counted():
     held = holdings(Synthetic(clients=12_000, examples=2, features=1, classes=3).federation(0))
     assert len(held.sizes) == 12_000
     assert held.counts.shape == (5000, 3)
@@ -43,7 +43,7 @@ def test_a_large_population_is_looked_at_here_and_there():
 
 
 class Several(Clients):
-    """Three clients with several labels an image, who would rather not load them."""
+    """Three clients with several labels for each image, which must not be loaded."""
 
     def __len__(self):
         return 3
@@ -58,14 +58,14 @@ class Several(Clients):
         return torch.tensor([[1, 1, 0], [1, 0, 0]], dtype=torch.uint8)
 
 
-def test_several_labels_of_an_example_without_loading_it():
+def test_multi_label_counts_do_not_load_the_features():
     held = holdings(Federation(Several(), None, (1,), 3, head=MultiLabel()))
     assert held.counts.tolist() == [[2, 1, 0]] * 3
     assert held.test == 0
 
 
 @pytest.mark.parametrize("labels", [torch.zeros(6, 4, dtype=torch.int64), torch.rand(6)])
-def test_labels_that_are_no_classes_are_not_counted(labels, tmp_path):
+def test_labels_that_are_not_classes_are_not_counted(labels, tmp_path):
     clients = Holders(torch.zeros(6, 1), labels, [np.arange(2), np.arange(2, 6)])
     held = holdings(Federation(clients, None, (1,), 50))
     assert held.counts is None
@@ -79,7 +79,7 @@ def picture(file):
 
 
 @pytest.mark.parametrize(("clients", "alpha"), [(2, 100.0), (10, 0.3), (30, 0.3), (31, 0.3), (900, 0.1)])
-def test_pictures_of_few_and_many(tmp_path, clients, alpha):
+def test_picture_is_drawn_for_few_and_many_clients(tmp_path, clients, alpha):
     federation = Digits(partition=Dirichlet(clients=clients, alpha=alpha)).federation(0)
     file = tmp_path / "new" / "partition.png"
     draw_partition(holdings(federation), file, "digits")
@@ -91,7 +91,7 @@ def test_pictures_of_few_and_many(tmp_path, clients, alpha):
 @pytest.mark.parametrize(
     "counts",
     [
-        np.random.default_rng(0).poisson(0.3, size=(40, 300)),  # more labels than there is room for
+        np.random.default_rng(0).poisson(0.3, size=(40, 300)),  # more labels than are drawn
         np.random.default_rng(0).poisson(3, size=(5, 62)),
         np.concatenate([np.full((50, 4), 1), np.full((1, 4), 100_000)]),  # a long tail
         np.array([[1]]),
@@ -99,18 +99,18 @@ def test_pictures_of_few_and_many(tmp_path, clients, alpha):
     ],
     ids=["many labels", "62 labels", "long tail", "one", "none"],
 )
-def test_odd_partitions_are_drawn_without_a_warning(tmp_path, counts, recwarn):
+def test_unusual_partitions_are_drawn_without_a_warning(tmp_path, counts, recwarn):
     draw_partition(Holdings(np.maximum(counts.sum(axis=1), 1), counts, 0), tmp_path / "odd.png")
     assert (tmp_path / "odd.png").stat().st_size > 5000
     assert [str(warning.message) for warning in recwarn] == []
 
 
-def test_skew_is_seen(tmp_path):
+def test_skew_is_visible_in_the_picture(tmp_path):
     for name, alpha in (("skewed", 0.01), ("even", 1000.0)):
         federation = Digits(partition=Dirichlet(clients=100, alpha=alpha)).federation(0)
         draw_partition(holdings(federation), tmp_path / f"{name}.png")
 
-    def dark(name):  # of the left half, where clients meet labels
+    def dark(name):  # share of dark pixels in the left half, which shows labels by client
         pixels = picture(tmp_path / f"{name}.png")
         return (pixels[80:-120, 100 : pixels.shape[1] // 2].sum(axis=2) < 200).mean()
 

@@ -1,4 +1,4 @@
-"""One's own data in files: tables with a client column, and folders with a part for each client."""
+"""Your own data in files: tables with a client column, and folders with a part for each client."""
 
 import lzma
 import sys
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from torch import nn
 
 import tardigrad as td
-from tardigrad.data.generic import Files
+from tardigrad.data.sets.own_files import Files
 from tardigrad.errors import ConfigError
 
 ROWS = [(f"c{i % 4}", i / 2, -i, "yes" if i % 3 else "no") for i in range(40)]
@@ -48,7 +48,7 @@ WRITERS = {".csv": write_csv, ".parquet": write_parquet, ".npz": write_npz}
 
 
 def everything(federation):
-    """Every client's rows as (features, label), sorted; what is tested on under "test"."""
+    """Every client's rows as (features, label), sorted; the test set is under "test"."""
     clients = federation.clients
     loaded = {clients.name(c): clients.load(c) for c in range(len(clients))} | {"test": federation.test}
     return {name: sorted(zip(x.tolist(), y.tolist())) for name, (x, y) in loaded.items()}
@@ -59,7 +59,7 @@ def expected(rows):
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_a_table_with_a_client_column(tmp_path, suffix):
+def test_client_column_names_the_clients(tmp_path, suffix):
     file = WRITERS[suffix](tmp_path / f"mine{suffix}")
     federation = Files(path=str(file), label="label").federation(0)
     assert (federation.shape, federation.classes) == ((2,), 2)
@@ -81,7 +81,7 @@ def test_tables_may_be_compressed_or_tab_separated(tmp_path):
     assert one == two
 
 
-def test_the_table_is_found_in_the_data_folder(tmp_path, monkeypatch):
+def test_table_is_found_in_the_data_folder(tmp_path, monkeypatch):
     write_csv(tmp_path / "mine.csv")
     monkeypatch.setenv("TARDIGRAD_DATA", str(tmp_path))
     assert len(Files(path="mine.csv").federation(0).clients) == 4
@@ -90,7 +90,7 @@ def test_the_table_is_found_in_the_data_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_a_folder_has_a_file_for_each_client(tmp_path, suffix):
+def test_folder_with_a_file_for_each_client_is_read(tmp_path, suffix):
     for client in ("ann.smith", "bob"):
         WRITERS[suffix](tmp_path / f"{client}{suffix}", [row[1:] for row in ROWS], HEADING[1:])
     federation = Files(path=str(tmp_path), label="label").federation(0)
@@ -99,10 +99,10 @@ def test_a_folder_has_a_file_for_each_client(tmp_path, suffix):
     assert sorted(chain(*found.values())) == sorted(expected(ROWS) * 2)
 
 
-def test_a_folder_has_a_folder_for_each_client(tmp_path):
+def test_folder_with_a_folder_for_each_client_is_read(tmp_path):
     for client in ("ann", "bob"):
         (tmp_path / client).mkdir()
-        write_csv(tmp_path / client / "monday.csv", ROWS[:20])  # its client column does not count
+        write_csv(tmp_path / client / "monday.csv", ROWS[:20])  # its client column is ignored
         write_csv(tmp_path / client / "tuesday.csv", ROWS[20:])
     (tmp_path / ".hidden").touch()
     found = everything(Files(path=str(tmp_path)).federation(0))
@@ -110,7 +110,7 @@ def test_a_folder_has_a_folder_for_each_client(tmp_path):
     assert sorted(chain(*found.values())) == sorted(expected(ROWS) * 2)
 
 
-def test_columns_and_test_file_can_be_named(tmp_path):
+def test_columns_and_test_file_are_settings(tmp_path):
     train = write_csv(tmp_path / "train.csv", heading=("who", "height", "depth", "happy"))
     test = write_csv(tmp_path / "test.csv", [row[1:] for row in ROWS[:5]], ("depth", "height", "happy"))
     source = Files(
@@ -123,7 +123,7 @@ def test_columns_and_test_file_can_be_named(tmp_path):
     assert sum(len(rows) for rows in found.values()) == 40
 
 
-def test_an_npz_file_may_have_images(tmp_path):
+def test_npz_file_with_images_is_read(tmp_path):
     random = np.random.default_rng(0)
     x, y = random.integers(256, size=(60, 3, 4, 4), dtype=np.uint8), random.integers(5, 8, size=60)
     np.savez(tmp_path / "mine.npz", x=x, y=y, client=np.arange(60) % 12)
@@ -142,10 +142,10 @@ def test_an_npz_file_may_have_images(tmp_path):
     ("labels", "classes"),
     [
         (["10", "9", "2"] * 4, {"2": 0, "9": 1, "10": 2}),  # numbers by value
-        (["b", "10", "9"] * 4, {"10": 0, "9": 1, "b": 2}),  # words by alphabet, if there is one
+        (["b", "10", "9"] * 4, {"10": 0, "9": 1, "b": 2}),  # sorted as words if one of them is a word
     ],
 )
-def test_classes_are_the_labels_in_order(tmp_path, labels, classes):
+def test_classes_are_the_sorted_labels(tmp_path, labels, classes):
     rows = [("ann", i, i, label) for i, label in enumerate(labels)]
     write_csv(tmp_path / "a.csv", rows)
     federation = Files(path=str(tmp_path / "a.csv")).federation(0)
@@ -154,7 +154,7 @@ def test_classes_are_the_labels_in_order(tmp_path, labels, classes):
         assert number == classes[labels[int(height[0])]]
 
 
-def test_without_a_client_column_the_rows_can_be_dealt_out(tmp_path):
+def test_table_without_a_client_column_needs_a_partition(tmp_path):
     file = str(write_csv(tmp_path / "a.csv", [row[1:] for row in ROWS], HEADING[1:]))
     federation = Files(path=file, partition={"kind": "iid", "clients": 5}).federation(0)
     assert len(federation.clients) == 5
@@ -178,7 +178,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("rows", "message"), BAD)
-def test_a_wrong_row_is_named(tmp_path, rows, message):
+def test_error_for_a_malformed_row_names_file_and_line(tmp_path, rows, message):
     file = write_csv(tmp_path / "a.csv", rows)
     with pytest.raises(ConfigError, match=message) as error:
         Files(path=str(file)).federation(0)
@@ -194,12 +194,12 @@ def test_a_wrong_row_is_named(tmp_path, rows, message):
         ({"min_examples": 99}, "nobody has 99 examples"),
     ],
 )
-def test_a_wrong_name_is_named(tmp_path, settings, message):
+def test_error_for_an_unknown_column_names_the_columns(tmp_path, settings, message):
     with pytest.raises(ConfigError, match=message):
         Files(path=str(write_csv(tmp_path / "a.csv")), **settings).federation(0)
 
 
-def test_a_doubled_heading_is_refused(tmp_path):
+def test_duplicate_column_name_is_refused(tmp_path):
     file = write_csv(tmp_path / "a.csv", heading=("client", "height", "height", "label"))
     with pytest.raises(ConfigError, match="each name once"):
         Files(path=str(file)).federation(0)
@@ -210,7 +210,7 @@ def test_a_path_is_required():
         Files()
 
 
-def test_what_is_not_a_table_is_refused(tmp_path):
+def test_other_file_types_and_empty_folders_are_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ConfigError, match=r"notes\.txt: not a table"):
         Files(path=str(tmp_path)).federation(0)
@@ -219,7 +219,7 @@ def test_what_is_not_a_table_is_refused(tmp_path):
         Files(path=str(tmp_path)).federation(0)
 
 
-def test_files_of_a_folder_must_be_alike(tmp_path):
+def test_files_of_a_folder_must_have_the_same_columns(tmp_path):
     write_csv(tmp_path / "ann.csv")
     write_csv(tmp_path / "bob.csv", heading=("client", "height", "width", "label"))
     with pytest.raises(
@@ -228,7 +228,7 @@ def test_files_of_a_folder_must_be_alike(tmp_path):
         Files(path=str(tmp_path)).federation(0)
 
 
-def test_a_label_that_is_only_in_the_test_file_is_named(tmp_path):
+def test_label_that_is_only_in_the_test_file_is_refused(tmp_path):
     train = write_csv(tmp_path / "train.csv")
     test = write_csv(tmp_path / "test.csv", [*ROWS[:2], ("c0", 1, 1, "maybe")])
     with pytest.raises(
@@ -237,7 +237,7 @@ def test_a_label_that_is_only_in_the_test_file_is_named(tmp_path):
         Files(path=str(train), test_path=str(test)).federation(0)
 
 
-def test_a_wrong_npz_file_is_named(tmp_path):
+def test_malformed_npz_file_is_refused(tmp_path):
     file = tmp_path / "a.npz"
     good = {"x": np.ones((6, 2)), "y": np.arange(6) % 2, "client": np.arange(6) % 3}
     for changes, message in (
@@ -260,7 +260,7 @@ def test_a_wrong_npz_file_is_named(tmp_path):
         Files(path=str(file)).federation(0)
 
 
-def test_a_wrong_parquet_file_is_named(tmp_path):
+def test_malformed_parquet_file_is_refused(tmp_path):
     file = write_parquet(tmp_path / "a.parquet", [("c0", 1, 1, "no"), ("c1", None, 2, "yes")])
     with pytest.raises(ConfigError, match="row 2, column 'height': no value"):
         Files(path=str(file)).federation(0)
@@ -272,14 +272,14 @@ def test_a_wrong_parquet_file_is_named(tmp_path):
         Files(path=str(file)).federation(0)
 
 
-def test_a_missing_package_is_named(tmp_path, monkeypatch):
+def test_error_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     (tmp_path / "a.parquet").touch()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r"tardigrad\[data\]"):
         Files(path=str(tmp_path / "a.parquet")).federation(0)
 
 
-def test_a_federated_run_learns_from_a_table(tmp_path):
+def test_federated_run_learns_from_a_table(tmp_path):
     random = np.random.default_rng(0)
     x = random.normal(size=(600, 3))
     rows = [(f"c{i % 10}", *row, "up" if row.sum() > 0 else "down") for i, row in enumerate(x)]

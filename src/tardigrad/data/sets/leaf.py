@@ -1,11 +1,10 @@
-"""LEAF's JSON files: users, how many examples each has, and the examples as lists x and y."""
+"""Read the JSON files of the LEAF benchmark: users, and for each user the lists x and y."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tardigrad.data.folder import require
 from tardigrad.data.lines import open_bytes, parse_json
@@ -16,18 +15,21 @@ PUBLISHER = "https://github.com/TalwalkarLab/leaf"
 
 @dataclass(frozen=True)
 class LeafUser:
-    """One user's examples, as one file has them."""
+    """The examples of one user in one file."""
 
     file: Path
     name: str
-    x: list[Any]
-    y: list[Any]
+    x: list[object]
+    y: list[object]
     test: bool
-    """Whether they are in LEAF's own test set."""
+    """Whether these examples are in LEAF's own test set."""
 
 
 def leaf_folders(name: str, otherwise: str = "") -> tuple[Path, Path | None]:
-    """Where LEAF's files for a data set lie: its train and test folders, or all_data and nothing."""
+    """Return the train and test folders of a data set, or its folder all_data and None.
+
+    If neither exists, the error message ends with `otherwise`.
+    """
     found = require(
         *(f"{name}/{where}" for where in ("data/train", "train", "data/all_data", "all_data")),
         publisher=f"{PUBLISHER} (data/{name}/preprocess.sh writes it){otherwise}",
@@ -41,9 +43,9 @@ def leaf_folders(name: str, otherwise: str = "") -> tuple[Path, Path | None]:
 
 
 def read_leaf(name: str, otherwise: str = "") -> Iterator[LeafUser]:
-    """Every user of a data set, file by file; LEAF's own test set after its training set.
+    """Yield every user of a data set, file by file; LEAF's own test set comes after its training set.
 
-    If there is nothing to read, the sentence that says so ends with `otherwise`.
+    If the files are missing, the error message ends with `otherwise`.
     """
     train, test = leaf_folders(name, otherwise)
     for folder in (train, test):
@@ -53,10 +55,10 @@ def read_leaf(name: str, otherwise: str = "") -> Iterator[LeafUser]:
         if not files:
             raise ConfigError(f"{folder}: has no .json file; put LEAF's there")
         for file in files:
-            yield from _users(file, test=folder is test)
+            yield from _read_users(file, test=folder is test)
 
 
-def _users(file: Path, test: bool) -> Iterator[LeafUser]:
+def _read_users(file: Path, test: bool) -> Iterator[LeafUser]:
     with open_bytes(file) as content:
         document = parse_json(content.read(), str(file))
     try:

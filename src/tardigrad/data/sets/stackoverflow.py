@@ -1,4 +1,4 @@
-"""StackOverflow: the next word of questions and answers; every user is a client."""
+"""StackOverflow: predict the next word of questions and answers; every user is a client."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, Literal, Protocol
 
 from pydantic import PositiveInt
 
-from tardigrad.data.chat import NextWord, Text, read_texts
 from tardigrad.data.clients import Federation
 from tardigrad.data.folder import require
 from tardigrad.data.lines import read_lines
+from tardigrad.data.next_word import NextWord, Text, read_texts
 from tardigrad.data.vocabulary import Vocabulary
 from tardigrad.errors import ConfigError
 
@@ -23,9 +23,10 @@ PUBLISHER = "https://storage.googleapis.com/tff-datasets-public/"
 
 
 class StackOverflow(NextWord):
-    """StackOverflow by user, as TensorFlow Federated publishes it: the next word from those before it.
+    """StackOverflow by user, as TensorFlow Federated publishes it: predict the next word.
 
-    Its own test set is taken: texts of users in random order until there are `test_examples`.
+    The test set is a sample of the publisher's: all texts of users in random order, until there are
+    `test_examples`.
     """
 
     kind: Literal["stackoverflow"] = "stackoverflow"
@@ -33,14 +34,14 @@ class StackOverflow(NextWord):
     """In the data folder's stackoverflow/: sqlite (stackoverflow.sqlite), hdf5 (stackoverflow_train.h5 and
     _test.h5) or tsv (stackoverflow.tsv, plain or .xz: user, text)."""
     words_of: Literal["data", "publisher"] = "data"
-    """Which words: the most frequent of the training texts, or the publisher's (stackoverflow.word_count)."""
+    """The vocabulary: the most frequent words of the training texts, or the publisher's list
+    (stackoverflow.word_count)."""
     max_clients: PositiveInt | None = None
-    """Read only the first so many users, by their ids; all if not given."""
+    """Read only this many users, in the order of their ids (default: all)."""
 
     def federation(self, seed: int) -> Federation:
-        """A function of the data and the seed."""
         vocabulary = _publishers_words(self.words) if self.words_of == "publisher" else None
-        return self._federation(self._texts(seed), seed, vocabulary)
+        return self._build(self._texts(seed), seed, vocabulary)
 
     def _texts(self, seed: int) -> Iterator[Text]:
         if self.format == "tsv":
@@ -62,19 +63,20 @@ class StackOverflow(NextWord):
 
 
 class _Store(Protocol):
-    """One of the publisher's files."""
+    """One of the formats in which the data is published."""
 
     def users(self, split: str) -> Iterator[str]:
-        """Ids of the users who have texts in this split, in order."""
+        """Yield the ids of the users that have texts in this split, in order."""
 
     def texts(self, split: str, user: str, at_most: int) -> list[bytes]:
-        """The first texts of a user: words with spaces between them."""
+        """Return the first texts of a user: words separated by spaces."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the files."""
 
 
 class _HDF5:
-    """Two files with a group examples/USER/ of columns, one of them `tokens`."""
+    """Two HDF5 files with a group examples/USER/ of columns, one of them `tokens`."""
 
     def __init__(self) -> None:
         try:
@@ -113,7 +115,7 @@ class _HDF5:
 
 
 class _SQLite:
-    """One database: a row for each text, which is a serialized tf.train.Example with a feature `tokens`."""
+    """One SQLite database with a row for each text: a serialized tf.train.Example with a feature `tokens`."""
 
     def __init__(self) -> None:
         self._file = require(
@@ -121,7 +123,7 @@ class _SQLite:
         )
         with self._file.open("rb") as content:
             header = content.read(100)
-        # https://www.sqlite.org/fileformat.html: the size of a page, and how many there are
+        # The page size and the number of pages: see https://www.sqlite.org/fileformat.html
         page, pages = int.from_bytes(header[16:18]), int.from_bytes(header[28:32])
         size = (65536 if page == 1 else page) * pages
         if not header.startswith(b"SQLite format 3\0") or self._file.stat().st_size < size:
@@ -169,7 +171,7 @@ class _SQLite:
 
 
 def _feature(example: bytes, name: bytes) -> bytes:
-    """The first value of a feature of bytes in a serialized tf.train.Example."""
+    """Return the first value of a bytes feature in a serialized tf.train.Example."""
     for entry in _fields(_fields(example)[1][0])[1]:  # Example.features.feature: a map of name to Feature
         parts = _fields(entry)
         if parts[1][0] == name:
@@ -178,9 +180,10 @@ def _feature(example: bytes, name: bytes) -> bytes:
 
 
 def _fields(message: bytes) -> dict[int, list[bytes]]:
-    """The fields of bytes of a protocol buffer message by their numbers; IndexError if it is cut short.
+    """Return the length-delimited fields of a protocol buffer message by number.
 
-    A tf.train.Example has fields of other types only inside of Int64List and FloatList, which are not read.
+    A truncated message raises an IndexError. A tf.train.Example has fields of other types only inside
+    Int64List and FloatList, which are not read.
     """
     fields: dict[int, list[bytes]] = {}
     at = 0
@@ -207,6 +210,7 @@ def _fields(message: bytes) -> dict[int, list[bytes]]:
 
 
 def _publishers_words(size: int) -> Vocabulary:
+    """Return the first words of the publisher's list, which is sorted by frequency."""
     file = require(
         "stackoverflow/stackoverflow.word_count", publisher=f"{PUBLISHER}stackoverflow.word_count.tar.bz2"
     )

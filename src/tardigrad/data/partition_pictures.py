@@ -1,4 +1,4 @@
-"""A partition as a picture and as a table: who holds which labels, and how much."""
+"""Show a partition as a table and as a picture: the labels and the number of examples of each client."""
 
 from __future__ import annotations
 
@@ -20,35 +20,38 @@ from tardigrad.learning.head import MultiLabel
 BLUE, GREY = "#0072B2", "0.35"
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#a6cee3", BLUE, "#00304d"])
 LOOKED_AT = 5000
-"""Clients whose labels are counted, if there are more."""
+"""Maximum number of clients whose labels are counted."""
 FEW = 30
-"""Up to so many clients, and labels, are drawn one by one."""
+"""Up to this many clients and labels are drawn as single dots."""
 MOST_LABELS = 100
+"""Maximum number of labels in the picture; the most frequent ones are drawn."""
 COLUMNS = 500
-"""With more clients than this, neighbours share a column of the picture."""
+"""Maximum number of columns of the picture; with more clients, several share a column."""
 THOUSANDS = StrMethodFormatter("{x:,.0f}")
 
 
 @runtime_checkable
 class Labelled(Protocol):
-    """Clients that tell their labels without loading the examples."""
+    """Clients whose labels can be read without loading their features."""
 
-    def labels(self, client: int) -> Tensor: ...
+    def labels(self, client: int) -> Tensor:
+        """Return the labels of a client."""
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """Who holds what."""
+    """How many examples of each label each client has."""
 
     sizes: np.ndarray
-    """Examples of each client."""
+    """Number of examples of each client."""
     counts: np.ndarray | None
-    """Clients x labels, of at most 5,000 clients (evenly spaced); nothing where labels are not classes."""
+    """Number of examples by client and label, of at most 5,000 evenly spaced clients; None if labels are not
+    classes."""
     test: int
-    """Examples in the central test set."""
+    """Number of examples in the central test set."""
 
     def rows(self) -> list[tuple[str, str]]:
-        """What to put into a table: name and value."""
+        """Return the rows of a table, each with a name and a value."""
         rows = [
             ("clients", f"{len(self.sizes):,}"),
             ("examples", f"{self.sizes.sum():,}"),
@@ -64,19 +67,19 @@ class Holdings:
         return [*rows, ("test examples", f"{self.test:,}")]
 
     def table(self) -> str:
-        """The rows as text, in two columns."""
+        """Return the rows as text in two aligned columns."""
         width = max(len(name) for name, _ in self.rows())
         return "\n".join(f"{name:<{width}}  {value}" for name, value in self.rows())
 
 
 def holdings(federation: Federation) -> Holdings:
-    """Count who holds what."""
+    """Count the examples of each client, by label if labels are classes."""
     clients = federation.clients
     sizes = np.array([clients.examples(client) for client in range(len(clients))])
     looked_at = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), LOOKED_AT)).astype(int))
     counts = []
     for client in looked_at.tolist():
-        counted = _count(clients, client, federation)
+        counted = _count_labels(clients, client, federation)
         if counted is None:
             break
         counts.append(counted)
@@ -85,7 +88,7 @@ def holdings(federation: Federation) -> Holdings:
 
 
 def draw_partition(held: Holdings, file: Path, title: str = "") -> None:
-    """Clients by labels, how many labels they have, and how large they are.
+    """Save a picture of a partition: labels by client, and the distributions of labels and sizes.
 
     >>> draw_partition(holdings(federation), Path("partition.png"))  # doctest: +SKIP
     """
@@ -107,7 +110,8 @@ def draw_partition(held: Holdings, file: Path, title: str = "") -> None:
     figure.savefig(file, dpi=140)
 
 
-def _count(clients: Clients, client: int, federation: Federation) -> np.ndarray | None:
+def _count_labels(clients: Clients, client: int, federation: Federation) -> np.ndarray | None:
+    """Return how often each class occurs at a client, or None if labels are not classes."""
     labels = clients.labels(client) if isinstance(clients, Labelled) else clients.load(client)[1]
     if isinstance(federation.head, MultiLabel):
         return labels.sum(dim=0, dtype=torch.int64).numpy()
@@ -117,11 +121,11 @@ def _count(clients: Clients, client: int, federation: Federation) -> np.ndarray 
 
 
 def _draw_dots(axis: Axes, counts: np.ndarray) -> None:
-    """A dot for each client and label, its area the number of examples."""
+    """Draw a dot for each client and label, whose area is the number of examples."""
     client, label = np.nonzero(counts)
     number = counts[client, label]
-    room = min(7.2 * 72 / len(counts), 3.4 * 72 / counts.shape[1])  # points between two dots
-    axis.scatter(client, label, s=number / counts.max() * (0.95 * room) ** 2, color=BLUE, linewidths=0)
+    distance = min(7.2 * 72 / len(counts), 3.4 * 72 / counts.shape[1])  # between two dots, in points
+    axis.scatter(client, label, s=number / counts.max() * (0.95 * distance) ** 2, color=BLUE, linewidths=0)
     axis.set_xlim(-0.7, len(counts) - 0.3)
     axis.set_ylim(-0.7, counts.shape[1] - 0.3)
     axis.set_xlabel("client")
@@ -134,7 +138,7 @@ def _draw_dots(axis: Axes, counts: np.ndarray) -> None:
 
 
 def _draw_shades(axis: Axes, held: Holdings) -> None:
-    """A column for each client, side by side with those that have the same main label."""
+    """Draw a column of shares for each client, sorted by the client's most frequent label."""
     assert held.counts is not None
     shares = held.counts / np.maximum(held.counts.sum(axis=1, keepdims=True), 1)
     shown = np.arange(shares.shape[1])
@@ -170,7 +174,7 @@ def _label_axis(axis: Axes, shown: np.ndarray) -> None:
 def _draw_sizes(axis: Axes, sizes: np.ndarray) -> None:
     low, high = max(int(sizes.min()), 1), max(int(sizes.max()), 1)
     bars = min(max(len(sizes) // 2, 8), 30)
-    if high > 30 * low:  # a long tail is seen on a logarithmic axis
+    if high > 30 * low:  # a logarithmic axis shows a long tail
         axis.hist(sizes, bins=np.geomspace(low, high + 1, bars + 1).tolist(), color=BLUE, rwidth=0.92)
         axis.set_xscale("log")
     else:

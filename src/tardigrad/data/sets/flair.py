@@ -1,9 +1,9 @@
-"""FLAIR: photographs by Flickr user, each with several of 17 labels, from the HDF5 file that pfl-research
-prepares.
+"""FLAIR: photographs of Flickr users, each with several of 17 labels, from the HDF5 file of pfl-research.
 
-That file has groups train, val and test, in each a group for every user with `images` (n x 256 x 256 x 3
-bytes), and the places of the ones in the n x labels table as `labels_row` and `labels_col`; the names of the
-labels are in metadata/label_mapping as JSON, and all this once more for `fine_grained_labels`.
+The file has the groups train, val and test, and in each a group for every user. A user's group has `images`
+(n x 256 x 256 x 3 bytes), and the row and column indices of the ones in the n x labels table as `labels_row`
+and `labels_col`. The names of the labels are in metadata/label_mapping as JSON. The same exists for
+`fine_grained_labels`.
 """
 
 from __future__ import annotations
@@ -11,44 +11,46 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from tardigrad.core.setting import Setting
 from tardigrad.data.clients import Clients, Examples, Federation
+from tardigrad.data.dataset import DataSource
 from tardigrad.data.folder import require
 from tardigrad.errors import ConfigError
 from tardigrad.learning.head import MultiLabel
 from tardigrad.learning.images import Flip, Images, ImageStep, RandomCrop
 
+if TYPE_CHECKING:
+    import h5py
+
 PUBLISHER = "https://github.com/apple/pfl-research (benchmarks/dataset/flair writes it)"
 FILES = ("flair/flair_federated.hdf5", "flair/flair_federated.h5")
 
 
-class FLAIR(Setting):
-    """FLAIR: what is in this photograph? 41,131 Flickr users are clients; 17 labels, or 1,628 fine ones."""
+class FLAIR(DataSource):
+    """FLAIR: photographs of 41,131 Flickr users, who are the clients, with 17 labels, or 1,628 fine ones."""
 
     kind: Literal["flair"] = "flair"
     labels: Literal["coarse", "fine"] = "coarse"
     """The 17 coarse labels, or the fine-grained ones."""
     at_most: PositiveInt | None = 100
-    """Images of one user that are used: the first so many."""
+    """Maximum number of images of one user; the first ones are taken."""
     test: Literal["test", "val"] = "test"
-    """Which of the two sets of other users is evaluated on."""
+    """Which of the two sets of other users is the test set."""
     test_examples: PositiveInt | None = 5000
-    """Images that are evaluated on, drawn once; they are held in memory, 0.2 MB each."""
+    """Maximum size of the test set, a random sample drawn once; it is held in memory, 0.2 MB an image."""
     transforms: tuple[ImageStep, ...] = (RandomCrop(side=224), Flip())
-    """What happens to images before they are normalised: centre_crop, random_crop, flip, in order."""
+    """Steps applied in order before images are normalised: centre_crop, random_crop, flip."""
 
     MEAN: ClassVar[tuple[float, ...]] = (0.485, 0.456, 0.406)
     DEVIATION: ClassVar[tuple[float, ...]] = (0.229, 0.224, 0.225)
 
     def federation(self, seed: int) -> Federation:
-        """The clients and the test set: a function of the data and the seed."""
         file = require(*FILES, publisher=PUBLISHER)
         column = "labels" if self.labels == "coarse" else "fine_grained_labels"
         clients = FlairUsers(file, "train", column, self.at_most)
@@ -65,11 +67,11 @@ class FLAIR(Setting):
 
 
 class FlairUsers(Clients):
-    """The users of one part of the file, each read when it is touched."""
+    """The users of one part of the file; a user's images are read when they are needed."""
 
     def __init__(self, file: Path, part: str, column: str, at_most: int | None) -> None:
         self._file, self._part, self._column = file, part, column
-        self._opened: tuple[int, Any] | None = None
+        self._opened: tuple[int, h5py.File] | None = None
         try:
             with _open(file) as content:
                 self.classes = len(json.loads(content[f"metadata/{column[:-1]}_mapping"][()]))
@@ -96,7 +98,7 @@ class FlairUsers(Clients):
         return self._images(client, slice(self._sizes[client])), self.labels(client)
 
     def labels(self, client: int) -> Tensor:
-        """This client's labels alone: a row of ones and zeros for each image."""
+        """Return a client's labels without its images: a row of ones and zeros for each image."""
         group = self._group(client)
         labels = torch.zeros((len(group["image_ids"]), self.classes), dtype=torch.uint8)
         try:
@@ -107,7 +109,7 @@ class FlairUsers(Clients):
         return labels[: self._sizes[client]]
 
     def sample(self, examples: int | None, random: np.random.Generator) -> Examples:
-        """So many images (all, if not given) and their labels, drawn from all users."""
+        """Draw this many images (None: all) and their labels from all users."""
         ends = np.cumsum(self._sizes)
         count = min(examples or ends[-1], ends[-1])
         chosen = np.sort(random.choice(ends[-1], size=count, replace=False))
@@ -121,7 +123,7 @@ class FlairUsers(Clients):
             labels[mine] = self.labels(client)[rows]
         return features, labels
 
-    def _images(self, client: int, rows: Any) -> Tensor:
+    def _images(self, client: int, rows: slice | np.ndarray) -> Tensor:
         group = self._group(client)
         try:
             images = group["images"][rows]
@@ -135,8 +137,8 @@ class FlairUsers(Clients):
             raise self._damaged(client, f"images of {images.dtype} {images.shape[1:]}")
         return torch.from_numpy(images).permute(0, 3, 1, 2)
 
-    def _group(self, client: int) -> Any:
-        if self._opened is None or self._opened[0] != os.getpid():  # HDF5 handles do not survive a fork
+    def _group(self, client: int) -> h5py.Group:
+        if self._opened is None or self._opened[0] != os.getpid():  # HDF5 handles are invalid after a fork
             self._opened = os.getpid(), _open(self._file)
         return self._opened[1][self._part][self._users[client]]
 
@@ -145,11 +147,11 @@ class FlairUsers(Clients):
             f"{self._file}, {self._part}/{self._users[client]}: damaged ({reason}); prepare the file again"
         )
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_opened": None}
 
 
-def _open(file: Path) -> Any:
+def _open(file: Path) -> h5py.File:
     try:
         import h5py
     except ImportError:

@@ -1,6 +1,6 @@
-"""CelebA: faces by celebrity, smiling or not, from LEAF's JSON and the publisher's aligned images.
+"""CelebA: faces of celebrities, smiling or not, from LEAF's JSON files and the publisher's aligned images.
 
-The images are decoded once, to small ones, into a file beside them that is mapped ever after.
+The images are decoded and resized once, into one file in the same folder, and memory-mapped from then on.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pydantic import PositiveInt
 
 from tardigrad.data.dataset import DataSet, ImageSource
 from tardigrad.data.folder import require, whole
-from tardigrad.data.leaf import LeafUser, read_leaf
 from tardigrad.data.partition import Natural, Partition
+from tardigrad.data.sets.leaf import LeafUser, read_leaf
 from tardigrad.data.split import Aside, SetAside
 from tardigrad.errors import ConfigError
 
@@ -27,15 +27,16 @@ FOLDERS = tuple(f"celeba/{where}img_align_celeba" for where in ("data/raw/", "ra
 
 
 class CelebA(ImageSource):
-    """CelebA: is this face smiling? Each of LEAF's 9,343 celebrities is a client."""
+    """CelebA: faces that are smiling or not; each of LEAF's 9,343 celebrities is a client."""
 
     kind: Literal["celeba"] = "celeba"
     partition: Partition = Natural()
-    """Who holds what; natural: everybody their own photographs. `tardigrad list partitions`"""
+    """How the examples are divided among clients; natural: each celebrity is a client.
+    `tardigrad list partitions`"""
     test: SetAside = Aside(share=0.1, by="client")
-    """What is tested on where the files have no test set of their own (LEAF's all_data)."""
+    """The share that becomes the test set if the files have none of their own (LEAF's all_data)."""
     side: PositiveInt = 32
-    """Height and width of the images: the shorter side is resized to it, the longer one cropped."""
+    """Height and width of the images: the shorter side is resized to this, the longer one cropped."""
 
     MEAN: ClassVar[tuple[float, ...]] = (0.5, 0.5, 0.5)
     DEVIATION: ClassVar[tuple[float, ...]] = (0.5, 0.5, 0.5)
@@ -47,34 +48,36 @@ class CelebA(ImageSource):
         raise ConfigError(f"data: CelebA must be asked for at {PUBLISHER}; it cannot be fetched")
 
     def load(self) -> DataSet:
-        users = sorted(read_leaf("celeba"), key=lambda user: user.test)  # the test set comes last
-        labels = torch.tensor([label for user in users for label in _labels(user)])
+        users = sorted(read_leaf("celeba"), key=lambda user: user.test)  # training set first
+        labels = torch.tensor([label for user in users for label in _check_labels(user)])
         train = sum(len(user.x) for user in users if not user.test)
         owners = np.array([user.name for user in users if not user.test for _ in user.x])
         folder = require(*FOLDERS, publisher=PUBLISHER)
-        faces = torch.from_numpy(_faces(folder, [name for user in users for name in user.x], self.side))
+        names = [str(name) for user in users for name in user.x]
+        faces = torch.from_numpy(_load_faces(folder, names, self.side))
         test = (faces[train:], labels[train:]) if train < len(labels) else None
         return DataSet(faces[:train], labels[:train], test, (3, self.side, self.side), 2, owners)
 
 
-def _labels(user: LeafUser) -> list[int]:
-    labels = [int(label) for label in user.y if label in (0, 1)]
+def _check_labels(user: LeafUser) -> list[int]:
+    """Return a user's labels; raise a ConfigError if one is neither 0 nor 1."""
+    labels = [int(label == 1) for label in user.y if label in (0, 1)]
     if len(labels) != len(user.y):
         raise ConfigError(f"{user.file}, user {user.name}: a label y is neither 0 nor 1")
     return labels
 
 
-def _faces(folder: Path, names: Sequence[str], side: int) -> np.ndarray:
-    """All these images, in order: mapped from a file that is made the first time."""
+def _load_faces(folder: Path, names: Sequence[str], side: int) -> np.ndarray:
+    """Return all these images, memory-mapped from a file that is written the first time."""
     shape = (len(names), 3, side, side)
     key = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
     file = folder.parent / f"{folder.name}-{side}-{key}.npy"
     if not file.exists():
         if not os.access(file.parent, os.W_OK):
-            return np.stack(list(_decoded(folder, names, side)))
+            return np.stack(list(_decode(folder, names, side)))
         with whole(file) as partial:
             out = np.lib.format.open_memmap(partial, mode="w+", dtype=np.uint8, shape=shape)
-            for number, face in enumerate(_decoded(folder, names, side)):
+            for number, face in enumerate(_decode(folder, names, side)):
                 out[number] = face
             out.flush()
     try:
@@ -86,8 +89,8 @@ def _faces(folder: Path, names: Sequence[str], side: int) -> np.ndarray:
     return faces
 
 
-def _decoded(folder: Path, names: Sequence[str], side: int) -> Iterator[np.ndarray]:
-    """Each image as 3 x side x side bytes."""
+def _decode(folder: Path, names: Sequence[str], side: int) -> Iterator[np.ndarray]:
+    """Yield each image as 3 x side x side bytes."""
     try:
         from PIL import Image
     except ImportError:

@@ -1,4 +1,4 @@
-"""Next-word prediction by user: chat messages, or any table of users and texts."""
+"""Next-word prediction for each user: what the data sets chat and stackoverflow share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from pydantic import PositiveInt
 
 from tardigrad.data.by_user import Users, UserSource, federate
 from tardigrad.data.clients import Federation
-from tardigrad.data.folder import require
 from tardigrad.data.lines import read_lines, read_table
 from tardigrad.data.vocabulary import END, PAD, UNKNOWN, Corpus, TokenNumbers, Vocabulary
 from tardigrad.errors import ConfigError
@@ -23,25 +21,26 @@ from tardigrad.learning.head import NextToken
 _WORD = re.compile(r"[\w'-]+|[^\w\s]")
 
 Text = tuple[str, Sequence[str], bool]
-"""User, words, and whether it is in the publisher's test set."""
+"""The user, the words, and whether the text is in the publisher's test set."""
 
 
 class NextWord(UserSource):
-    """Settings of all data sets for next-word prediction.
+    """Settings that all data sets for next-word prediction share.
 
-    A text of w words is an example of `length` tokens: begin and the words; its labels are the words and
-    the end, one place earlier. What is missing is padded, what is too long is cut off.
+    A text becomes one example of `length` tokens: the begin token, then the words. Its labels are the same
+    sequence shifted by one: the words, then the end token. Short texts are padded, long ones are cut off.
     """
 
     words: PositiveInt = 10_000
     """Size of the vocabulary (the most frequent words of the training texts), without the four special
     tokens."""
     length: PositiveInt = 20
-    """Tokens that the model sees."""
+    """Number of tokens that the model sees."""
     max_examples: PositiveInt = 1000
-    """Of a user with more texts, the first so many are taken."""
+    """Maximum number of texts of one user; the first ones are taken."""
 
-    def _federation(self, texts: Iterator[Text], seed: int, vocabulary: Vocabulary | None) -> Federation:
+    def _build(self, texts: Iterator[Text], seed: int, vocabulary: Vocabulary | None) -> Federation:
+        """Build the federation; without a vocabulary, it is made from the training texts."""
         corpus, of, test, names = Corpus(self.length), array("i"), array("b"), dict[str, int]()
         taken: Counter[tuple[str, bool]] = Counter()
         for user, words, in_test in texts:
@@ -60,21 +59,8 @@ class NextWord(UserSource):
         return Federation(clients, central, (self.length,), len(vocabulary), head, TokenNumbers())
 
 
-class Chat(NextWord):
-    """Chat messages by user (or any table of users and texts): the next word from those before it."""
-
-    kind: Literal["chat"] = "chat"
-    file: str = "chitchat/messages.tsv.xz"
-    """In the data folder: a tab-separated table of user, text or user, timestamp, text; plain or .xz."""
-
-    def federation(self, seed: int) -> Federation:
-        """A function of the data and the seed."""
-        file = require(self.file, publisher="https://github.com/BYU-PCCL/chitchat-dataset")
-        return self._federation(read_texts(file), seed, None)
-
-
 def read_texts(file: Path) -> Iterator[Text]:
-    """Users and texts of a table with two columns (user, text) or three (user, timestamp, text)."""
+    """Yield the texts of a table with two columns (user, text) or three (user, timestamp, text)."""
     _, first = next(read_lines(file), (0, ""))
     columns = {2: ("user", "text"), 3: ("user", "timestamp", "text")}.get(first.count("\t") + 1)
     if columns is None:
@@ -87,5 +73,9 @@ def read_texts(file: Path) -> Iterator[Text]:
 
 
 def split_words(text: str) -> list[str]:
-    """Words (with their apostrophes and hyphens) and punctuation marks, in lower case."""
+    """Split a text into words and punctuation marks, in lower case.
+
+    >>> split_words("Don't e-mail me!")
+    ["don't", 'e-mail', 'me', '!']
+    """
     return _WORD.findall(text.lower())

@@ -1,17 +1,14 @@
-"""Data sets that a config can name."""
-
-import time
+"""scikit-learn's handwritten digits."""
 
 import numpy as np
 import pytest
 import torch
 
-from tardigrad.data.digits import load_digits
 from tardigrad.data.partition import IID, Central, Dirichlet
-from tardigrad.data.sources import Digits, Synthetic
+from tardigrad.data.sets.digits import Digits, load_digits
 
 
-def test_digits():
+def test_shapes_types_and_values():
     (x, y), (test_x, test_y) = load_digits()
     assert x.shape == (1437, 1, 8, 8)
     assert test_x.shape == (360, 1, 8, 8)
@@ -21,7 +18,7 @@ def test_digits():
     assert set(y.tolist()) == set(test_y.tolist()) == set(range(10))
 
 
-def test_digits_are_always_the_same_and_never_in_both_sets():
+def test_training_and_test_set_are_fixed_and_disjoint():
     (x, y), (test_x, _) = load_digits()
     (again, labels), _ = load_digits()
     assert torch.equal(x, again)
@@ -36,7 +33,7 @@ def test_digits_are_always_the_same_and_never_in_both_sets():
 @pytest.mark.parametrize(
     ("partition", "clients"), [(Dirichlet(clients=50), 50), (IID(clients=7), 7), (Central(), 1)]
 )
-def test_a_federation_of_digits(partition, clients):
+def test_federation_has_all_training_examples(partition, clients):
     federation = Digits(partition=partition).federation(seed=0)
     assert len(federation.clients) == clients
     assert sum(federation.clients.examples(c) for c in range(clients)) == 1437
@@ -47,32 +44,7 @@ def test_a_federation_of_digits(partition, clients):
     assert len(federation.test[1]) == 360
 
 
-def test_the_seed_decides_who_holds_what():
+def test_partition_depends_on_the_seed():
     a, b, other = (Digits().federation(seed) for seed in (1, 1, 2))
     assert torch.equal(a.clients.load(3)[0], b.clients.load(3)[0])
     assert a.clients.load(3)[1].tolist() != other.clients.load(3)[1].tolist()
-
-
-def test_synthetic_clients_are_made_on_touch():
-    began = time.monotonic()
-    federation = Synthetic(clients=1_000_000, examples=12, features=5, classes=3).federation(seed=0)
-    clients = federation.clients
-    assert len(clients) == 1_000_000
-    assert clients.examples(999_999) == 12
-    features, labels = clients.load(999_999)
-    assert time.monotonic() - began < 2.0
-    assert features.shape == (12, 5)
-    assert set(labels.tolist()) <= {0, 1, 2}
-    assert torch.equal(clients.load(999_999)[0], features)
-    assert not torch.equal(clients.load(0)[0], features)
-    assert (federation.shape, federation.classes) == ((5,), 3)
-
-
-def test_synthetic_classes_can_be_told_apart():
-    federation = Synthetic(clients=50, examples=40, features=20, classes=4).federation(seed=0)
-    data = [federation.clients.load(c) for c in range(50)]
-    features, labels = (torch.cat([d[part] for d in data]) for part in (0, 1))
-    centres = torch.stack([features[labels == k].mean(0) for k in range(4)])
-    test_x, test_y = federation.test
-    nearest = torch.cdist(test_x, centres).argmin(1)
-    assert (nearest == test_y).double().mean() > 0.9

@@ -1,0 +1,1 @@
+"""One file for each data set, in the format its publisher uses."""
