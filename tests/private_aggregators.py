@@ -2,6 +2,7 @@
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.layers import UploadLayer
+from tardigrad.core.upload import Task
 from tardigrad.privacy.layers.central_noise import CentralNoiseLayer
 from tardigrad.privacy.layers.clip import ClipLayer
 from tardigrad.privacy.layers.stack import central_layers, local_layers
@@ -13,8 +14,18 @@ def centrally_private(algorithm, model, situation, guarantee, normals, *more):
 
 
 def locally_private(algorithm, model, situation, guarantee, normals):
-    """The aggregator of a run with local privacy."""
-    return Aggregator(algorithm, model, situation, layers=local_layers(guarantee, normals))
+    """The aggregator of a run with local privacy; `add` begins with what the client does to its upload."""
+    aggregator = Aggregator(algorithm, model, situation, layers=local_layers(guarantee, normals))
+    add = aggregator.add
+
+    def from_the_client(delivery, upload, start):
+        task = Task(delivery.trip, delivery.client, delivery.start_version, {"model": start})
+        for layer in aggregator.layers:
+            upload = layer.client(upload, task)
+        add(delivery, upload, start)
+
+    aggregator.add = from_the_client
+    return aggregator
 
 
 def layer(aggregator, kind):

@@ -35,7 +35,7 @@ class Doubling(UploadLayer):
     name = "doubling"
     wire = Wire(dtype="float16", common_scale=True)
 
-    def client(self, upload, task, secret):
+    def client(self, upload, task):
         return replace(upload, vectors={name: 2 * vector for name, vector in upload.vectors.items()})
 
     def add(self, buffer, delivery, upload, start):
@@ -89,7 +89,7 @@ def test_toy_encoding_changes_uploads_on_both_sides_and_not_the_model():
     for trip in range(3):
         one = upload(trip + 1)
         plain.add(delivery(trip), one, torch.zeros(2))
-        encoded.add(delivery(trip), layer.client(one, None, None), torch.zeros(2))
+        encoded.add(delivery(trip), layer.client(one, None), torch.zeros(2))
     assert plain.step() == encoded.step()
     assert torch.equal(plain.state["model"], encoded.state["model"])
 

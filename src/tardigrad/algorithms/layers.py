@@ -87,8 +87,12 @@ class UploadLayer:
     def begin(self, surroundings: Surroundings, extras: dict[str, int]) -> None:
         """Prepare for a run. `extras`: those of all layers. Raise a ConfigError if it cannot work."""
 
-    def client(self, upload: Upload, task: Task, secret: bytes | None) -> Upload:
-        """Change an upload where it was trained. `secret`: a key for this trip's own random numbers."""
+    def client(self, upload: Upload, task: Task) -> Upload:
+        """Change an upload on the client that trained it, before anybody else sees it.
+
+        A client of the service does it when it has trained. In a simulation the engine does it when it
+        commits the trip, so that a trip that does not count uses up no random numbers.
+        """
         return upload
 
     def add(self, buffer: UploadBuffer, delivery: Delivery, upload: Upload, start: Tensor) -> Upload:

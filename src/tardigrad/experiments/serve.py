@@ -49,6 +49,7 @@ from tardigrad.service.keys import LIST, Enrolled
 from tardigrad.service.serving import Place, Plan, Served, check_servable, check_whole, clear
 from tardigrad.service.serving import serve as serve_plan
 from tardigrad.service.settings import Service
+from tardigrad.service.settled import LocalNoise
 from tardigrad.simulation.device import Device
 
 QUARTER = 4
@@ -258,16 +259,12 @@ def assemble(
         budget=None if guarantee is None else guarantee.allowed,
         private=guarantee is not None,
         metrics=_metrics(config, federation),
+        local_noise=_local_noise(config, guarantee),
     )
     return Assembled(config, plan, flat, inputs, population, guarantee)
 
 
 def _check(config: Config) -> None:
-    if isinstance(config.privacy, LocalPrivacy):
-        raise ConfigError(
-            "privacy.kind: 'local' noise must be added where the data is, which `join` does not do; "
-            "use 'participation', where the server adds it"
-        )
     if isinstance(config.privacy, PoissonSampling):
         raise ConfigError(
             "privacy.kind: 'poisson' rests on clients that are sampled at random, which real ones are not; "
@@ -300,6 +297,19 @@ def _metrics(config: Config, federation: Federation | None) -> frozenset[str]:
     heads = BUILT_IN if federation is None else (type(federation.head),)
     names = {name for head in heads for name in head.names} | set(config.evaluation.metrics or ())
     return frozenset(names - RESERVED)
+
+
+def _local_noise(config: Config, guarantee: Guarantee | None) -> LocalNoise | None:
+    """Return what clients of a run with local privacy do to their uploads; None in other runs."""
+    if guarantee is None or not isinstance(config.privacy, LocalPrivacy):
+        return None
+    seed = config.seed if guarantee.noise_from == "seed" else None
+    return LocalNoise(
+        clip=guarantee.clip,
+        noise_multiplier=guarantee.noise_multiplier,
+        participations=config.privacy.participations,
+        seed=seed,
+    )
 
 
 def _federation(config: Config) -> Federation | None:

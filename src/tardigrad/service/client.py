@@ -16,6 +16,7 @@ from tardigrad.service.claims import Signer
 from tardigrad.service.connection import Connection, Later, Over
 from tardigrad.service.refused import OVER, Why, log
 from tardigrad.service.remembering import Finished, Remembering
+from tardigrad.service.settled import local_noise
 from tardigrad.service.tls_probe import tls_fault
 from tardigrad.service.trainee import Assignment, Trainee
 
@@ -36,6 +37,9 @@ LOST = (
     grpc.StatusCode.FAILED_PRECONDITION,  # trained by an older version, and its number was given again
 )
 """Answers to a delivery after which the trip is of no use any more."""
+
+
+SPENT = "this client took part as often as privacy allows"
 
 
 class Backoff:
@@ -130,6 +134,10 @@ class Participant:
 
     async def _trip(self, connection: Connection, assignment: Assignment) -> str:
         assert self._remembering is not None
+        noise = local_noise(assignment.settings)
+        if noise is not None and self._remembering.contributions >= noise.participations:
+            await self._leave(connection)
+            return SPENT
         try:
             finished = await _apart(self._trainee.train, assignment, self._remembering.memory)
         except Exception as error:
@@ -138,7 +146,9 @@ class Participant:
                 raise
             where = f"trip {assignment.task.trip}, in the client's own model or examples"
             raise RunError(f"{where}: {type(error).__name__}: {error}") from error
-        if self._trainee.remembers(assignment.settings):
+        if noise is not None:  # it must never be noised a second time, nor sent more often than was promised
+            await asyncio.to_thread(self._remembering.count_contribution)
+        if noise is not None or self._trainee.remembers(assignment.settings):
             await asyncio.to_thread(self._remembering.keep, finished)
         self._unsent = finished
         return await self._deliver(connection, finished)

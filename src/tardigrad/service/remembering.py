@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tardigrad.core.snapshot import read_snapshot, write_snapshot
+from tardigrad.core.snapshot import read_snapshot, write_snapshot, write_text
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import ConfigError, RunError
 
@@ -44,6 +44,22 @@ class Remembering:
         file = folder / "memory.safetensors"
         self.memory: Vectors = read_snapshot(file)[0] if file.exists() else {}
         """What the client keeps between its trips."""
+        self._count = folder / "contributions"
+
+    @property
+    def contributions(self) -> int:
+        """How many uploads with local noise this client has made in the run, sent or about to be sent."""
+        try:
+            return int(self._count.read_text()) if self._count.exists() else 0
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"{self._count} is damaged ({error}); how often this client took part is not known any more, "
+                "so it cannot go on in this run"
+            ) from None
+
+    def count_contribution(self) -> None:
+        """One more upload with local noise; durable before the upload is sent."""
+        write_text(self._count, f"{self.contributions + 1}\n")
 
     def pending(self) -> list[Finished]:
         """Trips that were trained and whose fate we have not heard."""

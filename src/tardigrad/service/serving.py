@@ -42,7 +42,7 @@ from tardigrad.service.refused import log
 from tardigrad.service.safekeeping import Record, Snapshot
 from tardigrad.service.server import Facts, Server, Servicer
 from tardigrad.service.settings import Service
-from tardigrad.service.settled import to_json
+from tardigrad.service.settled import LocalNoise, to_json
 from tardigrad.service.status import keep_status, status_of, write_status
 from tardigrad.service.uploads import UploadFiles
 from tardigrad.service.values import Evaluate, Release, Values
@@ -79,6 +79,8 @@ class Plan:
     """Called with each new version before it is published; a private run records it."""
     metrics: frozenset[str] = frozenset()
     """Names of metrics that clients may report."""
+    local_noise: LocalNoise | None = None
+    """What clients do to their uploads by themselves."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +285,7 @@ def clear(folder: Path) -> None:
 
 def facts_of(plan: Plan) -> Facts:
     """What clients are told; a trip's seed is the simulator's."""
-    settings = to_json(plan.algorithm, plan.local, plan.private)
+    settings = to_json(plan.algorithm, plan.local, plan.private, plan.local_noise)
     return Facts(
         settings,
         plan.shapes,

@@ -12,7 +12,7 @@ from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.local import Trainer
 from tardigrad.service.app import Client
 from tardigrad.service.remembering import Finished
-from tardigrad.service.settled import from_json, is_private
+from tardigrad.service.settled import from_json, is_private, local_noise
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,9 @@ class Trainee:
             )  # fmt: skip
             evaluated = len(self._federation.test[1])
         upload, remembered = trainer.train(task, memory, self._federation.clients.indexed(0), assignment.seed)
+        noise = local_noise(assignment.settings)
+        if noise is not None:
+            upload = noise.layer().client(upload, task)
         return Finished(task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch)
 
     def _with(self, settings: str) -> Trainer:

@@ -243,8 +243,10 @@ class Engine:
         if item.accepted:
             client = _client(item)
             upload, memory = self._executor.result(item.trip)
-            self._upload_bytes = _size(upload.vectors)
             task = self._tasks.pop(item.trip)
+            for layer in self._aggregator.layers:
+                upload = layer.client(upload, task)
+            self._upload_bytes = _size(upload.vectors)
             self._aggregator.add(item, upload, task.vectors["model"])
             self._in_buffer.append(task.version)
             if self._tell_losses:

@@ -9,25 +9,27 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics
 from tardigrad.algorithms.layers import UploadBuffer, UploadLayer
-from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.precision import at_least_float32
-from tardigrad.core.upload import Upload, Vectors, WeightedSum
+from tardigrad.core.upload import Task, Upload, Vectors, WeightedSum
 from tardigrad.privacy.clipping import clipped
 from tardigrad.privacy.grid import add_noise
-from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.layers.central_noise import Normals
 
 
 class LocalNoiseLayer(UploadLayer):
-    """Clips and noises each upload by itself; `normals` are asked for by trip."""
+    """Clips and noises each upload by itself, on the client; `normals` are asked for by trip."""
 
     name: ClassVar[str] = "local noise"
 
-    def __init__(self, guarantee: Guarantee, normals: Normals) -> None:
-        self._guarantee, self._normals = guarantee, normals
+    def __init__(
+        self, clip: float, noise_multiplier: float, normals: Normals, epsilon: float | None = None
+    ) -> None:
+        """`epsilon`: what the server tells of each step; a client leaves it out."""
+        self._clip, self._noise_multiplier = clip, noise_multiplier
+        self._normals, self._epsilon = normals, epsilon
 
-    def add(self, buffer: UploadBuffer, delivery: Delivery, upload: Upload, start: Tensor) -> Upload:
-        vectors = self._released(upload.vectors, start, delivery.trip)
+    def client(self, upload: Upload, task: Task) -> Upload:
+        vectors = self._released(upload.vectors, task.vectors["model"], task.trip)
         # How many examples a client has and how well it learned them gets no noise, so nobody is told.
         return replace(upload, vectors=vectors, examples=1, steps=1, loss=0.0)
 
@@ -37,8 +39,8 @@ class LocalNoiseLayer(UploadLayer):
         start = at_least_float32(start)
         wide = {name: at_least_float32(vector) for name, vector in vectors.items()}
         changes = {name: v - start if name == "model" else v for name, v in wide.items()}
-        clipped_changes, _ = clipped(changes, self._guarantee.clip)
-        scale = self._guarantee.noise_multiplier * self._guarantee.clip
+        clipped_changes, _ = clipped(changes, self._clip)
+        scale = self._noise_multiplier * self._clip
         if scale == 0 and clipped_changes is changes:  # finite and within the clip
             return vectors
         released = {name: vector.clone() for name, vector in clipped_changes.items()}
@@ -49,6 +51,4 @@ class LocalNoiseLayer(UploadLayer):
         return {name: start + v if name == "model" else v for name, v in released.items()}
 
     def moved(self, buffer: UploadBuffer, total: WeightedSum) -> Metrics:
-        if self._guarantee.noise_multiplier == 0:
-            return {}
-        return {"epsilon": self._guarantee.epsilon()}
+        return {} if self._epsilon is None else {"epsilon": self._epsilon}

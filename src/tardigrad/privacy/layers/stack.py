@@ -28,4 +28,5 @@ def central_layers(
 
 def local_layers(guarantee: Guarantee, normals: Normals) -> list[UploadLayer]:
     """Return the layers of local privacy. `normals`: asked for by trip."""
-    return [LocalNoiseLayer(guarantee, normals)]
+    epsilon = guarantee.epsilon() if guarantee.noise_multiplier > 0 else None
+    return [LocalNoiseLayer(guarantee.clip, guarantee.noise_multiplier, normals, epsilon)]
