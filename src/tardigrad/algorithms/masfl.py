@@ -59,6 +59,7 @@ class AdaMasFLRule(MasFLRule):
 
 class _MasFL(SumOnly):
     remembers: ClassVar[bool] = True
+    uses_local_steps: ClassVar[bool] = True
     undiscounted: ClassVar[frozenset[str]] = frozenset({"control"})
     beta: float | None = Field(None, gt=0, le=1)
     """Share of the *new* gradient in the momentum. Default: the theorem's sqrt(S K / T), at most 1, for S

@@ -118,7 +118,7 @@ def privacy_text(config: Config, guarantee: Guarantee | None, population: int, m
     """What is promised, and how much of it was used where it is known how many steps were made."""
     if guarantee is None or config.privacy is None:
         return NOTHING_PROMISED
-    algorithm = getattr(config.algorithm, "kind", type(config.algorithm).__name__)
+    algorithm = config.algorithm.name
     return statement(guarantee, config.privacy, algorithm, population, made)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from tardigrad.algorithms.masfl import AdaMasFL, MasFL
 from tardigrad.core.bookkeeping import Bookkeeping, Buffer
 from tardigrad.core.draws import key
 from tardigrad.data.clients import Clients, Federation, HoldingOut
@@ -225,8 +224,10 @@ def assemble(
     config = settle(config.resolved(population), population)
     assert config.pace is not None
     check_servable(config.algorithm, config.pace)
-    if federation is None and config.local.steps is None and isinstance(config.algorithm, MasFL | AdaMasFL):
-        raise ConfigError("local.steps: the step sizes of masfl and adamasfl follow from it; give a number")
+    if federation is None and config.local.steps is None and config.algorithm.uses_local_steps:
+        raise ConfigError(
+            f"local.steps: the step sizes of {config.algorithm.name} follow from it; give a number"
+        )
     if config.buffer.weights == "examples" and config.algorithm.averages_memories:
         _check_examples_known(config, federation, population)
     situation = replace(situation_of(config, clients), population=population)
@@ -283,7 +284,7 @@ def _check(config: Config) -> None:
 
 def _check_examples_known(config: Config, federation: Federation | None, population: int) -> None:
     if federation is None or len(federation.clients) != population:
-        kind = getattr(config.algorithm, "kind", type(config.algorithm).__name__)
+        kind = config.algorithm.name
         raise ConfigError(
             f"buffer.weights: {kind} keeps a mean over all clients, and to weigh it by their examples the "
             "server must know how many all of them have together; use 'equal', or name the clients' data "
