@@ -65,6 +65,9 @@ class Memory:
     def unrecovered(self):
         return []
 
+    def recovered(self):
+        pass
+
 
 class Running:
     """A server that runs."""

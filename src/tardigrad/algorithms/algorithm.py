@@ -80,8 +80,8 @@ class Algorithm(Setting):
         ):
             raise ConfigError(
                 f"pace.kind: {self.name} works in rounds and needs the pace 'synchronous' (or 'poisson' "
-                f"without buffer.size), not {pace.kind!r}; for buffered asynchronous training use algorithm.kind "
-                "'fedbuff', which takes the same momentum and preconditioners"
+                f"without buffer.size), not {pace.kind!r}; for buffered asynchronous training use "
+                "algorithm.kind 'fedbuff', which takes the same momentum and preconditioners"
             )
 
     def check_population(self, population: int) -> None:

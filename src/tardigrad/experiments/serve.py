@@ -23,6 +23,8 @@ from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.assembly import (
     KEYS,
     check_fit,
+    check_guard,
+    check_noise_keys,
     forget_secrets,
     guarantee_of,
     keep_chosen,
@@ -40,12 +42,13 @@ from tardigrad.learning.head import BUILT_IN
 from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
 from tardigrad.service.app import load_module
 from tardigrad.service.elsewhere import Elsewhere
 from tardigrad.service.finished import tell_over
 from tardigrad.service.keys import LIST, Enrolled
-from tardigrad.service.serving import Place, Plan, Served, check_servable, check_whole, clear
+from tardigrad.service.serving import JOURNAL, Place, Plan, Served, check_servable, check_whole, clear
 from tardigrad.service.serving import serve as serve_plan
 from tardigrad.service.settings import Service
 from tardigrad.service.settled import LocalNoise
@@ -120,26 +123,35 @@ def serve(
             say(f"listening on {place.host}:{port}")
 
         try:
-            snapshot = None
-            if (folder / ".lock").exists() or (folder / "config.toml").exists():
+            snapshot, outside = None, None if guard is None else Path(guard)
+            check_guard(run.guarantee, folder, outside)
+            begun = (folder / ".lock").exists() or (folder / "config.toml").exists()
+            if begun:
                 if directory.summary is None:
                     check_whole(folder, private)
                 snapshot = directory.reopen(run.config, run.inputs, accept_loss and not private)
                 if snapshot is not None and "position" not in snapshot[1]:
                     raise ConfigError(f"--out {folder}: holds a simulated run; give another folder")
+                if snapshot is not None and not (folder / JOURNAL).exists() and (private or not accept_loss):
+                    advice = NEW_RUN if private else "--accept-loss goes on without what is lost"
+                    raise RunError(f"{folder / JOURNAL}: the journal of the run is gone; {advice}")
             else:
                 directory.create(run.config, run.inputs)
             if directory.summary is not None:
                 run.clear(folder)
                 asyncio.run(tell_over(run.plan, place, str(directory.summary["stopped_by"]), listening))
                 return result_of(directory)
-            outside = None if guard is None else Path(guard)
             releases = open_releases(run.guarantee, folder, outside, moved)
-            if releases is not None:
-                run = replace(run, plan=replace(run.plan, release=releases.release))
             if run.guarantee is not None:
                 keep_chosen(run.guarantee, folder)
             noise = NoiseKeys(folder / KEYS)
+            if releases is not None:
+                run = replace(run, plan=replace(run.plan, release=releases.release))
+                if not isinstance(config.privacy, LocalPrivacy):  # there the clients have the keys
+                    version = 0 if snapshot is None else snapshot[1]["values"]["aggregator"]["version"]
+                    check_noise_keys(releases, noise, version)
+            if begun:
+                directory.go_on()
             run.state_privacy(directory)
             served = asyncio.run(
                 serve_plan(

@@ -41,6 +41,9 @@ class Record(Protocol):
     def unrecovered(self) -> list[Event]:
         """Return the uploads that were recorded before a crash and that recovery has not told again."""
 
+    def recovered(self) -> None:
+        """Recovery is complete, or the loss was accepted."""
+
 
 class Threads:
     """What must not hold up the event loop: one thread for tensors, one for the journal, one for files that
@@ -137,6 +140,7 @@ class Safekeeping:
                 f"(trips {trips}): journal.sqlite, its -wal file or the snapshot was lost or put back",
                 accept_loss,
             )
+        self._record.recovered()
         self._files.keep_only({entry.file for _, entry in entries if entry.file})
         self._journal.settle()
         if entries:
