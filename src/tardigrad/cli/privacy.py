@@ -137,7 +137,7 @@ def _comparison(found: dict[str, Answer | ConfigError]) -> Table:
 
     names = ["noise_multiplier", "sensitivity", "prefix_noise", "memory"]
     open_ = {one.worked_out for one in found.values() if isinstance(one, Answer)} - {"noise_multiplier"}
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.add_column("noise", style="cyan", no_wrap=True)
     heads = {"prefix_noise": "largest\nprefix noise\n(clips)", "memory": "memory\n(models)"}
     answers = [one for one in found.values() if isinstance(one, Answer)]
@@ -147,6 +147,8 @@ def _comparison(found: dict[str, Answer | ConfigError]) -> Table:
         heads["mean_prefix_noise"] = f"in the\nmean of\n{answers[0].buffer_size}\n(clips)"
     if answers and answers[0].population is not None:
         table.caption = f"{answers[0].population:,} clients are enough."
+    if open_:  # the multiplier was given, and is the same for all
+        names.remove("noise_multiplier")
     names = [*open_, *names]
     for name in names:
         table.add_column(heads.get(name, name.replace("_", "\n")), justify="right")
