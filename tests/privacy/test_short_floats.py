@@ -13,6 +13,7 @@ from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
+from tardigrad.experiments.run import build
 from tardigrad.privacy.clipping import AdaptiveClip, clipped
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy, Participation
@@ -212,3 +213,37 @@ def test_a_run_has_the_same_bits_with_two_workers_and_resumed(name, dtype, tmp_p
         td.run(**parts(dtype, **RUNS[name]), out=tmp_path / "run", observers=(InterruptAfter(25),))
     resumed = td.run(**parts(dtype, **RUNS[name]), out=tmp_path / "run", resume=True)
     assert (resumed.model_sha256, resumed.history) == (straight.model_sha256, straight.history)
+
+
+@each_dtype
+@pytest.mark.parametrize(
+    ("algorithm", "remembered", "kept"),
+    [
+        (td.SCAFFOLD(), "control", "control"),
+        (td.CA2FL(), "delta", "cache"),
+        (td.MasFL(beta=0.9, gamma=0.1), "control", "control"),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_server_keeps_the_mean_of_what_clients_remember(dtype, algorithm, remembered, kept):
+    """Rounding what clients remember to short floats would let the server's mean drift away from it."""
+    population = 8
+    generator = torch.Generator().manual_seed(3)
+    clients = {
+        i: (torch.randn(12, 6, generator=generator), torch.randint(0, 3, (12,), generator=generator))
+        for i in range(population)
+    }
+    torch.manual_seed(0)
+    module = torch.nn.Linear(6, 3).to(dtype)
+    pace = td.Synchronous(cohort=4) if algorithm.synchronous else td.Asynchronous(concurrency=4)
+    config = td.Config(
+        algorithm=algorithm, pace=pace, stop=td.Stop(steps=60), local=td.Local(steps=3, lr=0.1),
+        buffer=td.Buffer(size=4),
+    )  # fmt: skip
+    simulation = build(config, module, clients)
+    for _ in simulation.engine.run():
+        pass
+    memories = simulation.engine._memories.values()
+    mean = sum(memory[remembered].double() for memory in memories) / population
+    c = simulation.aggregator.state[kept].double()
+    assert float((c - mean).norm() / mean.norm()) < 1e-5
