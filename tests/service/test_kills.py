@@ -355,17 +355,6 @@ def test_an_upload_that_the_disk_has_changed_is_noticed(tmp_path):
         asyncio.run(recovered())
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(mounting, capture_output=True).returncode:
-        pytest.skip("a small file system can be mounted by root only")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 async def is_refused(steps):
     """Whether the client was told to come again."""
     try:
