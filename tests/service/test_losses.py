@@ -385,6 +385,22 @@ def test_upload_that_is_not_finite_counts_as_zeros_in_a_private_run(tmp_path):
     assert refusals == {}
 
 
+def test_a_server_that_refused_to_start_can_be_started_again_in_the_same_process(tmp_path):
+    keys, out = tmp_path / "keys", tmp_path / "run"
+    enrolled_key(keys, "ann")
+    place = Place("127.0.0.1", 0, keys, insecure=True)
+
+    def stop_at_once(line):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert serve(CONFIG, out=out, place=place, say=stop_at_once) is None
+    (out / "journal.sqlite").unlink()
+    with pytest.raises(RunError, match="the journal of the run is gone; --accept-loss") as refused:
+        serve(CONFIG, out=out, place=place, say=stop_at_once)
+    assert refused.tb is not None  # its frames are still alive, and the store in them is closed
+    assert serve(CONFIG, out=out, place=place, say=stop_at_once, accept_loss=True) is None
+
+
 def test_copied_folder_of_a_private_server_is_refused(tmp_path):
     keys, out = tmp_path / "keys", tmp_path / "run"
     enrolled_key(keys, "ann")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tardigrad as td
+from tardigrad.service.layout import digest
 from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, StoreError
 from tardigrad.service.store.recovery import check_whole
 from tardigrad.service.store.sqlite import JOURNAL, UPLOADS, SqliteStore, has_all_entries, remove_store
@@ -87,6 +88,39 @@ def test_tables_of_an_older_version_are_given_the_columns_that_they_lack(tmp_pat
         with closing(SqliteStore(tmp_path)) as store:
             assert store.entries(0) == [(1, UPLOAD)]
             assert store.answer(0) == RecordedAnswer(0, "ann", b"d", {}, epoch=0)
+
+
+FIRST_VERSION = """
+PRAGMA journal_mode=WAL;
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE answers (
+    trip INTEGER PRIMARY KEY, client TEXT NOT NULL, digest BLOB NOT NULL, answer TEXT NOT NULL) STRICT;
+CREATE INDEX answers_by_client ON answers (client, trip);
+CREATE TABLE entries (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT, time REAL, client TEXT, trip INTEGER, file TEXT,
+    examples INTEGER, steps INTEGER, loss REAL, digest BLOB, evaluated INTEGER, metrics TEXT, reason TEXT
+) STRICT;
+INSERT INTO facts VALUES ('format', 'tardigrad-journal-1'), ('run', 'abc'), ('forgotten', '6');
+INSERT INTO answers VALUES (3, 'bob', x'00', '{"accepted": true}');
+INSERT INTO entries VALUES
+    (7, 'check_in', 1.5, 'ann', -1, '', 0, 0, 0.0, x'', 0, '{}', ''),
+    (8, 'deliver', 2.5, 'ann', 4, '4-99-0', 3, 2, 0.25, x'ff', 5, '{"loss": 1.0}', '');
+"""
+
+
+def test_a_run_that_the_first_version_began_is_opened(tmp_path):
+    with closing(sqlite3.connect(tmp_path / JOURNAL)) as database:
+        database.executescript(FIRST_VERSION)
+    (tmp_path / UPLOADS).mkdir()
+    payload = np.arange(12, dtype=np.uint8)
+    payload.tofile(tmp_path / UPLOADS / "4-99-0")
+    with closing(SqliteStore(tmp_path)) as store:
+        upload = JournalEntry("deliver", 2.5, "ann", 4, "4-99-0", 3, 2, 0.25, b"\xff", 5, '{"loss": 1.0}')
+        assert store.entries(0) == [(7, JournalEntry("check_in", 1.5, client="ann")), (8, upload)]
+        assert (store.forgotten, store.last, store.fact("run", "new")) == (6, 8, "abc")
+        assert store.answer(3) == RecordedAnswer(3, "bob", b"\0", {"accepted": True})
+        assert (store.read("4-99-0", 12, digest(payload)) == payload).all()
+        assert store.append([UPLOAD]) == 9
 
 
 def test_a_database_in_another_format_is_refused(tmp_path):
