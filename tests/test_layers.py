@@ -51,6 +51,8 @@ def test_imports_go_up(path):
     assert violations(path.read_text(), package) == set()
 
 
+OPENERS = {"service/serving.py", "experiments/serve.py"}
+"""Modules that choose, open or remove a server's store; all others are given a `Store`."""
 STORE = ROOT / "service" / "store"
 DATABASES = {"sqlite3", "_sqlite3"}
 
@@ -73,6 +75,16 @@ def top_level_names(source: str) -> set[str]:
 )
 def test_only_the_store_of_a_server_imports_sqlite(path):
     assert not DATABASES & top_level_names(path.read_text()) or path.is_relative_to(STORE)
+
+
+def test_only_those_who_open_a_store_know_its_implementations():
+    known = {
+        str(path.relative_to(ROOT))
+        for path in MODULES
+        for name in ("sqlite", "memory")
+        if f"tardigrad.service.store.{name}" in path.read_text()
+    }
+    assert known == OPENERS
 
 
 def test_the_test_of_sqlite_imports_can_fail():

@@ -50,8 +50,7 @@ from tardigrad.service.serving import Place, Plan, Served, check_servable
 from tardigrad.service.serving import serve as serve_plan
 from tardigrad.service.settings import Service
 from tardigrad.service.settled import LocalNoise
-from tardigrad.service.store.recovery import check_whole
-from tardigrad.service.store.sqlite import remove_store
+from tardigrad.service.store.sqlite import check_whole, remove_store
 from tardigrad.simulation.device import Device
 
 QUARTER = 4

@@ -11,8 +11,14 @@ import pytest
 import tardigrad as td
 from tardigrad.service.layout import digest
 from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, StoreError
-from tardigrad.service.store.recovery import check_whole
-from tardigrad.service.store.sqlite import JOURNAL, UPLOADS, SqliteStore, has_all_entries, remove_store
+from tardigrad.service.store.sqlite import (
+    JOURNAL,
+    UPLOADS,
+    SqliteStore,
+    check_whole,
+    has_all_entries,
+    remove_store,
+)
 
 NORMAL, FULL = 1, 2  # SQLite's names for handing data to the system, and for waiting for the disk
 CHECK_IN = JournalEntry("check_in", 0.0, client="ann")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -17,7 +16,6 @@ from tardigrad.service.course import Course, Event, Happened
 from tardigrad.service.layout import Layout, size_of, unpacked
 from tardigrad.service.refused import log
 from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, Store, StoreError
-from tardigrad.service.store.sqlite import JOURNAL, has_all_entries
 from tardigrad.service.threads import Threads
 from tardigrad.service.values import Values
 
@@ -219,18 +217,3 @@ class Recovery:
 def upload_of(entry: JournalEntry, vectors: dict[str, Tensor]) -> Upload:
     """Return the upload that this entry describes."""
     return Upload(vectors, entry.examples, entry.steps, entry.loss)
-
-
-def check_whole(folder: Path, private: bool = False) -> None:
-    """Refuse a run that has lost its snapshot: it would begin again and overwrite what is left of it."""
-    events = folder / "events.jsonl"
-    if (folder / "snapshot.safetensors").exists():
-        return
-    whole = has_all_entries(folder)
-    if whole is None:
-        whole = not events.exists() or b'"event": "upload"' not in events.read_bytes()
-    if not whole:
-        raise RunError(
-            f"{folder}: holds a run whose snapshot.safetensors is gone, or its {JOURNAL} or summary.json; "
-            + (NEW_RUN if private else "put them back from a backup, or give another folder")
-        )

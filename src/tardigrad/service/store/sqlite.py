@@ -16,6 +16,8 @@ from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+from tardigrad.errors import RunError
+from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.service.store.contract import ANSWERS, JournalEntry, RecordedAnswer, StoreError
 from tardigrad.service.store.upload_files import UploadFiles
 
@@ -264,6 +266,21 @@ def has_all_entries(folder: Path) -> bool | None:
     except sqlite3.Error as error:
         raise StoreError(f"{file} is damaged or cannot be read ({error}); start a new run") from None
     return first == 1 if first is not None else last is None
+
+
+def check_whole(folder: Path, private: bool = False) -> None:
+    """Refuse a run that has lost its snapshot: it would begin again and overwrite what is left of it."""
+    events = folder / "events.jsonl"
+    if (folder / "snapshot.safetensors").exists():
+        return
+    whole = has_all_entries(folder)
+    if whole is None:
+        whole = not events.exists() or b'"event": "upload"' not in events.read_bytes()
+    if not whole:
+        raise RunError(
+            f"{folder}: holds a run whose snapshot.safetensors is gone, or its {JOURNAL} or summary.json; "
+            + (NEW_RUN if private else "put them back from a backup, or give another folder")
+        )
 
 
 def remove_store(folder: Path) -> None:
