@@ -118,3 +118,19 @@ def test_errors_import_nothing_of_the_package():
 )
 def test_the_test_can_fail(source, package, expected):
     assert violations(source, package) == expected
+
+
+PAPERS = {path.stem for path in (ROOT / "algorithms").glob("*.py")} - {
+    "__init__", "aggregator", "algorithm", "layers", "registry",
+}  # fmt: skip
+"""Modules that hold the algorithm of a paper."""
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_algorithms_name_an_algorithm(path):
+    """What a run must know of an algorithm, the algorithm declares."""
+    if path.parent.name == "algorithms":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tardigrad.algorithms."):
+            assert (node.module or "").split(".")[2] not in PAPERS, node.module

@@ -138,7 +138,7 @@ def test_resume_gives_the_same_bits(case, tmp_path):
     for _, _ in zip(range(70), interrupted.engine.run()):
         pass
     assert 5 < interrupted.engine.version < whole.engine.version - 5
-    assert interrupted.aggregator._members, "the interruption is amid a buffer"
+    assert interrupted.aggregator._open.members, "the interruption is amid a buffer"
     write_snapshot(tmp_path / "snapshot", *interrupted.engine.snapshot())
     resumed = fresh(whole.config)
     resumed.engine.restore(*read_snapshot(tmp_path / "snapshot"))

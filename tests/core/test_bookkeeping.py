@@ -348,7 +348,7 @@ def test_a_client_with_its_share_of_the_buffer_waits_for_the_step():
     book = Bookkeeping(Asynchronous(concurrency=5), Buffer(size=4, most_per_client=2))
     for time in (0.0, 1.0):
         assert book.deliver(book.check_in("liar", time).trip, time).accepted
-    assert book.check_in("liar", 2.0) == Refusal("liar", Reason.CONTRIBUTED)
+    assert book.check_in("liar", 2.0) == Refusal("liar", Reason.CONTRIBUTED, 2.0)
     assert not book.deliver(book.check_in("ann", 2.0).trip, 3.0).closes
     assert book.deliver(book.check_in("ann", 3.0).trip, 4.0).closes
     assert isinstance(book.check_in("liar", 4.0), Ticket)

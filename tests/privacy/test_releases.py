@@ -97,6 +97,45 @@ def test_copied_folder_is_refused_unless_it_was_moved(file, tmp_path):
     ReleaseLog(tmp_path / "elsewhere" / file.name).close()
 
 
+def contents(folder):
+    """What a refusal must leave as it is: all files but the record, to which a failed start may be added."""
+    return {
+        file.name: file.read_bytes()
+        for file in folder.iterdir()
+        if file.name not in ("releases.log", ".lock")
+    }
+
+
+def test_folder_put_back_over_itself_is_refused(file, tmp_path):
+    """Copying over a file keeps its inode, and a deleted file's inode is often given to the next."""
+    begun(file)
+    shutil.copytree(file.parent, tmp_path / "backup")
+    log = ReleaseLog(file)
+    log.release(4, model(4))
+    log.close()
+    shutil.copytree(tmp_path / "backup", file.parent, dirs_exist_ok=True)
+    with pytest.raises(ConfigError, match="copied or put back from a backup"):
+        ReleaseLog(file)
+    shutil.rmtree(file.parent)
+    shutil.copytree(tmp_path / "backup", file.parent)
+    with pytest.raises(ConfigError, match="copied or put back from a backup"):
+        ReleaseLog(file)
+
+
+def test_killed_before_its_first_line_was_complete(file):
+    file.write_text("run 0123\n")
+    log = ReleaseLog(file)
+    log.release(1, model(1))
+    log.close()
+    assert ReleaseLog(file).last == 1
+
+
+def test_record_that_is_a_folder_is_damaged(file):
+    file.mkdir()
+    with pytest.raises(ConfigError, match="is damaged"):
+        ReleaseLog(file)
+
+
 class TestGuard:
     @pytest.fixture
     def guard(self, tmp_path):
@@ -163,6 +202,22 @@ class TestGuard:
         log.close()
         ReleaseLog(file, guard).release(5, model(5))
 
+    def test_guard_that_could_not_be_written_for_a_while(self, file, guard):
+        begun(file, guard=guard)
+        partial = guard.with_name(guard.name + ".partial")
+        partial.mkdir()
+        for _ in range(3):
+            with pytest.raises(ConfigError, match="cannot be written"):
+                ReleaseLog(file, guard)
+        partial.rmdir()
+        ReleaseLog(file, guard).release(4, model(4))
+
+    @pytest.mark.parametrize("bad", ["/", "", ".", "nowhere/guard.json"])
+    def test_guard_that_is_no_file(self, tmp_path, bad):
+        with pytest.raises(ConfigError, match="must be a file in a folder that exists"):
+            td.run(**CONFIG, out=tmp_path / "run", guard=bad)
+        assert not (tmp_path / "run").exists(), "the right command works afterwards"
+
     def test_guard_of_another_run_or_damaged_or_left_out(self, file, guard, tmp_path):
         begun(file, guard=guard)
         other = tmp_path / "other.log"
@@ -221,7 +276,12 @@ def test_simulation_whose_snapshot_was_deleted_is_refused(tmp_path):
     out = tmp_path / "run"
     interrupted(out, 5)
     (out / "snapshot.safetensors").unlink()
-    with pytest.raises(RunError, match="version 1 was released before, with other values"):
+    before = contents(out)
+    with pytest.raises(RunError, match="version 1 was released before, and the key of its noise is gone"):
+        td.run(**CONFIG, out=out, resume=True)
+    assert contents(out) == before, "a refusal changes nothing"
+    (out / "releases.log").unlink()
+    with pytest.raises(ConfigError, match="record of the released versions is gone"):
         td.run(**CONFIG, out=out, resume=True)
 
 
@@ -233,7 +293,7 @@ def test_simulation_with_an_older_snapshot_is_refused(tmp_path):
     interrupted(out, 3, resume=True)
     shutil.copy(tmp_path / "snapshot.safetensors", out)
     (out / "events.jsonl").write_bytes(events)
-    with pytest.raises(RunError, match="version 4 was released before, with other values"):
+    with pytest.raises(RunError, match="version 4 was released before, and the key of its noise is gone"):
         td.run(**CONFIG, out=out, resume=True)
 
 
@@ -248,7 +308,7 @@ def test_simulation_whose_noise_keys_were_deleted_is_refused(tmp_path):
     shutil.copytree(out, tmp_path / "copy")
     assert td.run(**CONFIG, out=out, resume=True).steps == 12
     (tmp_path / "copy" / "noise.keys").unlink()
-    with pytest.raises(RunError, match="version 1 was released before, with other values"):
+    with pytest.raises(RunError, match="version 1 was released before, and the key of its noise is gone"):
         td.run(**CONFIG, out=tmp_path / "copy", resume=True, moved=True)
 
 
@@ -284,6 +344,43 @@ def test_advice_of_a_private_run_never_breaks_the_promise(tmp_path):
     (out / "summary.json").write_text("{")
     with pytest.raises(RunError, match="start a new run"):
         td.run(**CONFIG, out=out, resume=True)
+
+
+def test_changed_choice_of_noise_is_noticed(tmp_path):
+    out = tmp_path / "run"
+    interrupted(out, 3)
+    text = (out / "privacy.json").read_text()
+    for damaged in (text.replace('"noise_multiplier": 0.5', '"noise_multiplier": 0.01'), "[]", "{}", ""):
+        (out / "privacy.json").write_text(damaged)
+        with pytest.raises(RunError, match=r"privacy.json is damaged"):
+            td.run(**CONFIG, out=out, resume=True)
+    (out / "privacy.json").write_text(text)
+    assert td.run(**CONFIG, out=out, resume=True).steps == 12
+
+
+def test_copied_and_refused_the_events_are_all_there(tmp_path):
+    out = tmp_path / "run"
+    interrupted(out, 3)
+    with (out / "events.jsonl").open("a") as events:
+        events.write('{"event": "told after the snapshot"}\n')
+    shutil.copytree(out, tmp_path / "copy")
+    before = contents(tmp_path / "copy")
+    with pytest.raises(ConfigError, match="copied or put back"):
+        td.run(**CONFIG, out=tmp_path / "copy", resume=True)
+    assert contents(tmp_path / "copy") == before
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_lost_config_is_not_replaced_by_another(tmp_path, private):
+    out, config = tmp_path / "run", dict(CONFIG) if private else CONFIG | {"privacy": None}
+    with pytest.raises(KeyboardInterrupt):
+        td.run(**config, out=out, observers=(Interrupted(3),))
+    (out / "config.toml").unlink()
+    with pytest.raises(RunError, match=r"config.toml is gone"):
+        td.run(**config | {"local": td.Local(lr=0.5)}, out=out, resume=True)
+    (out / "config.toml").write_text("")
+    with pytest.raises(RunError, match=r"config.toml is empty"):
+        td.run(**config, out=out, resume=True)
 
 
 def test_noise_from_the_seed_promises_nothing_and_keeps_no_record(tmp_path):

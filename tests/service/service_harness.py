@@ -67,6 +67,9 @@ class Memory:
     def unrecovered(self):
         return []
 
+    def recovered(self):
+        pass
+
 
 class Running:
     """A server that runs."""

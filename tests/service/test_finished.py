@@ -78,6 +78,7 @@ def begun(folder, **changed):
     try:
         if folder.exists():
             directory.reopen(config, {})
+            directory.go_on()
         else:
             directory.create(config, {})
         directory.record([{"event": "step"}])

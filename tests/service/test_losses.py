@@ -23,6 +23,7 @@ from tardigrad.experiments.serve import assemble, serve
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.service.connection import Connection
 from tardigrad.service.serving import Place
+from tardigrad.service.store.sqlite import SqliteStore
 from tardigrad.service.trainee import Trainee
 
 CONFIG = td.Config(
@@ -55,7 +56,8 @@ class Folder:
         try:
             snapshot = None
             if (self.path / "config.toml").exists():
-                snapshot = record.reopen(run.config, run.inputs, accept_loss)
+                snapshot = record.reopen(run.config, run.inputs, accept_loss and self.config.privacy is None)
+                record.go_on()
             else:
                 record.create(run.config, run.inputs)
             async with serving(
@@ -97,8 +99,11 @@ def test_lost_write_ahead_log_is_said_and_needs_a_flag(tmp_path):
     with pytest.raises(RunError, match=r"uploads were acknowledged and are in neither .* --accept-loss"):
         asyncio.run(folder.visit(20))
     assert sorted(file.name for file in (folder.path / "uploads").iterdir()) == uploads
-    with pytest.raises(RunError, match="were acknowledged"):  # a refusal changes nothing
+    events = (folder.path / "events.jsonl").read_bytes()
+    with pytest.raises(RunError, match="were acknowledged"):
         asyncio.run(folder.visit(20))
+    assert (folder.path / "events.jsonl").read_bytes() == events, "a refusal changes nothing"
+    assert not (folder.path / "events.before").exists()
     state = asyncio.run(folder.visit(20, accept_loss=True))
     assert state["trips"] == 0
     asyncio.run(folder.visit(20))  # what is lost was accepted once and for all
@@ -178,7 +183,10 @@ def test_killed_while_it_recovers_the_loss_is_still_known(tmp_path):
     folder.killed()
     record = RunDirectory(folder.path, live=True)
     run = assemble(CONFIG, None, NoiseKeys)
-    record.reopen(run.config, run.inputs)  # it is killed here: the events are cut back
+    record.reopen(run.config, run.inputs)
+    record.go_on()
+    record._log.close()  # it is killed here: the events are cut back
+    record._log = None
     record.close()
     for name in ("journal.sqlite-wal", "journal.sqlite-shm"):
         (folder.path / name).unlink()
@@ -195,6 +203,7 @@ def test_metrics_table_is_appended_to_and_not_read_again(tmp_path, monkeypatch):
         record = RunDirectory(folder.path, live=True)
         run = assemble(CONFIG, None, NoiseKeys)
         record.reopen(run.config, run.inputs)
+        record.go_on()
         monkeypatch.setattr(directory, "read_events", None)  # nobody reads the events from now on
         where = {"version": 99, "trips": 1, "time": 0.0, "bytes": 1, "loss": 1.0, "accuracy": 0.5}
         for extra in ({}, {"f1": 0.25}):
@@ -395,6 +404,7 @@ def test_a_server_that_refused_to_start_can_be_started_again_in_the_same_process
 
     assert serve(CONFIG, out=out, place=place, say=stop_at_once) is None
     (out / "journal.sqlite").unlink()
+    SqliteStore(out).close()  # an empty journal
     with pytest.raises(RunError, match="the journal of the run is gone; --accept-loss") as refused:
         serve(CONFIG, out=out, place=place, say=stop_at_once)
     assert refused.tb is not None  # its frames are still alive, and the store in them is closed

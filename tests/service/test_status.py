@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import grpc
 import pytest
 from service_harness import serving, two_puppets
 from test_metrics import CONFIG
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from tardigrad.cli import app, main
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.run import build
+from tardigrad.service.settings import Service
 from tardigrad.service.status import FILE, keep_status, read_status, status_of, watch_folder, write_status
 from tardigrad.service.status_show import rows
 from tardigrad.service.watching import watch_server
@@ -130,3 +132,22 @@ def test_a_wrong_address_is_named_in_plain_letters(address, said, tmp_path, monk
     assert caught.value.code == 2
     assert said in told
     assert told.isascii()
+
+
+async def ask_for_ever(connection):
+    while True:
+        await connection.give_up(99, 1)
+
+
+def test_status_waits_while_the_client_with_its_key_is_busy(tmp_path):
+    """The key's own client has used up its requests: the status comes a little later, not never."""
+    config = CONFIG.model_copy(update={"service": Service(requests_per_second=5.0)})
+
+    async def scene():
+        async with serving(config, tmp_path / "run") as running:
+            async with running.connect("ann") as connection:
+                with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
+                    await ask_for_ever(connection)
+            return await anext(watch_server(running.address, running.signer("ann"), None))
+
+    assert asyncio.run(asyncio.wait_for(scene(), 60)).version == 0

@@ -47,7 +47,7 @@ class Aggregator:
         check_layers(
             self.layers,
             isinstance(algorithm, SumOnly),
-            getattr(algorithm, "kind", type(algorithm).__name__),
+            algorithm.name,
         )
         self.version = 0
         self.model_average = model_average

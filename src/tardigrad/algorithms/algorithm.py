@@ -8,11 +8,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from tardigrad.core.bookkeeping import Buffer
 from tardigrad.core.momentum import State
+from tardigrad.core.pace import Asynchronous, Pace, Poisson, Synchronous
 from tardigrad.core.setting import Setting
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import Constant, StalenessLaw
 from tardigrad.core.upload import Received, Task, Vectors, WeightedSum
+from tardigrad.errors import ConfigError
 
 Metrics = dict[str, float]
 """What an algorithm tells of one step, for the events."""
@@ -53,6 +56,41 @@ class Algorithm(Setting):
     client replaces what it remembers in full, so the server must add the change in full."""
     default_buffer: ClassVar[int] = 10
     """K where the config names none."""
+    uses_local_steps: ClassVar[bool] = False
+    """Whether its settings follow from how many local steps a trip takes."""
+    uses_member_count: ClassVar[bool] = False
+    """Whether it uses how many uploads a step has, or how stale they are. An algorithm whose clients remember
+    something does in any case."""
+
+    @property
+    def name(self) -> str:
+        """How the algorithm is called in messages."""
+        return getattr(self, "kind", type(self).__name__)
+
+    def default_pace(self, population: int) -> Pace:
+        """The pace where the config names none."""
+        if self.synchronous:
+            return Synchronous(cohort=min(10, population))
+        return Asynchronous(concurrency=min(100, population))
+
+    def check_pace(self, pace: Pace, buffer: Buffer) -> None:
+        """Raise a ConfigError if the algorithm does not work at this pace."""
+        if self.synchronous and not (
+            isinstance(pace, Synchronous) or (isinstance(pace, Poisson) and buffer.size is None)
+        ):
+            raise ConfigError(
+                f"pace.kind: {self.name} works in rounds and needs the pace 'synchronous' (or 'poisson' "
+                f"without buffer.size), not {pace.kind!r}; for buffered asynchronous training use "
+                "algorithm.kind 'fedbuff', which takes the same momentum and preconditioners"
+            )
+
+    def check_population(self, population: int) -> None:
+        """Raise a ConfigError if the algorithm does not work with this many clients."""
+
+    @property
+    def uses_versions(self) -> bool:
+        """Whether it uses which versions the uploads of a buffer started from."""
+        return False
 
     @property
     def oracle(self) -> bool:

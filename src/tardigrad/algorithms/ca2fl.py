@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, Rule, SumOnly
 from tardigrad.core.momentum import State
+from tardigrad.core.precision import at_least_float32
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Task, Vectors, WeightedSum
 
@@ -20,10 +21,11 @@ class CachingRule(Rule):
 
     def __init__(self, task: Task, memory: Vectors, lr: float) -> None:
         super().__init__(task, memory, lr)
-        self.cached = memory["delta"] if memory else torch.zeros_like(self.start)  # h_i
+        wide = at_least_float32(self.start)
+        self.cached = memory["delta"] if memory else torch.zeros_like(wide)  # h_i
 
     def finish(self, end: Tensor, steps: int, path: float) -> Vectors:
-        delta = self.start - end
+        delta = at_least_float32(self.start) - at_least_float32(end)
         self.memory = {"delta": delta}
         return {"difference": delta - self.cached}
 

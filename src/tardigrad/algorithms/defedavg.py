@@ -8,8 +8,11 @@ from typing import Literal
 from pydantic import PositiveFloat
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
+from tardigrad.core.bookkeeping import Buffer
 from tardigrad.core.momentum import State
+from tardigrad.core.pace import Pace, Queued, Scripted
 from tardigrad.core.upload import WeightedSum
+from tardigrad.errors import ConfigError
 
 
 class DeFedAvg(SumOnly):
@@ -22,6 +25,17 @@ class DeFedAvg(SumOnly):
     kind: Literal["defedavg"] = "defedavg"
     lr: PositiveFloat = 1.0
     """The server's learning rate (the paper's gamma)."""
+
+    def default_pace(self, population: int) -> Pace:
+        return Queued(concurrency=min(100, population))
+
+    def check_pace(self, pace: Pace, buffer: Buffer) -> None:
+        if not isinstance(pace, Queued | Scripted):
+            raise ConfigError(
+                "pace.kind: defedavg draws clients whether they are at work or not and needs the pace "
+                f"'queued', not {pace.kind!r}; for other paces use algorithm.kind 'fedbuff' with "
+                "staleness = 'constant'"
+            )
 
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
         state["model"] = state["model"] - self.lr * buffer.mean()

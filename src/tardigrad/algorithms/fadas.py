@@ -20,6 +20,7 @@ class FADAS(SumOnly):
 
     kind: Literal["fadas"] = "fadas"
     default_buffer: ClassVar[int] = 5
+    uses_member_count: ClassVar[bool] = True
     lr: PositiveFloat = 1e-3
     """The server's learning rate (eta)."""
     beta1: float = Field(0.9, ge=0, lt=1)

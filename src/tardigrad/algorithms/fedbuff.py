@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
 from tardigrad.core.momentum import State
+from tardigrad.core.momentum_approximation import Approximation, LightApproximation
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import Polynomial, StalenessLaw
 from tardigrad.core.step import Step
@@ -28,6 +29,10 @@ class FedBuff(SumOnly, Step):
     @property
     def default_staleness_bound(self) -> int | None:
         return self.momentum.default_staleness_bound
+
+    @property
+    def uses_versions(self) -> bool:
+        return isinstance(self.momentum, Approximation | LightApproximation)
 
     @property
     def law(self) -> StalenessLaw:

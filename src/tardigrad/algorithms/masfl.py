@@ -29,15 +29,16 @@ class MasFLRule(Rule):
         super().__init__(task, memory, lr)
         self.beta = task.vectors["beta"].item()
         self.drift = task.vectors["drift"]  # beta c + (1 - beta) g
-        self.control = memory["control"] if memory else torch.zeros_like(self.start)  # c_i
-        self.total = torch.zeros_like(at_least_float32(self.start))  # of the raw gradients
+        wide = at_least_float32(self.start)
+        self.control = memory["control"] if memory else torch.zeros_like(wide)  # c_i
+        self.total = torch.zeros_like(wide)  # of the raw gradients
 
     def direction(self, gradient: Tensor, x: Tensor) -> Tensor:
         self.total += gradient
         return gradient.sub_(self.control).mul_(self.beta).add_(self.drift)  # line 3
 
     def finish(self, end: Tensor, steps: int, path: float) -> Vectors:
-        control = (self.total / steps).to(self.start.dtype)  # line 6: the next c_i
+        control = self.total / steps  # line 6: the next c_i
         self.memory = {"control": control}
         return {"control": control - self.control}
 
@@ -59,6 +60,7 @@ class AdaMasFLRule(MasFLRule):
 
 class _MasFL(SumOnly):
     remembers: ClassVar[bool] = True
+    uses_local_steps: ClassVar[bool] = True
     undiscounted: ClassVar[frozenset[str]] = frozenset({"control"})
     beta: float | None = Field(None, gt=0, le=1)
     """Share of the *new* gradient in the momentum. Default: the theorem's sqrt(S K / T), at most 1, for S

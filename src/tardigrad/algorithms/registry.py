@@ -51,6 +51,9 @@ BuiltIn = Annotated[
     Field(discriminator="kind"),
 ]
 
+DEFAULT: BuiltIn = FedBuff()
+"""What a config runs that names no algorithm."""
+
 BUILT_IN: tuple[type[Algorithm], ...] = get_args(get_args(BuiltIn)[0])
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, Rule, SumOnly
 from tardigrad.core.momentum import State
+from tardigrad.core.precision import at_least_float32
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Task, Vectors, WeightedSum
 
@@ -22,7 +23,7 @@ class ControlledRule(Rule):
 
     def __init__(self, task: Task, memory: Vectors, lr: float) -> None:
         super().__init__(task, memory, lr)
-        c = task.vectors["control"]
+        c = at_least_float32(task.vectors["control"])
         self.control = memory["control"] if memory else torch.zeros_like(c)  # c_i
         self.correction = c - self.control
 

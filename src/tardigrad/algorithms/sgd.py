@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
 from tardigrad.core.momentum import State
 from tardigrad.core.upload import WeightedSum
+from tardigrad.errors import ConfigError
 
 
 class SGD(SumOnly):
@@ -18,6 +19,13 @@ class SGD(SumOnly):
     kind: Literal["sgd"] = "sgd"
     single_upload: ClassVar[bool] = True
     default_buffer: ClassVar[int] = 1
+
+    def check_population(self, population: int) -> None:
+        if population != 1:
+            raise ConfigError(
+                f"algorithm.kind 'sgd' trains on all data in one place, but there are {population} clients; "
+                "set data.partition = {kind = 'central'} and pace = {kind = 'asynchronous', concurrency = 1}"
+            )
 
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
         state["model"] = state["model"] - buffer.mean()

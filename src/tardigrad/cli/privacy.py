@@ -130,25 +130,37 @@ def _sheet(found: Answer | ConfigError) -> Table:
 
 def _comparison(found: dict[str, Answer | ConfigError]) -> Table:
     """Kinds of noise side by side; "-" for one that cannot do it."""
+    from rich import box
     from rich.table import Table
 
     from tardigrad.privacy.planning import Answer
 
     names = ["noise_multiplier", "sensitivity", "prefix_noise", "memory"]
     open_ = {one.worked_out for one in found.values() if isinstance(one, Answer)} - {"noise_multiplier"}
-    table = Table()
-    table.add_column("noise", style="cyan")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("noise", style="cyan", no_wrap=True)
     heads = {"prefix_noise": "largest\nprefix noise\n(clips)", "memory": "memory\n(models)"}
+    answers = [one for one in found.values() if isinstance(one, Answer)]
+    if any(one.mean_prefix_noise is not None for one in answers):
+        names.insert(3, "mean_prefix_noise")
+        heads["prefix_noise"] = "largest\nprefix\nnoise\n(clips)"
+        heads["mean_prefix_noise"] = f"in the\nmean of\n{answers[0].buffer_size}\n(clips)"
+    if answers and answers[0].population is not None:
+        table.caption = f"{answers[0].population:,} clients are enough."
     names = [*open_, *names]
     for name in names:
         table.add_column(heads.get(name, name.replace("_", "\n")), justify="right")
     for kind, one in found.items():
-        values = [f"{getattr(one, name):.6g}" if isinstance(one, Answer) else "-" for name in names]
+        digits = {"mean_prefix_noise": 4}
+        values = [
+            f"{getattr(one, name):.{digits.get(name, 6)}g}" if isinstance(one, Answer) else "-"
+            for name in names
+        ]
         table.add_row(kind, *values)
     return table
 
 
-@app.command(epilog="Example: `tardigrad privacy audit private.toml --canaries 500`")
+@app.command(epilog="Example: `tardigrad privacy audit experiments/private.toml --canaries 500`")
 def audit(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", show_default=False)],
     canaries: Annotated[int, typer.Option(min=2, help="Clients that the auditor plays.")] = 1000,

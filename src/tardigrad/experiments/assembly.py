@@ -118,7 +118,7 @@ def privacy_text(config: Config, guarantee: Guarantee | None, population: int, m
     """What is promised, and how much of it was used where it is known how many steps were made."""
     if guarantee is None or config.privacy is None:
         return NOTHING_PROMISED
-    algorithm = getattr(config.algorithm, "kind", type(config.algorithm).__name__)
+    algorithm = config.algorithm.name
     return statement(guarantee, config.privacy, algorithm, population, made)
 
 
@@ -126,13 +126,34 @@ def open_releases(
     guarantee: Guarantee | None, folder: Path, guard: Path | None = None, moved: bool = False
 ) -> ReleaseLog | None:
     """Open the record of released versions; None where nothing is promised that a repetition could break."""
+    check_guard(guarantee, folder, guard)
     if guarantee is None or guarantee.noise_from == "seed" or guarantee.noise_multiplier == 0:
-        if guard is not None:
-            raise ConfigError("--guard: is for private runs, with noise from the system; leave it out")
         return None
-    if guard is not None and guard.resolve().is_relative_to(folder.resolve()):
+    begun = has_begun(folder) or (folder / CHOSEN).exists()
+    return ReleaseLog(folder / RELEASES, guard, moved, begun)
+
+
+def check_guard(guarantee: Guarantee | None, folder: Path, guard: Path | None) -> None:
+    """Raise a ConfigError if a guard cannot be used, before anything is written."""
+    if guard is None:
+        return
+    if guarantee is None or guarantee.noise_from == "seed" or guarantee.noise_multiplier == 0:
+        raise ConfigError("--guard: is for private runs, with noise from the system; leave it out")
+    if guard.name and guard.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"--guard {guard}: must lie outside the run's folder, or a backup would include it")
-    return ReleaseLog(folder / RELEASES, guard, moved, has_begun(folder))
+    if not guard.name or guard.is_dir() or not guard.parent.is_dir():
+        raise ConfigError(f"--guard {guard}: must be a file in a folder that exists")
+
+
+def check_noise_keys(releases: ReleaseLog, keys: NoiseKeys, version: int) -> None:
+    """Raise a RunError if a step that was released must be made again and its noise key is gone. `version`:
+    that of the snapshot."""
+    lost = [step for step in range(version, releases.last) if step not in keys]
+    if lost:
+        raise RunError(
+            f"{KEYS}: version {lost[0] + 1} was released before, and the key of its noise is gone: the "
+            f"snapshot or {KEYS} was deleted or put back from a backup; {NEW_RUN}"
+        )
 
 
 def keep_chosen(guarantee: Guarantee, folder: Path) -> None:

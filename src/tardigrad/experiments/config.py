@@ -13,14 +13,9 @@ import tomli_w
 from pydantic import NonNegativeInt, ValidationError
 
 from tardigrad.algorithms.algorithm import SumOnly
-from tardigrad.algorithms.defedavg import DeFedAvg
-from tardigrad.algorithms.fadas import FADAS
-from tardigrad.algorithms.fedbuff import FedBuff
-from tardigrad.algorithms.masfl import AdaMasFL, MasFL
-from tardigrad.algorithms.registry import AnyAlgorithm
-from tardigrad.algorithms.sgd import SGD
+from tardigrad.algorithms.registry import DEFAULT, AnyAlgorithm
 from tardigrad.core.bookkeeping import Buffer
-from tardigrad.core.momentum_approximation import Approximation, LightApproximation
+from tardigrad.core.momentum_approximation import Approximation
 from tardigrad.core.pace import (
     Arrivals,
     Asynchronous,
@@ -50,7 +45,7 @@ class Config(Setting):
 
     seed: NonNegativeInt = 0
     """Every random draw depends on it."""
-    algorithm: AnyAlgorithm = FedBuff()
+    algorithm: AnyAlgorithm = DEFAULT
     """How the model moves. `tardigrad list algorithms`"""
     data: Source | None = Digits()
     """What is learned from. `tardigrad list datasets`"""
@@ -80,28 +75,9 @@ class Config(Setting):
         """With the defaults that depend on other settings filled in, for this many clients; a ConfigError
         if the settings do not fit each other."""
         algorithm, buffer = self.algorithm, self.buffer
-        pace = self.pace
-        if pace is None and algorithm.synchronous:
-            pace = Synchronous(cohort=min(10, population))
-        elif pace is None and isinstance(algorithm, DeFedAvg):
-            pace = Queued(concurrency=min(100, population))
-        elif pace is None:
-            pace = Asynchronous(concurrency=min(100, population))
-        name = getattr(algorithm, "kind", type(algorithm).__name__)
-        if algorithm.synchronous and not (
-            isinstance(pace, Synchronous) or (isinstance(pace, Poisson) and buffer.size is None)
-        ):
-            raise ConfigError(
-                f"pace.kind: {name} works in rounds and needs the pace 'synchronous' (or 'poisson' without "
-                f"buffer.size), not {pace.kind!r}; for buffered asynchronous training use algorithm.kind "
-                "'fedbuff', which takes the same momentum and preconditioners"
-            )
-        if isinstance(algorithm, DeFedAvg) and not isinstance(pace, Queued | Scripted):
-            raise ConfigError(
-                "pace.kind: defedavg draws clients whether they are at work or not and needs the pace "
-                f"'queued', not {pace.kind!r}; for other paces use algorithm.kind 'fedbuff' with "
-                "staleness = 'constant'"
-            )
+        pace = self.pace if self.pace is not None else algorithm.default_pace(population)
+        name = algorithm.name
+        algorithm.check_pace(pace, buffer)
         if isinstance(pace, Synchronous):
             if buffer.size not in (None, pace.cohort):
                 raise ConfigError(
@@ -176,13 +152,13 @@ class Config(Setting):
         privacy, algorithm = self.privacy, self.algorithm
         if privacy is None:
             return
-        name = getattr(algorithm, "kind", type(algorithm).__name__)
+        name = algorithm.name
         if self.buffer.weights != "equal":
             raise ConfigError(
                 "buffer.weights: with privacy all clients weigh the same, for the number of examples is "
                 "private too; leave it out"
             )
-        if isinstance(algorithm, MasFL | AdaMasFL) and self.local.steps is None:
+        if algorithm.uses_local_steps and self.local.steps is None:
             raise ConfigError(
                 f"local.steps: {name} derives its step sizes from the number of local steps, and epochs "
                 "would tell how many examples the clients have; give steps"
@@ -195,18 +171,18 @@ class Config(Setting):
                 "protect them; use privacy.kind 'local', or an algorithm that needs only the sum ('fedbuff')"
             )
         if privacy.versions == "private":
-            momentum = getattr(algorithm, "momentum", None)
-            if not isinstance(momentum, Approximation | LightApproximation) or name != "fedbuff":
+            if not algorithm.uses_versions:
                 raise ConfigError(
                     "privacy.versions: 'private' is for fedbuff with momentum approximation, which uses the "
                     "versions of uploads; leave it out"
                 )
+            momentum = getattr(algorithm, "momentum", None)
             if isinstance(momentum, Approximation) and momentum.ridge == 0:
                 raise ConfigError(
                     "algorithm.momentum.ridge: with private versions no row is sure to have a fresh upload; "
                     "give more than 0, such as 0.001"
                 )
-        if self.buffer.size is None and (algorithm.remembers or isinstance(algorithm, FADAS)):
+        if self.buffer.size is None and (algorithm.remembers or algorithm.uses_member_count):
             raise ConfigError(
                 f"buffer.size: {name} uses how many uploads a step has, which is private where all who "
                 "joined make a step; give a size"
@@ -258,11 +234,7 @@ class Config(Setting):
                 f"buffer.most_per_client: with {share} uploads of each of {population} clients a buffer of "
                 f"{size} is never full; give at least {-(-size // population)}"
             )
-        if isinstance(self.algorithm, SGD) and population != 1:
-            raise ConfigError(
-                f"algorithm.kind 'sgd' trains on all data in one place, but there are {population} clients; "
-                "set data.partition = {kind = 'central'} and pace = {kind = 'asynchronous', concurrency = 1}"
-            )
+        self.algorithm.check_population(population)
 
     def to_toml(self) -> str:
         """The config as TOML; `load_config` reads it back."""

@@ -6,12 +6,13 @@ import csv
 import fcntl
 import io
 import json
+import logging
 import os
 import shutil
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -26,7 +27,11 @@ Event = dict[str, Any]
 SCHEMA = 1
 BACKUP = "put it back from a backup, or start a new run"
 NEW_RUN = "start a new run: a private run must neither be repeated nor go on from a backup"
-ACCEPT = "--accept-loss goes on without it"
+ACCEPT = "--accept-loss goes on without what is missing"
+DAMAGED = "events.damaged"
+FIRST_FILES = (".lock", "inputs.json", "inputs.json.partial", "config.toml.partial")
+"""What a run may have written before its config."""
+log = logging.getLogger("tardigrad.experiments")
 BEFORE = "events.before"
 """The events that a dead server had recorded after its last snapshot, while recovery tells them again."""
 _IN_USE: set[Path] = set()  # by this process: file locks are between processes
@@ -49,6 +54,11 @@ class RunDirectory:
         self._metrics = MetricsTable(path / "metrics.csv")
         self._before: list[bytes] = []  # lines that a dead server had recorded after its last snapshot
         self._recovering_from = 0  # the length of the events that are in the snapshot
+        self._recovered = False
+        self._files_to_write: list[tuple[str, str]] = []
+        self._kept = _Events(0, [], [])
+        self._start: Config | None = None
+        self._advice_on_events = NEW_RUN if private else ACCEPT if live else "start a new run"
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -96,23 +106,53 @@ class RunDirectory:
         self._record_start(config)
 
     def _write_inputs(self, config: Config, inputs: dict[str, str]) -> None:
-        write_text(self.path / "inputs.json", json.dumps(inputs, indent=2) + "\n")
+        write_text(self.path / "inputs.json", _json(inputs))
         write_text(self.path / "config.toml", config.to_toml())
 
     def reopen(
         self, config: Config, inputs: dict[str, str], accept_loss: bool = False
     ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Go on with a run of the same config and inputs: return its snapshot, or None if it died before the
-        first. `accept_loss`: go on although a part of the recorded events is damaged or gone."""
+        """Look at a run of the same config and inputs, and return its snapshot, or None if it died before the
+        first. Nothing is changed before `go_on`. `accept_loss`: go on although a part of the recorded events
+        is damaged or gone."""
         stored_file = self.path / "config.toml"
-        if not stored_file.exists() and (self.path / ".lock").exists():
-            self._write_inputs(config, inputs)  # killed in its first moment
+        self._files_to_write = []
         if not stored_file.exists():
-            raise ConfigError(f"--resume: {self.path} holds no run; leave --resume out to start one")
+            if not (self.path / ".lock").exists():
+                raise ConfigError(f"--resume: {self.path} holds no run; leave --resume out to start one")
+            left = sorted(file.name for file in self.path.iterdir() if file.name not in FIRST_FILES)
+            if left:  # not killed in its first moment
+                raise RunError(
+                    f"{stored_file} is gone, so it is not known what {left[0]} belongs to; put it back from "
+                    "a backup, or start a new run"
+                )
+            self._files_to_write = [("inputs.json", _json(inputs)), ("config.toml", config.to_toml())]
         self._acquire()
+        if stored_file.exists():
+            self._compare(stored_file, config, inputs)
+            if self._live:  # with the limits as they are now
+                self._files_to_write = [("config.toml", config.to_toml())]
+        if self.summary is not None:
+            return None
+        file = self.path / "snapshot.safetensors"
+        snapshot = read_snapshot(file, self._advice) if file.exists() else None
+        length = 0 if snapshot is None else snapshot[1]["events_bytes"]
+        size = self.events.stat().st_size if self.events.is_file() else 0
+        if size < length and not accept_loss:
+            raise RunError(f"{self.events} is shorter than the snapshot says; {self._advice_on_events}")
+        self._kept = _Events(length, [], [])
+        if self._live and self.events.exists():
+            self._kept = self._look_at_events(length, accept_loss)
+        self._start = config if snapshot is None else None
+        return snapshot
+
+    def _compare(self, stored_file: Path, config: Config, inputs: dict[str, str]) -> None:
+        """Raise a ConfigError if the run was begun with another config or other inputs."""
         try:
             stored = tomllib.loads(stored_file.read_text())
             stored_inputs = json.loads((self.path / "inputs.json").read_text())
+            if not stored:
+                raise ValueError("config.toml is empty")
         except (OSError, ValueError) as error:
             raise RunError(f"{stored_file} or inputs.json is damaged ({error}); start a new run") from None
         different = _differences(_decisive(stored), _decisive(tomllib.loads(config.to_toml())))
@@ -127,59 +167,57 @@ class RunDirectory:
                 f"{self._again}: {' and '.join(changed)} changed since {self.path} was begun; "
                 "put that back, or start a new run"
             )
-        if self.summary is not None:
-            return None
-        if self._live:
-            write_text(stored_file, config.to_toml())  # with the limits as they are now
-        file = self.path / "snapshot.safetensors"
-        snapshot = read_snapshot(file, self._advice) if file.exists() else None
-        length = 0 if snapshot is None else snapshot[1]["events_bytes"]
-        if snapshot is None:
-            self.events.touch()  # killed before it wrote any: begin afresh
-        if not self.events.exists() or self.events.stat().st_size < length:
-            if not accept_loss:
-                raise RunError(
-                    f"{self.events} is shorter than the snapshot says; "
-                    + (ACCEPT if self._live else "start a new run")
-                )
-            self.events.touch()
-        if self._live:
-            length = self._check_events(length, accept_loss)
-        self._log = self.events.open("r+b")
-        self._log.truncate(length)
-        self._log.seek(length)
-        self._recovering_from = length
-        self._metrics.begin(read_events(self.events))
-        if snapshot is None:
-            self._record_start(config)
-        return snapshot
 
-    def _check_events(self, length: int, accept_loss: bool) -> int:
-        """Look at the events up to the snapshot and put those after it aside; return the length to keep.
-
-        Recovery tells the events after the snapshot again; `unrecovered` compares. Meanwhile they are in a
-        file of their own, because the server may be killed while it recovers.
-        """
+    def _look_at_events(self, length: int, accept_loss: bool) -> _Events:
+        """Compare the recorded events with the snapshot; return what to keep of them."""
         aside = self.path / BEFORE
         with self.events.open("rb") as file:
             kept, tail = file.read(length), file.read()
-        before = aside.read_bytes() if aside.exists() else b""
+        before = aside.read_bytes() if aside.is_file() else b""
         told = (before + tail[: tail.rfind(b"\n") + 1]).splitlines(keepends=True)
-        self._before = list(dict.fromkeys(told))
-        partial = aside.with_name(aside.name + ".partial")
-        partial.write_bytes(b"".join(self._before))
-        replace(partial, aside)
         lines = kept.splitlines(keepends=True)
+        bad = [number for number, line in enumerate(lines, 1) if _event(line) is None]
+        if bad and not accept_loss:
+            raise RunError(
+                f"{self.events}, line {bad[0]}: not an event; the file is damaged; {self._advice_on_events}"
+            )
         good = [line for line in lines if _event(line) is not None]
-        if len(good) < len(lines):
-            number = next(n for n, line in enumerate(lines, 1) if _event(line) is None)
-            if not accept_loss:
-                raise RunError(f"{self.events}, line {number}: not an event; the file is damaged; {ACCEPT}")
-            shutil.copyfile(self.events, self.path / "events.damaged")
-            partial = self.events.with_name(self.events.name + ".partial")
-            partial.write_bytes(b"".join(good))
-            replace(partial, self.events)
-        return sum(map(len, good))
+        if bad or len(kept) < length:
+            log.error(
+                "%s is damaged: %d bytes are missing and %d lines are no events; the file is kept as %s",
+                self.events, length - len(kept), len(bad), DAMAGED, extra={"event": "loss"},
+            )  # fmt: skip
+        damaged = good if bad or len(kept) < length else []
+        return _Events(sum(map(len, good)), damaged, list(dict.fromkeys(told)))
+
+    def go_on(self) -> None:
+        """Begin to write to a run that was reopened: cut the events back to the snapshot.
+
+        Recovery of a served run tells the events after the snapshot again, and `unrecovered` compares.
+        Meanwhile they are in a file of their own, because the server may be killed while it recovers.
+        """
+        for name, text in self._files_to_write:
+            write_text(self.path / name, text)
+        kept = self._kept
+        if kept.damaged:
+            shutil.copyfile(self.events, self.path / DAMAGED)
+            self._replace(self.events, kept.damaged)
+        if kept.before:
+            self._replace(self.path / BEFORE, kept.before)
+            self._before = kept.before
+        self.events.touch()
+        self._log = self.events.open("r+b")
+        self._log.truncate(kept.length)
+        self._log.seek(kept.length)
+        self._recovering_from = kept.length
+        self._metrics.begin(read_events(self.events))
+        if self._start is not None:
+            self._record_start(self._start)
+
+    def _replace(self, file: Path, lines: list[bytes]) -> None:
+        partial = file.with_name(file.name + ".partial")
+        partial.write_bytes(b"".join(lines))
+        replace(partial, file)
 
     def unrecovered(self) -> list[Event]:
         """The uploads that a dead server had recorded after its last snapshot and that recovery, which has
@@ -235,13 +273,22 @@ class RunDirectory:
             self._before = []
             (self.path / BEFORE).unlink(missing_ok=True)
 
+    def recovered(self) -> None:
+        """All that was recorded before was told again, or its loss was accepted."""
+        self._recovered = True
+
     def write(self, name: str, text: str) -> None:
         """Put a text file into the folder, whole or not at all."""
         write_text(self.path / name, text)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Let go of the files. If recovery was refused, the events are as they were before."""
         if self._log is not None:
+            if self._before and not self._recovered:
+                self._log.truncate(self._recovering_from)
+                self._log.seek(self._recovering_from)
+                self._log.writelines(self._before)
+                (self.path / BEFORE).unlink(missing_ok=True)
             self._log.close()
         if self._lock is not None:
             self._lock.close()
@@ -263,6 +310,21 @@ class RunDirectory:
             raise ConfigError(busy) from None
         _IN_USE.add(self.path.resolve())
         self._lock = lock
+
+
+class _Events(NamedTuple):
+    """What to keep of the events of a run that is reopened."""
+
+    length: int
+    """Bytes of the events that are in the snapshot."""
+    damaged: list[bytes]
+    """Where some lines are damaged: those that are not."""
+    before: list[bytes]
+    """Lines that a dead server had recorded after its last snapshot."""
+
+
+def _json(inputs: dict[str, str]) -> str:
+    return json.dumps(inputs, indent=2) + "\n"
 
 
 class MetricsTable:

@@ -28,6 +28,8 @@ from tardigrad.experiments.assembly import (
     KEYS,
     SAMPLING,
     check_fit,
+    check_guard,
+    check_noise_keys,
     forget_secrets,
     guarantee_of,
     has_begun,
@@ -291,7 +293,8 @@ def run(
         try:
             if directory is None:
                 return _drive(simulation, None, None, snapshot_seconds, observers)
-            snapshot = None
+            snapshot, outside = None, None if guard is None else Path(guard)
+            check_guard(simulation.guarantee, directory.path, outside)
             if resume:
                 snapshot = directory.reopen(simulation.config, simulation.inputs())
             else:
@@ -299,11 +302,17 @@ def run(
             if directory.summary is not None:
                 simulation.forget_secrets(directory)
                 return result_of(directory)
-            outside = None if guard is None else Path(guard)
             releases = open_releases(simulation.guarantee, directory.path, outside, moved)
+            simulation.open_secrets(directory)
             if releases is not None:
                 simulation.engine.release = releases.release
-            simulation.open_secrets(directory)
+                if not isinstance(
+                    simulation.config.privacy, LocalPrivacy
+                ):  # its keys are of trips, not of steps
+                    version = 0 if snapshot is None else snapshot[1]["engine"]["aggregator"]["version"]
+                    check_noise_keys(releases, simulation.keys, version)
+            if resume:
+                directory.go_on()
             return _drive(simulation, directory, snapshot, snapshot_seconds, observers)
         finally:
             simulation.executor.close()

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from tardigrad.algorithms.masfl import AdaMasFL, MasFL
 from tardigrad.core.bookkeeping import Bookkeeping, Buffer
 from tardigrad.core.draws import key
 from tardigrad.data.clients import Clients, Federation, HoldingOut
@@ -24,6 +23,8 @@ from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.assembly import (
     KEYS,
     check_fit,
+    check_guard,
+    check_noise_keys,
     forget_secrets,
     guarantee_of,
     keep_chosen,
@@ -41,6 +42,7 @@ from tardigrad.learning.head import BUILT_IN
 from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
 from tardigrad.service.app import load_module
 from tardigrad.service.elsewhere import Elsewhere
@@ -50,7 +52,7 @@ from tardigrad.service.serving import Place, Plan, Served, check_servable
 from tardigrad.service.serving import serve as serve_plan
 from tardigrad.service.settings import Service
 from tardigrad.service.settled import LocalNoise
-from tardigrad.service.store.sqlite import check_whole, remove_store
+from tardigrad.service.store.sqlite import JOURNAL, check_whole, remove_store
 from tardigrad.simulation.device import Device
 
 QUARTER = 4
@@ -122,26 +124,35 @@ def serve(
             say(f"listening on {place.host}:{port}")
 
         try:
-            snapshot = None
-            if (folder / ".lock").exists() or (folder / "config.toml").exists():
+            snapshot, outside = None, None if guard is None else Path(guard)
+            check_guard(run.guarantee, folder, outside)
+            begun = (folder / ".lock").exists() or (folder / "config.toml").exists()
+            if begun:
                 if directory.summary is None:
                     check_whole(folder, private)
                 snapshot = directory.reopen(run.config, run.inputs, accept_loss and not private)
                 if snapshot is not None and "position" not in snapshot[1]:
                     raise ConfigError(f"--out {folder}: holds a simulated run; give another folder")
+                if snapshot is not None and not (folder / JOURNAL).exists() and (private or not accept_loss):
+                    advice = NEW_RUN if private else "--accept-loss goes on without what is lost"
+                    raise RunError(f"{folder / JOURNAL}: the journal of the run is gone; {advice}")
             else:
                 directory.create(run.config, run.inputs)
             if directory.summary is not None:
                 run.clear(folder)
                 asyncio.run(tell_over(run.plan, place, str(directory.summary["stopped_by"]), listening))
                 return result_of(directory)
-            outside = None if guard is None else Path(guard)
             releases = open_releases(run.guarantee, folder, outside, moved)
-            if releases is not None:
-                run = replace(run, plan=replace(run.plan, release=releases.release))
             if run.guarantee is not None:
                 keep_chosen(run.guarantee, folder)
             noise = NoiseKeys(folder / KEYS)
+            if releases is not None:
+                run = replace(run, plan=replace(run.plan, release=releases.release))
+                if not isinstance(config.privacy, LocalPrivacy):  # there the clients have the keys
+                    version = 0 if snapshot is None else snapshot[1]["values"]["aggregator"]["version"]
+                    check_noise_keys(releases, noise, version)
+            if begun:
+                directory.go_on()
             run.state_privacy(directory)
             served = asyncio.run(
                 serve_plan(
@@ -226,8 +237,10 @@ def assemble(
     config = settle(config.resolved(population), population)
     assert config.pace is not None
     check_servable(config.algorithm, config.pace)
-    if federation is None and config.local.steps is None and isinstance(config.algorithm, MasFL | AdaMasFL):
-        raise ConfigError("local.steps: the step sizes of masfl and adamasfl follow from it; give a number")
+    if federation is None and config.local.steps is None and config.algorithm.uses_local_steps:
+        raise ConfigError(
+            f"local.steps: the step sizes of {config.algorithm.name} follow from it; give a number"
+        )
     if config.buffer.weights == "examples" and config.algorithm.averages_memories:
         _check_examples_known(config, federation, population)
     situation = replace(situation_of(config, clients), population=population)
@@ -284,7 +297,7 @@ def _check(config: Config) -> None:
 
 def _check_examples_known(config: Config, federation: Federation | None, population: int) -> None:
     if federation is None or len(federation.clients) != population:
-        kind = getattr(config.algorithm, "kind", type(config.algorithm).__name__)
+        kind = config.algorithm.name
         raise ConfigError(
             f"buffer.weights: {kind} keeps a mean over all clients, and to weigh it by their examples the "
             "server must know how many all of them have together; use 'equal', or name the clients' data "

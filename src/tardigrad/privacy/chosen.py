@@ -6,9 +6,10 @@ changed with the installed version: other constants would make other noise of th
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tardigrad.core.snapshot import write_text
 from tardigrad.errors import RunError
@@ -28,7 +29,7 @@ class Chosen(NamedTuple):
     def write(self, file: Path) -> None:
         """Write it, whole or not at all."""
         document = self._asdict() | {"toeplitz": self.toeplitz and self.toeplitz._asdict()}
-        write_text(file, json.dumps(document, indent=2) + "\n")
+        write_text(file, json.dumps(document | {"sha256": _checksum(document)}, indent=2) + "\n")
 
     @staticmethod
     def read(file: Path) -> Chosen | None:
@@ -37,13 +38,19 @@ class Chosen(NamedTuple):
             return None
         try:
             document = json.loads(file.read_text())
+            if document.pop("sha256") != _checksum(document):
+                raise ValueError("its checksum does not match")
             given = document["toeplitz"]
             toeplitz = None
             if given is not None:
                 decay, scale = given["inverse_decay"], given["inverse_scale"]
                 toeplitz = Toeplitz(tuple(map(float, decay)), tuple(map(float, scale)))
             return Chosen(float(document["noise_multiplier"]), int(document["allowed"]), toeplitz)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(
                 f"{file} is damaged ({error}); put it back from a backup, or start a new run"
             ) from None
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

@@ -46,6 +46,10 @@ class NoiseKeys:
                 self._keys[number] = key
             return self._keys[number]
 
+    def __contains__(self, number: int) -> bool:
+        """Whether the key of this step or trip is known."""
+        return number in self._keys
+
     def normals(self, number: int) -> Cryptographic:
         """Where the normal numbers of this step or trip come from."""
         return Cryptographic(self[number])

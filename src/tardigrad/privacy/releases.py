@@ -6,9 +6,10 @@ of it, is put back from a backup, when a snapshot or the noise keys are deleted,
 from copies of one folder. Recovery repeats steps deterministically, so each repeated version must have the
 digest that was recorded the first time; anything else ends the run before the version is published.
 
-A folder that is put back as a whole looks consistent from inside. A copy is recognised because the record is
-another file (its inode changed), and an older state of the same file by the guard: a small file outside the
-folder, kept where the backup of the folder does not reach it.
+A folder that is put back as a whole looks consistent from inside. A copy is recognised by a witness: an empty
+file that nobody changes, whose inode and time of change (which programs cannot set) are in the record. What
+leaves both as they were, such as a file system that is rolled back, is noticed by the guard alone: a small
+file outside the folder, kept where the backup of the folder does not reach it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ NEW_RUN = "start a new run, for example from the last model; a private run must 
 class ReleaseLog:
     """The file `releases.log` of one run, and its guard.
 
-    Lines: `run ID`, then `open GENERATION INODE GUARDED` for each process that went on with the run, and
-    `VERSION DIGEST` for each version that was released.
+    Lines: `run ID`, then `open GENERATION GUARDED INODE WITNESS-INODE WITNESS-CTIME` for each process that
+    went on with the run, and `VERSION DIGEST` for each version that was released.
     """
 
     def __init__(
@@ -50,13 +51,14 @@ class ReleaseLog:
         self._file, self._guard = file, guard
         self._run, self._generation, self._digests = "", 0, dict[int, str]()
         self._last = 0
-        self._inode, self._guarded = 0, False
-        self._opened_last = False  # whether the last line is that of a process which released nothing
+        self._identity: list[str] = []  # of the record and its witness, as the last process found them
+        self._guarded = False
+        self._released_in = 0  # the generation that released the last version
         self._lock: io.IOBase | None = None
-        whole = self._read() if file.exists() else 0
+        whole = self._read() if os.path.lexists(file) else 0
         if not self._run and begun:
             raise ConfigError(f"{file}: the record of the released versions is gone; {NEW_RUN}")
-        if self._run and not moved and file.stat().st_ino != self._inode:
+        if self._identity and not moved and self._identity_now() != self._identity:
             raise ConfigError(
                 f"{file}: the folder was copied or put back from a backup. If the original, or this folder "
                 f"since the backup was made, has released a model, {NEW_RUN}. If the folder was only moved, "
@@ -70,9 +72,13 @@ class ReleaseLog:
             if not self._run:
                 self._run = secrets.token_hex(16)
                 self._append(f"run {self._run}")
+            if not self._identity or self._identity_now() != self._identity:
+                self._witness.unlink(missing_ok=True)
+                self._witness.touch(0o600)
                 sync_folder(file.parent)
             self._generation += 1
-            self._append(f"open {self._generation} {file.stat().st_ino} {int(guard is not None)}")
+            identity = " ".join(self._identity_now())
+            self._append(f"open {self._generation} {int(guard is not None)} {identity}")
             self._write_guard()
         except OSError as error:
             self.close()
@@ -104,6 +110,17 @@ class ReleaseLog:
                 f"backup; {NEW_RUN}"
             )
 
+    @property
+    def _witness(self) -> Path:
+        return self._file.with_name(f".{self._file.name}.witness")
+
+    def _identity_now(self) -> list[str]:
+        """Return what a copy of the folder, or one that was put back by copying, cannot have."""
+        if not self._witness.is_file():
+            return []
+        witness = self._witness.stat()
+        return [str(self._file.stat().st_ino), str(witness.st_ino), str(witness.st_ctime_ns)]
+
     def close(self) -> None:
         """Close the files."""
         if hasattr(self, "_log"):
@@ -118,21 +135,20 @@ class ReleaseLog:
 
     def _read(self) -> int:
         """Read the record and return the length of its whole lines. Nobody relied on an unfinished line."""
-        content = self._file.read_bytes()
-        *lines, rest = content.split(b"\n")
         try:
+            content = self._file.read_bytes()
+            *lines, rest = content.split(b"\n")
             for line in lines:
                 words = line.decode().split()
-                self._opened_last = words[0] == "open"
                 if words[0] == "run":
                     (self._run,) = words[1:]
                 elif words[0] == "open":
-                    self._generation, self._inode = int(words[1]), int(words[2])
-                    self._guarded = words[3] == "1"
+                    self._generation, self._guarded = int(words[1]), words[2] == "1"
+                    self._identity = words[3:]
                 else:
-                    self._last = int(words[0])
+                    self._last, self._released_in = int(words[0]), self._generation
                     self._digests[self._last] = words[1]
-        except (ValueError, IndexError, UnicodeDecodeError):
+        except (OSError, ValueError, IndexError):
             raise ConfigError(f"{self._file} is damaged; {NEW_RUN}") from None
         return len(content) - len(rest)
 
@@ -149,6 +165,8 @@ class ReleaseLog:
             raise ConfigError(
                 "--guard: the run was begun without a guard, so none can vouch for it now; leave it out"
             )
+        if not guard.name or guard.is_dir() or not guard.parent.is_dir():
+            raise ConfigError(f"--guard {guard}: must be a file in a folder that exists")
         lock = self._lock = guard.with_name(guard.name + ".lock").open("w")
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -159,12 +177,12 @@ class ReleaseLog:
                 raise ConfigError(f"--guard {guard}: belongs to another run; give a new file for each run")
             return
         known = self._read_guard(guard)
-        interrupted = self._opened_last and known["generation"] == self._generation - 1
         if known["run"] != self._run:
             raise ConfigError(
                 f"--guard {guard}: belongs to another run; give the file that this run was begun with"
             )
-        if known["generation"] != self._generation and not interrupted:
+        # a process that could not write its guard, or was killed before it did, has released nothing
+        if not self._released_in <= known["generation"] <= self._generation:
             raise ConfigError(f"--guard {guard}: another copy of the folder went on with this run; {NEW_RUN}")
         if known["version"] > self._last or self._digests.get(known["version"], "") != known["digest"]:
             raise ConfigError(

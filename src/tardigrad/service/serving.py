@@ -127,7 +127,7 @@ def _loopback(host: str) -> bool:
 
 def check_servable(algorithm: Algorithm, pace: Pace) -> None:
     """A ConfigError if only a simulation can run it."""
-    name = getattr(algorithm, "kind", type(algorithm).__name__)
+    name = algorithm.name
     if algorithm.oracle:
         raise ConfigError(
             f"algorithm.kind: {name} as it is set uses what only a simulation can know (the staleness to "

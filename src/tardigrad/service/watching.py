@@ -36,6 +36,9 @@ async def watch_server(address: str, signer: Signer, authority: bytes | None) ->
                 set_clock = True
                 signer.set_clock(int(said["tardigrad-time-ms"]))
                 continue
+            if said.get("tardigrad-why") == Why.RATE:  # the client with this key is busy
+                await asyncio.sleep(float(said.get("tardigrad-retry-after", 1.0)))
+                continue
             if OVER in said:
                 raise RunError(f"the run is over ({said[OVER]}); its folder has the result") from None
             if error.code() is grpc.StatusCode.UNAVAILABLE:

@@ -40,6 +40,9 @@ class Record(Protocol):
     def unrecovered(self) -> list[Event]:
         """Return the uploads that were recorded before a crash and that recovery has not repeated."""
 
+    def recovered(self) -> None:
+        """Recovery is complete, or the loss was accepted."""
+
 
 class Recovery:
     """Recovers a run, and makes the snapshots from which it is recovered next time. All methods are for the
@@ -113,6 +116,7 @@ class Recovery:
                 f"(trips {trips}): journal.sqlite, its -wal file or the snapshot was lost or put back",
                 accept_loss,
             )
+        self._record.recovered()
         self._store.keep_only({entry.file for _, entry in entries if entry.file})
         self._store.checkpoint()
         if entries:
