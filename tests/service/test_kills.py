@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -141,9 +142,15 @@ class Servers:
         return (await self._hear("over"))[1]
 
     def kill(self):
+        """Kill the server and wait until it has ended: until then it has the locks of its files."""
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                process = os.pidfd_open(self.pid)
+                try:
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    select.select([process], [], [])
+                finally:
+                    os.close(process)
             self.pid, self.kills = None, self.kills + 1
 
 
