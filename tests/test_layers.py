@@ -51,6 +51,48 @@ def test_imports_go_up(path):
     assert violations(path.read_text(), package) == set()
 
 
+OPENERS = {"service/serving.py", "experiments/serve.py"}
+"""Modules that choose, open or remove a server's store; all others are given a `Store`."""
+STORE = ROOT / "service" / "store"
+DATABASES = {"sqlite3", "_sqlite3"}
+
+
+def top_level_names(source: str) -> set[str]:
+    """The top-level packages that a module imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in MODULES if path.relative_to(ROOT).parts[0] in ("service", "experiments", "cli")],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_only_the_store_of_a_server_imports_sqlite(path):
+    assert not DATABASES & top_level_names(path.read_text()) or path.is_relative_to(STORE)
+
+
+def test_only_those_who_open_a_store_know_its_implementations():
+    known = {
+        str(path.relative_to(ROOT))
+        for path in MODULES
+        for name in ("sqlite", "memory")
+        if f"tardigrad.service.store.{name}" in path.read_text()
+    }
+    assert known == OPENERS
+
+
+def test_the_test_of_sqlite_imports_can_fail():
+    assert DATABASES & top_level_names((STORE / "sqlite.py").read_text())
+    for source in ("import sqlite3 as s", "def f():\n    from sqlite3 import Error", "import sqlite3.dbapi2"):
+        assert top_level_names(source) == {"sqlite3"}
+
+
 def test_errors_import_nothing_of_the_package():
     assert imported((ROOT / "errors.py").read_text(), "errors") == set()
 

@@ -14,8 +14,8 @@ from tardigrad.experiments.serve import assemble
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.settings import LocalPrivacy, Participation
 from tardigrad.service.course import Course, Ends
-from tardigrad.service.journal import Entry
 from tardigrad.service.layout import layout_of, size_of
+from tardigrad.service.store.contract import JournalEntry
 from tardigrad.service.values import Values
 
 CENTRAL = Participation(noise_multiplier=1.0, participations=8, separation=3)
@@ -69,9 +69,9 @@ def test_a_private_server_keeps_neither_losses_nor_offered_metrics(privacy):
     course, values = served(privacy)
     vector = values.aggregator.broadcast()["model"]
     for number in range(2):
-        values.do(course.apply(Entry("check_in", float(number), client=f"client {number}")), None)
+        values.do(course.apply(JournalEntry("check_in", float(number), client=f"client {number}")), None)
     for trip in range(2):
-        entry = Entry(
+        entry = JournalEntry(
             "deliver", 3.0, trip=trip, examples=EXAMPLES, steps=STEPS, loss=LOSS, evaluated=99,
             metrics=json.dumps({"accuracy": ACCURACY}),
         )  # fmt: skip

@@ -20,6 +20,8 @@ from tardigrad.service.keys import LIST, Enrolled, enter, make_key, public_text
 from tardigrad.service.remembering import Remembering
 from tardigrad.service.server import Server, Servicer
 from tardigrad.service.serving import coordinate, facts_of
+from tardigrad.service.store.memory import MemoryStore
+from tardigrad.service.store.sqlite import SqliteStore
 from tardigrad.service.trainee import Trainee
 from tardigrad.simulation.planner import GiveUp
 
@@ -111,8 +113,9 @@ async def serving(
     accept_loss=False,
     clock=SYSTEM,
     layers=(),
+    store=None,
 ):
-    """The server of a config."""
+    """The server of a config. Without a `store` it opens one in the folder, and closes it at the end."""
     keys = folder / "keys" if keys is None else keys
     keys.mkdir(exist_ok=True, parents=True)
     (keys / LIST).touch()
@@ -120,17 +123,23 @@ async def serving(
     run = assemble(config, model, lambda: noise)
     run.plan.aggregator.layers += tuple(layers)
     record = record if record is not None else Memory()
-    coordinator = coordinate(run.plan, folder if durable else None, record, noise.forget, clock)
-    gate = Gate(Enrolled(keys / LIST), clock)
-    server = Server(Servicer(coordinator, gate, facts_of(run.plan)))
-    await coordinator.start(None if snapshot is None else (dict(snapshot[0]), snapshot[1]), accept_loss)
-    port = await server.start("127.0.0.1:0", None)
-    try:
-        yield Running(coordinator, server, record, port, keys, run, signers if signers is not None else {})
-    finally:
-        coordinator.dismiss()
-        await server.stop(1)
-        await coordinator.stop()
+    if store is None:
+        opened = contextlib.closing(SqliteStore(folder) if durable else MemoryStore())
+    else:
+        opened = contextlib.nullcontext(store)
+    with opened as store:
+        coordinator = coordinate(run.plan, store, record, noise.forget, clock)
+        gate = Gate(Enrolled(keys / LIST), clock)
+        server = Server(Servicer(coordinator, gate, facts_of(run.plan)))
+        await coordinator.start(None if snapshot is None else (dict(snapshot[0]), snapshot[1]), accept_loss)
+        port = await server.start("127.0.0.1:0", None)
+        try:
+            signers = signers if signers is not None else {}
+            yield Running(coordinator, server, record, port, keys, run, signers)
+        finally:
+            coordinator.dismiss()
+            await server.stop(1)
+            await coordinator.stop()
 
 
 def app_of(simulation, client):

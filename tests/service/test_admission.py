@@ -216,7 +216,7 @@ def test_a_run_with_refused_uploads_is_recovered_at_any_point(seed, tmp_path):
             refused = coordinator.course.refused
             for number in range(110):
                 if number == 60:
-                    await coordinator.safe.snapshot()
+                    await coordinator.recovery.snapshot()
                 client = clients[chance.randrange(4)]
                 if not client.holding:
                     if coordinator.course.book.objection(str(clients.index(client))) is None:
@@ -320,7 +320,7 @@ def test_a_private_run_counts_every_upload_and_keeps_nothing_of_what_it_says(wha
             assert (await ann.trip()).accepted
             assert (await odd.trip(**ODD[what])).accepted
             assert running.refusals == {}
-            return [entry for _, entry in running.coordinator._journal.entries(0) if entry.kind == "deliver"]
+            return [entry for _, entry in running.coordinator._store.entries(0) if entry.kind == "deliver"]
 
     entries = asyncio.run(scene())
     assert len(entries) == 2

@@ -13,10 +13,9 @@ from service_harness import Memory, app_of, serving
 import tardigrad as td
 from tardigrad.experiments.run import build
 from tardigrad.service.client import Participant
-from tardigrad.service.journal import Journal
 from tardigrad.service.refused import Why
 from tardigrad.service.remembering import Remembering
-from tardigrad.service.serving import JOURNAL
+from tardigrad.service.store.sqlite import JOURNAL
 from tardigrad.service.trainee import Trainee
 
 LIMITS = {"requests_per_second": 10_000, "poll_seconds": 0.2}
@@ -137,7 +136,7 @@ def test_a_lost_trip_is_lost_whatever_became_of_its_number(tmp_path):
             assert len(running.coordinator.course.book.in_flight) == 1
             assert (await eve.deliver(other)).accepted
             assert await code_of(ann.deliver(lost)) is grpc.StatusCode.NOT_FOUND
-            await running.coordinator.safe.snapshot()  # the answer is in the journal's table from now on
+            await running.coordinator.recovery.snapshot()  # the answer is in the journal's table from now on
             assert await code_of(ann.deliver(lost)) is grpc.StatusCode.NOT_FOUND
             assert (await eve.deliver(other)).accepted  # asked again, the answer is the same
             assert await code_of(ann.deliver(other)) is grpc.StatusCode.PERMISSION_DENIED
@@ -210,13 +209,3 @@ def test_tickets_of_an_older_version_are_good_for_clients_of_it(stored, tmp_path
     trips = asyncio.run(before())
     as_of_an_older_version(tmp_path)
     assert asyncio.run(afterwards(*trips)) == {Why.NO_EPOCH: 1}
-
-
-def test_a_journal_is_given_the_columns_that_it_lacks(tmp_path):
-    journal = Journal(tmp_path / JOURNAL)
-    journal.close()
-    as_of_an_older_version(tmp_path)
-    for _ in range(2):
-        journal = Journal(tmp_path / JOURNAL)
-        assert journal.entries(0) == []
-        journal.close()

@@ -229,7 +229,7 @@ def test_nothing_that_arrives_changes_anything(tmp_path, caplog):
             found = await connection.fetch()
             finished[name] = Trainee(str(client), app_of(simulation, client)).train(found, {})
         coordinator = running.coordinator
-        before = coordinator.course.state(), coordinator._journal.entries(0)
+        before = coordinator.course.state(), coordinator._store.entries(0)
         async with grpc.aio.insecure_channel(running.address) as channel:
             fuzzer = Fuzzer(running, channel, ann, bob, chance)
             taken = ann._signer.sign("Join").SerializeToString()
@@ -247,7 +247,7 @@ def test_nothing_that_arrives_changes_anything(tmp_path, caplog):
                 sizes.append(resident())
         assert grpc.StatusCode.OK not in statuses
         assert grpc.StatusCode.UNKNOWN not in statuses  # how gRPC says that a handler has crashed
-        assert (coordinator.course.state(), coordinator._journal.entries(0)) == before
+        assert (coordinator.course.state(), coordinator._store.entries(0)) == before
         while running.server.servicer.reception.used or coordinator._arriving:
             await asyncio.sleep(0.05)
         assert list((tmp_path / "uploads").iterdir()) == []

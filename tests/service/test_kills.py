@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -141,9 +142,15 @@ class Servers:
         return (await self._hear("over"))[1]
 
     def kill(self):
+        """Kill the server and wait until it has ended: until then it has the locks of its files."""
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                process = os.pidfd_open(self.pid)
+                try:
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    select.select([process], [], [])
+                finally:
+                    os.close(process)
             self.pid, self.kills = None, self.kills + 1
 
 
@@ -353,17 +360,6 @@ def test_an_upload_that_the_disk_has_changed_is_noticed(tmp_path):
     file.write_bytes(body)
     with pytest.raises(RunError, match="is not what was acknowledged"):
         asyncio.run(recovered())
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(mounting, capture_output=True).returncode:
-        pytest.skip("a small file system can be mounted by root only")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 async def is_refused(steps):

@@ -74,7 +74,7 @@ def test_a_thousand_waiting_clients_are_cheap_and_served_in_their_order(tmp_path
             ]
             await asyncio.sleep(0.05)
             assert not any(one.done() for one in waiting)
-            assert len(coordinator._journal.entries(0)) == 2  # who waits is not written down
+            assert len(coordinator._store.entries(0)) == 2  # who waits is not written down
             for ticket in first:
                 await coordinator.give_up(ticket.client, ticket.trip, coordinator.epoch)
             done = await asyncio.gather(*waiting[:2])

@@ -156,7 +156,7 @@ def test_server_keeps_nothing_that_clients_say_of_themselves(tmp_path):
     async def served():
         async with serving(config(td.FedAC()), tmp_path / "run") as running:
             await replay(running, simulation, steps)
-            return running.coordinator._journal.entries(0)
+            return running.coordinator._store.entries(0)
 
     entries = asyncio.run(served())
     delivered = [entry for _, entry in entries if entry.kind == "deliver"]

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import sqlite3
 import stat
 import threading
 from dataclasses import replace
@@ -23,8 +22,8 @@ from tardigrad.experiments.directory import RunDirectory, read_events
 from tardigrad.experiments.serve import assemble, serve
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.service.connection import Connection
-from tardigrad.service.journal import ANSWERS, Journal, Recorded
 from tardigrad.service.serving import Place
+from tardigrad.service.store.sqlite import SqliteStore
 from tardigrad.service.trainee import Trainee
 
 CONFIG = td.Config(
@@ -76,7 +75,7 @@ class Folder:
                         await (puppet.fetch() if what == "fetch" else getattr(puppet, what)(trip))
                     self.done += 1
                     if self.done == snapshot_after:
-                        await running.coordinator.safe.snapshot()
+                        await running.coordinator.recovery.snapshot()
                 await running.coordinator._threads.in_values(running.coordinator.values.settle)
                 shutil.rmtree(self.path.parent / "killed", ignore_errors=True)
                 shutil.copytree(self.path, self.path.parent / "killed")
@@ -235,20 +234,6 @@ def test_only_the_owner_can_read_what_clients_uploaded(tmp_path):
             assert mode == 0o600, name
 
 
-def test_answers_of_one_client_are_pruned(tmp_path):
-    journal = Journal(tmp_path / "journal.sqlite")
-    answer = {"accepted": True}
-    for start in range(0, 100, 10):
-        journal.remember([Recorded(trip, "ann", b"d", answer) for trip in range(start, start + 10)])
-    journal.remember([Recorded(200, "bob", b"d", answer)])
-    with sqlite3.connect(tmp_path / "journal.sqlite") as database:
-        kept = [
-            row[0] for row in database.execute("SELECT trip FROM answers WHERE client = 'ann' ORDER BY trip")
-        ]
-    assert kept == list(range(100 - ANSWERS, 100))
-    assert journal.answer(200) is not None
-
-
 class Held(Memory):
     """A record whose snapshots wait until they are let go."""
 
@@ -271,18 +256,18 @@ def test_keys_of_steps_that_are_made_while_a_snapshot_is_written_are_kept(tmp_pa
     async def scene():
         async with serving(PRIVATE, tmp_path / "run", record, noise=keys) as running:
             coordinator = running.coordinator
-            forget, stepped = coordinator._journal.forget, threading.Event()
+            forget, stepped = coordinator._store.forget, threading.Event()
 
             def forget_after_the_step(position):  # the journal's thread is slow
                 assert stepped.wait(60)
                 forget(position)
 
-            coordinator._journal.forget = forget_after_the_step
+            coordinator._store.forget = forget_after_the_step
             async with two_puppets(running, simulation, ("0", "1")) as puppets:
                 for puppet in puppets:
                     await puppet.fetch()
                 await puppets[0].deliver(0)
-                snapshot = asyncio.ensure_future(coordinator.safe.snapshot())
+                snapshot = asyncio.ensure_future(coordinator.recovery.snapshot())
                 await asyncio.to_thread(record.begun.wait)
                 await puppets[1].deliver(1)  # fills the buffer: its step is behind the snapshot
                 record.let_go.set()
@@ -302,19 +287,19 @@ def test_snapshot_does_not_hold_up_the_event_loop(tmp_path):
 
     async def scene():
         async with serving(CONFIG, tmp_path / "run", record) as running:
-            files = running.coordinator._files
-            recycle = files.recycle
+            store = running.coordinator._store
+            recycle = store.recycle
 
             def slow_recycle(names):
                 removing.set()
                 assert removed.wait(60)
                 recycle(names)
 
-            files.recycle = slow_recycle
+            store.recycle = slow_recycle
             async with two_puppets(running, simulation, ("0", "1")) as puppets:
                 await puppets[0].fetch()
                 await puppets[0].deliver(0)
-                snapshot = asyncio.ensure_future(running.coordinator.safe.snapshot())
+                snapshot = asyncio.ensure_future(running.coordinator.recovery.snapshot())
                 await asyncio.to_thread(record.begun.wait)
                 trip = await puppets[1].fetch()
                 assert (await puppets[1].deliver(trip)).accepted
@@ -407,6 +392,23 @@ def test_upload_that_is_not_finite_counts_as_zeros_in_a_private_run(tmp_path):
     model, refusals = asyncio.run(scene())
     assert torch.isfinite(model).all()
     assert refusals == {}
+
+
+def test_a_server_that_refused_to_start_can_be_started_again_in_the_same_process(tmp_path):
+    keys, out = tmp_path / "keys", tmp_path / "run"
+    enrolled_key(keys, "ann")
+    place = Place("127.0.0.1", 0, keys, insecure=True)
+
+    def stop_at_once(line):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert serve(CONFIG, out=out, place=place, say=stop_at_once) is None
+    (out / "journal.sqlite").unlink()
+    SqliteStore(out).close()  # an empty journal
+    with pytest.raises(RunError, match="the journal of the run is gone; --accept-loss") as refused:
+        serve(CONFIG, out=out, place=place, say=stop_at_once)
+    assert refused.tb is not None  # its frames are still alive, and the store in them is closed
+    assert serve(CONFIG, out=out, place=place, say=stop_at_once, accept_loss=True) is None
 
 
 def test_copied_folder_of_a_private_server_is_refused(tmp_path):

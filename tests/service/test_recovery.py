@@ -100,7 +100,7 @@ def test_a_snapshot_without_its_journal_is_refused(tmp_path):
         async with serving(CONFIG, folder, record, snapshot) as running:
             async with two_puppets(running, simulation, ("0", "1")) as puppets:
                 await puppets[0].fetch()
-            await running.coordinator.safe.snapshot()
+            await running.coordinator.recovery.snapshot()
             return running.record
 
     record = asyncio.run(scene(tmp_path / "one", Memory(), None))

@@ -33,12 +33,12 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
     key = enrolled_key(tmp_path / "keys", "0")
     run = assemble(CONFIG, None, NoiseKeys)
     writing, written, listening, finished = threading.Event(), threading.Event(), asyncio.Queue(), []
-    write = serving.UploadFiles.write
+    write = serving.SqliteStore.write
 
-    def slow_write(files, trip, room):
+    def slow_write(store, trip, payload):
         writing.set()
         assert written.wait(60)
-        return write(files, trip, room)
+        return write(store, trip, payload)
 
     add = run.plan.aggregator.add
 
@@ -46,7 +46,7 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
         then()
         add(*given)
 
-    monkeypatch.setattr(serving.UploadFiles, "write", slow_write)
+    monkeypatch.setattr(serving.SqliteStore, "write", slow_write)
     monkeypatch.setattr(run.plan.aggregator, "add", adding)
 
     async def client():

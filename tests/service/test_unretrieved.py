@@ -6,7 +6,6 @@ import errno
 import gc
 import logging
 import os
-import sqlite3
 
 import grpc
 import pytest
@@ -16,6 +15,7 @@ from test_uploads import BAD, CONFIG, SIMULATION
 
 from tardigrad.service.claims import Signer
 from tardigrad.service.connection import Connection
+from tardigrad.service.store.contract import StoreError
 from tardigrad.service.trainee import Trainee
 
 FULL = errno.ENOSPC, os.strerror(errno.ENOSPC)
@@ -84,16 +84,16 @@ def test_a_full_disk(complaints, tmp_path, monkeypatch):
         async with serving(CONFIG, tmp_path) as running, running.connect("ann") as ann:
             finished, coordinator = await trained(ann), running.coordinator
             with monkeypatch.context() as patch:
-                patch.setattr(coordinator._journal, "append", raising(OSError, *FULL))
+                patch.setattr(coordinator._store, "append", raising(StoreError, *FULL))
                 with pytest.raises(grpc.aio.AioRpcError):
                     await ann.deliver(finished)
                 await coordinator.give_up("ann", finished.trip, finished.epoch + 1)
                 with contextlib.suppress(Exception):
                     await coordinator.give_up("ann", finished.trip, finished.epoch)
             with monkeypatch.context() as patch:
-                patch.setattr(coordinator._journal, "remember", raising(sqlite3.OperationalError, "full"))
+                patch.setattr(coordinator._store, "remember", raising(StoreError, "full"))
                 patch.setattr(running.record, "snapshot", raising(OSError, *FULL))
-                await coordinator.safe.snapshot()
+                await coordinator.recovery.snapshot()
             assert (await ann.deliver(finished)).accepted
 
     assert complaints(scene) == []

@@ -15,6 +15,7 @@ from service_harness import app_of, serving
 import tardigrad as td
 from tardigrad.experiments.run import build
 from tardigrad.service.refused import Why
+from tardigrad.service.store.contract import StoreError
 from tardigrad.service.trainee import Trainee
 from tardigrad.service.v1 import service_pb2 as v1
 
@@ -139,7 +140,7 @@ def test_delivered_again_it_is_the_same_answer_and_counts_once(tmp_path):
             finished = await trained(ann)
             answers = [await ann.deliver(finished) for _ in range(3)]
             assert answers[0] == answers[1] == answers[2]
-            await running.coordinator.safe.snapshot()  # the answer is kept elsewhere from now on
+            await running.coordinator.recovery.snapshot()  # the answer is kept elsewhere from now on
             assert await ann.deliver(finished) == answers[0]
             other = with_delta(finished, 1.0)
             assert await code_of(ann.deliver(other)) is grpc.StatusCode.ALREADY_EXISTS
@@ -187,9 +188,9 @@ def test_a_full_disk_refuses_and_keeps_what_was_acknowledged(where, tmp_path, mo
             with monkeypatch.context() as patch:
                 full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 if where == "upload":
-                    patch.setattr("tardigrad.service.uploads.os.fsync", _raising(full))
+                    patch.setattr("tardigrad.service.store.upload_files.os.fsync", _raising(full))
                 else:
-                    patch.setattr(running.coordinator._journal, "append", _raising(full))
+                    patch.setattr(running.coordinator._store, "append", _raising(StoreError(full)))
                 assert await code_of(bob.deliver(finished)) is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert running.coordinator.course.state() == before
             assert sorted((tmp_path / "uploads").iterdir()) == files
@@ -204,9 +205,9 @@ def test_a_full_disk_refuses_and_keeps_what_was_acknowledged(where, tmp_path, mo
 def test_who_waits_for_a_task_hears_that_the_disk_is_full(tmp_path, monkeypatch):
     async def scene():
         async with two_clients(tmp_path) as (running, ann, _):
-            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            full = StoreError(os.strerror(errno.ENOSPC))
             with monkeypatch.context() as patch:
-                patch.setattr(running.coordinator._journal, "append", _raising(full))
+                patch.setattr(running.coordinator._store, "append", _raising(full))
                 found = await ann.fetch()
             assert "No space left" in found.reason
             assert found.seconds >= 5

@@ -64,7 +64,7 @@ def test_while_a_step_waits_uploads_count_and_check_ins_wait(tmp_path):
             assert coordinator.course.book.version == 1
             assert coordinator.values.aggregator.version == 0
             assert isinstance(await puppets[0].connection.fetch(), Later), "check-ins wait"
-            await coordinator.safe.snapshot()
+            await coordinator.recovery.snapshot()
             shutil.copytree(tmp_path / "run", tmp_path / "copy")
             layer.let(0)
             assert await puppets[0].fetch() == 4

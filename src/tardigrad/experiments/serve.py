@@ -48,10 +48,11 @@ from tardigrad.service.app import load_module
 from tardigrad.service.elsewhere import Elsewhere
 from tardigrad.service.finished import tell_over
 from tardigrad.service.keys import LIST, Enrolled
-from tardigrad.service.serving import JOURNAL, Place, Plan, Served, check_servable, check_whole, clear
+from tardigrad.service.serving import Place, Plan, Served, check_servable
 from tardigrad.service.serving import serve as serve_plan
 from tardigrad.service.settings import Service
 from tardigrad.service.settled import LocalNoise
+from tardigrad.service.store.sqlite import JOURNAL, check_whole, remove_store
 from tardigrad.simulation.device import Device
 
 QUARTER = 4
@@ -76,7 +77,7 @@ class Assembled:
 
     def clear(self, folder: Path) -> None:
         """Nothing that clients uploaded, and nothing secret, stays behind a run that is over."""
-        clear(folder)
+        remove_store(folder)
         forget_secrets(folder)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sqlite3
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -22,14 +21,14 @@ from tardigrad.core.bookkeeping import Ticket
 from tardigrad.core.upload import Upload
 from tardigrad.service.clock import SYSTEM, Clock
 from tardigrad.service.course import Course, Happened
-from tardigrad.service.journal import Entry, Journal, Recorded
 from tardigrad.service.layout import Layout
 from tardigrad.service.line import Line
 from tardigrad.service.refused import Refused, Why, log
-from tardigrad.service.safekeeping import Record, Safekeeping, Snapshot, Threads, upload_of
 from tardigrad.service.settings import Service
+from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, Store, StoreError
+from tardigrad.service.store.recovery import Record, Recovery, Snapshot, upload_of
 from tardigrad.service.tally import Tally
-from tardigrad.service.uploads import UploadFiles
+from tardigrad.service.threads import Threads
 from tardigrad.service.values import Broadcast, Values
 
 MOST_AT_ONCE = 256
@@ -41,7 +40,7 @@ SWEEP_SECONDS = 0.5
 class Waiting:
     """An entry that is not journaled yet."""
 
-    entry: Entry
+    entry: JournalEntry
     upload: Upload | None
     happened: asyncio.Future[Happened]
     done: Callable[[], None] | None
@@ -55,8 +54,7 @@ class Coordinator:
         self,
         course: Course,
         values: Values,
-        journal: Journal,
-        files: UploadFiles,
+        store: Store,
         record: Record,
         settings: Service,
         upload_layout: Layout,
@@ -65,17 +63,16 @@ class Coordinator:
         clock: Clock = SYSTEM,
     ) -> None:
         self.course, self.values, self.settings, self.upload_layout = course, values, settings, upload_layout
-        self._journal, self._files = journal, files
+        self._store = store
         self.tally = Tally()
-        run = journal.fact("run", f"{random.SystemRandom().getrandbits(64):016x}")
+        run = store.fact("run", f"{random.SystemRandom().getrandbits(64):016x}")
         self.epoch = random.SystemRandom().randrange(1, 2**63)
         """Of this process. A ticket is its trip and the epoch of the process that granted it: after a restore
         or a power failure trip numbers are given again, but not with the same epoch."""
         self._threads = Threads()
-        self.safe = Safekeeping(
-            run, course, values, journal, files, record, self._threads, upload_layout, after_snapshot,
-            private,
-        )  # fmt: skip
+        self.recovery = Recovery(
+            run, course, values, store, record, self._threads, upload_layout, after_snapshot, private
+        )
         self.clock = clock
         self._process_began = 0.0  # in seconds of the run
         self._offset = -clock.monotonic()  # from monotonic time to seconds of the run; set when recovered
@@ -100,7 +97,7 @@ class Coordinator:
     @property
     def run(self) -> str:
         """The run's identity: what a client remembers belongs to one run."""
-        return self.safe.run
+        return self.recovery.run
 
     @property
     def now(self) -> float:
@@ -114,7 +111,7 @@ class Coordinator:
         """Recover what there is, and begin to take entries. `accept_loss`: although a part of it is lost."""
         self._loop = asyncio.get_running_loop()
         self.values.published = self._tell_published
-        await self._threads.in_values(self.safe.recover, snapshot, accept_loss)
+        await self._threads.in_values(self.recovery.recover, snapshot, accept_loss)
         self.values.aggregator.notify(self._advance)
         self._process_began = self.course.time
         self._offset = self.course.time - self.clock.monotonic()
@@ -135,7 +132,7 @@ class Coordinator:
         self._tell_watchers()
 
     async def stop(self) -> None:
-        """Make all that counts safe, and end."""
+        """Make a snapshot and end. The store stays open: whoever opened it closes it."""
         self.dismiss()
         await self._idle.wait()
         for task in self._tasks:
@@ -146,10 +143,9 @@ class Coordinator:
         try:
             if not self.ended.done():
                 self.course.time = self.now  # the next process goes on from here
-                await self.safe.snapshot()
+                await self.recovery.snapshot()
         finally:
             await self._threads.in_values(self.values.close)
-            await self._threads.on_disk(self._journal.close)
             await asyncio.to_thread(self._threads.close)
 
     @property
@@ -188,9 +184,11 @@ class Coordinator:
             raise Refused(Why.UNSOLICITED, f"version {version} is gone: the trip has just ended")
         return await asyncio.shield(ready)
 
-    async def expect(self, client: str, trip: int, epoch: int, version: int, sha: bytes) -> Recorded | None:
+    async def expect(
+        self, client: str, trip: int, epoch: int, version: int, sha: bytes
+    ) -> RecordedAnswer | None:
         """An upload is announced: nothing if it may come, or what became of it if it came before."""
-        recorded = await self.safe.answer(trip)
+        recorded = await self.recovery.answer(trip)
         if recorded is not None:
             if recorded.epoch != epoch:
                 raise self._other_ticket(recorded.client == client, trip, epoch)
@@ -238,15 +236,15 @@ class Coordinator:
             del self._arriving[trip]
 
     async def deliver(
-        self, entry: Entry, vectors: dict[str, Tensor], done: Callable[[], None]
-    ) -> Recorded | None:
+        self, entry: JournalEntry, vectors: dict[str, Tensor], done: Callable[[], None]
+    ) -> RecordedAnswer | None:
         """An upload that is on disk: what became of it, when it counts; nothing if the run was over first."""
         self._ending.add(entry.trip)
         try:
             await self._enqueue(entry, upload_of(entry, vectors), done)
         finally:
             self._ending.discard(entry.trip)
-        return await self.safe.answer(entry.trip)
+        return await self.recovery.answer(entry.trip)
 
     async def give_up(self, client: str, trip: int, epoch: int) -> bool:
         """The client will not do this trip. Whether it was under way."""
@@ -265,18 +263,18 @@ class Coordinator:
     async def _end_trip(self, trip: int) -> None:
         self._ending.add(trip)
         try:
-            await self._enqueue(Entry("give_up", self.now, trip=trip))
+            await self._enqueue(JournalEntry("give_up", self.now, trip=trip))
         finally:
             self._ending.discard(trip)
 
-    def write(self, trip: int, room: Any) -> str:
-        """Put an upload on disk; for any thread."""
-        return self._files.write(trip, room)
+    def write(self, trip: int, payload: Any) -> str:
+        """Store the bytes of an upload and return their name. May be called from any thread."""
+        return self._store.write(trip, payload)
 
     # -- the queue ---------------------------------------------------------------------------------
 
     def _enqueue(
-        self, entry: Entry, upload: Upload | None = None, done: Callable[[], None] | None = None
+        self, entry: JournalEntry, upload: Upload | None = None, done: Callable[[], None] | None = None
     ) -> asyncio.Future[Happened]:
         happened: asyncio.Future[Happened] = asyncio.get_running_loop().create_future()
         self._queue.append(Waiting(entry, upload, happened, done))
@@ -298,7 +296,7 @@ class Coordinator:
             if client not in self._granting and book.objection(client) is None:
                 room -= 1
                 self._granting.add(client)
-                granted = self._enqueue(Entry("check_in", self.now, client=client, epoch=self.epoch))
+                granted = self._enqueue(JournalEntry("check_in", self.now, client=client, epoch=self.epoch))
                 granted.add_done_callback(lambda done: done.exception())  # who waits in the line hears of it
 
     async def _commit_forever(self) -> None:
@@ -311,7 +309,7 @@ class Coordinator:
                 if self.course.over is not None:
                     await self._finish()
                 elif self._snapshot_due():
-                    self._snapshotting = asyncio.create_task(self.safe.snapshot())
+                    self._snapshotting = asyncio.create_task(self.recovery.snapshot())
                     self._snapshotting.add_done_callback(self._heed)
                 if not self._queue:
                     self._idle.set()
@@ -344,11 +342,11 @@ class Coordinator:
         batch = [replace(one, entry=replace(one.entry, time=now)) for one in batch]
         try:
             entries = [one.entry for one in batch]
-            if self._files.kept:
+            if self._store.durable:
                 last = await self._threads.on_disk(self._append, entries)
             else:  # all in memory: no disk to wait for
                 last = self._append(entries)
-        except (OSError, sqlite3.Error) as error:
+        except StoreError as error:
             for one in batch:
                 self._refuse(one, error)
             return
@@ -358,7 +356,7 @@ class Coordinator:
             happened = self.course.apply(one.entry)
             if self.course.book.version != before:
                 self._publish(self.course.book.version)
-            self.safe.note(first + number, one.entry, happened)
+            self.recovery.note(first + number, one.entry, happened)
             if happened.delivery is not None:
                 self.tally.delivered(happened.delivery, one.entry.norm)
             self._do(happened, one)
@@ -370,11 +368,11 @@ class Coordinator:
                 one.happened.set_result(happened)
         self._grant()
 
-    def _append(self, entries: list[Entry]) -> int:
+    def _append(self, entries: list[JournalEntry]) -> int:
         if any(entry.file for entry in entries):
-            self._files.sync()
+            self._store.sync()
         began = time.perf_counter()
-        last = self._journal.append(entries)
+        last = self._store.append(entries)
         self.tally.commit_seconds.add(time.perf_counter() - began)
         return last
 
@@ -384,7 +382,7 @@ class Coordinator:
         if one.done is not None:
             one.done()
         if one.entry.file:
-            self._threads.files.submit(self._files.discard, one.entry.file)
+            self._threads.files.submit(self._store.discard, one.entry.file)
         if one.entry.kind == "check_in":
             self._granting.discard(one.entry.client)
             self._line.fail(one.entry.client, refused)
@@ -486,7 +484,7 @@ class Coordinator:
         await asyncio.gather(*(self._end_trip(trip) for trip in late))
         reason = self.course.reason_by_now(self.now, self.values.metrics)
         if reason is not None:
-            await self._enqueue(Entry("end", self.now, reason=reason))
+            await self._enqueue(JournalEntry("end", self.now, reason=reason))
         if self._snapshot_due():
             self._wake.set()
 
@@ -494,7 +492,7 @@ class Coordinator:
 
     def _snapshot_due(self) -> bool:
         under_way = self._snapshotting is not None and not self._snapshotting.done()
-        return not under_way and self.safe.due(self.settings.snapshot_seconds)
+        return not under_way and self.recovery.due(self.settings.snapshot_seconds)
 
     async def _finish(self) -> None:
         """The run is over: evaluate, write the last events, make it safe, tell everybody."""

@@ -15,8 +15,8 @@ from tardigrad.core.stop import Stop
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.privacy.layers.central_noise import BUDGET
 from tardigrad.service.admission import Admission
-from tardigrad.service.journal import Entry
 from tardigrad.service.reports import Reports
+from tardigrad.service.store.contract import JournalEntry as Entry
 
 Event = dict[str, Any]
 

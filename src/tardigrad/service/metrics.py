@@ -87,7 +87,7 @@ class Numbers(Collector):
         yield _gauge("clients_active", "Clients heard of in the last five minutes.", tally.active)
         yield _gauge("reception_bytes", "Uploads held in memory.", servicer.reception.used)
         yield _gauge("reception_limit_bytes", "What it may be.", coordinator.settings.reception_bytes)
-        yield _gauge("snapshot_age_seconds", "Since a snapshot, or the start.", coordinator.safe.age)
+        yield _gauge("snapshot_age_seconds", "Since a snapshot, or the start.", coordinator.recovery.age)
         expiry = GaugeMetricFamily(
             "tardigrad_certificate_expiry_seconds", "Until the certificate expires.", labels=["file"]
         )

@@ -23,10 +23,10 @@ from tardigrad.service.certificates import SERVER, SERVER_KEY
 from tardigrad.service.claims import Gate
 from tardigrad.service.coordinator import Coordinator
 from tardigrad.service.inspection import Reported, check_body, check_header
-from tardigrad.service.journal import Entry, Recorded
 from tardigrad.service.layout import CHUNK, LARGEST_MESSAGE, chunks, empty, received, size_of, to_wire
 from tardigrad.service.limits import Rates, Reception
 from tardigrad.service.refused import Refusals, Refused, Why
+from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, StoreError
 from tardigrad.service.v1 import service_pb2 as v1
 from tardigrad.service.v1 import service_pb2_grpc as v1_grpc
 from tardigrad.service.values import Broadcast
@@ -236,7 +236,7 @@ class Servicer(v1_grpc.FederationServicer):
 
         try:
             vectors, file, norm, refusal = await asyncio.to_thread(self._keep, room, header)
-            entry = Entry(
+            entry = JournalEntry(
                 "deliver", 0.0, client, header.trip, file, reported.examples, reported.steps, reported.loss,
                 header.digest, reported.evaluated, json.dumps(reported.metrics), norm=norm, refusal=refusal,
                 epoch=header.epoch,
@@ -278,12 +278,12 @@ class Servicer(v1_grpc.FederationServicer):
             return vectors, "", norm, refusal
         try:
             return vectors, coordinator.write(header.trip, room), norm, ""
-        except OSError as error:
+        except StoreError as error:
             raise Refused(
-                Why.DISK, f"the server cannot write ({error.strerror}); come again later", retry_after=5.0
+                Why.DISK, f"the server cannot write ({error}); come again later", retry_after=5.0
             ) from None
 
-    def _answer(self, recorded: Recorded) -> v1.Answer:
+    def _answer(self, recorded: RecordedAnswer) -> v1.Answer:
         return v1.Answer(**recorded.answer, over=self._coordinator.course.over or "")
 
     def _over(self) -> v1.Answer:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import shutil
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,9 +24,8 @@ from tardigrad.core.pace import Asynchronous, Pace, Queued, Synchronous
 from tardigrad.core.stop import Stop
 from tardigrad.core.upload import Task
 from tardigrad.data.evaluation import Evaluation
-from tardigrad.errors import ConfigError, RunError
+from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
-from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.service.admission import Admission, largest_norm
 from tardigrad.service.certificates import SERVER, SERVER_KEY, expiries
 from tardigrad.service.claims import Gate
@@ -35,19 +33,19 @@ from tardigrad.service.clock import SYSTEM, Clock
 from tardigrad.service.coordinator import Coordinator
 from tardigrad.service.course import Course, Ends
 from tardigrad.service.inspection import most_examples
-from tardigrad.service.journal import Journal, is_whole
 from tardigrad.service.keys import LIST, Enrolled
 from tardigrad.service.layout import Layout, layout_of, size_of
 from tardigrad.service.refused import log
-from tardigrad.service.safekeeping import Record, Snapshot
 from tardigrad.service.server import Facts, Server, Servicer
 from tardigrad.service.settings import Service
 from tardigrad.service.settled import LocalNoise, to_json
 from tardigrad.service.status import keep_status, status_of, write_status
-from tardigrad.service.uploads import UploadFiles
+from tardigrad.service.store.contract import Store
+from tardigrad.service.store.memory import MemoryStore
+from tardigrad.service.store.recovery import Record, Snapshot
+from tardigrad.service.store.sqlite import SqliteStore
 from tardigrad.service.values import Evaluate, Release, Values
 
-JOURNAL = "journal.sqlite"
 GRACE = 30.0
 """Seconds for calls that are under way when the server is asked to stop."""
 DAY = 86_400.0
@@ -189,9 +187,29 @@ async def serve(
     gate = Gate(enrolled)
     loop.add_signal_handler(signal.SIGHUP, gate.reload)
     certificates = {} if credentials is None else expiries(place.keys)
-    coordinator = coordinate(plan, folder if place.durable else None, record, after_snapshot)
-    server = Server(Servicer(coordinator, gate, facts_of(plan)))
-    await coordinator.start(snapshot, accept_loss)
+    store: Store = SqliteStore(folder) if place.durable else MemoryStore()
+    with closing(store):
+        coordinator = coordinate(plan, store, record, after_snapshot)
+        server = Server(Servicer(coordinator, gate, facts_of(plan)))
+        await coordinator.start(snapshot, accept_loss)
+        return await _serve_until_over(
+            plan, place, folder, coordinator, server, asked, certificates, credentials, listening, finish
+        )
+
+
+async def _serve_until_over(
+    plan: Plan,
+    place: Place,
+    folder: Path,
+    coordinator: Coordinator,
+    server: Server,
+    asked: asyncio.Event,
+    certificates: Mapping[str, float],
+    credentials: grpc.ServerCredentials | None,
+    listening: Callable[[int], None],
+    finish: Callable[[Served], None],
+) -> Served:
+    """Serve with a coordinator that was started, until the run is over or `asked` is set; stop it."""
     status = asyncio.ensure_future(keep_status(folder, coordinator, server.servicer))
     warning = asyncio.ensure_future(warn_of_expiry(certificates))
     end_metrics = lambda: None  # noqa: E731
@@ -260,29 +278,6 @@ def _publish(
     return end
 
 
-def check_whole(folder: Path, private: bool = False) -> None:
-    """Refuse a run that has lost its snapshot: it would begin again, over what there is of it."""
-    journal, events = folder / JOURNAL, folder / "events.jsonl"
-    if (folder / "snapshot.safetensors").exists():
-        return
-    if journal.exists():
-        whole = is_whole(journal)
-    else:
-        whole = not events.exists() or b'"event": "upload"' not in events.read_bytes()
-    if not whole:
-        raise RunError(
-            f"{folder}: holds a run whose snapshot.safetensors is gone, or its {JOURNAL} or summary.json; "
-            + (NEW_RUN if private else "put them back from a backup, or give another folder")
-        )
-
-
-def clear(folder: Path) -> None:
-    """After the end of a run: what clients uploaded is nobody's business any more."""
-    shutil.rmtree(folder / "uploads", ignore_errors=True)
-    for file in folder.glob(f"{JOURNAL}*"):
-        file.unlink(missing_ok=True)
-
-
 def facts_of(plan: Plan) -> Facts:
     """What clients are told; a trip's seed is the simulator's."""
     settings = to_json(plan.algorithm, plan.local, plan.private, plan.local_noise)
@@ -297,12 +292,12 @@ def facts_of(plan: Plan) -> Facts:
 
 def coordinate(
     plan: Plan,
-    folder: Path | None,
+    store: Store,
     record: Record,
     after_snapshot: Callable[[], None] = lambda: None,
     clock: Clock = SYSTEM,
 ) -> Coordinator:
-    """The coordinator of a plan; without a folder, nothing is made safe."""
+    """Return the coordinator of a plan. The caller opens the store and closes it."""
     values = Values(
         plan.aggregator,
         record,
@@ -326,10 +321,8 @@ def coordinate(
         centrally=plan.evaluate is not None or plan.private,
         admission=None if plan.private else _admission(plan),
     )
-    journal = Journal(None if folder is None else folder / JOURNAL)
-    files = UploadFiles(None if folder is None else folder / "uploads")
     return Coordinator(
-        course, values, journal, files, record, plan.settings, uploads, after_snapshot, plan.private, clock
+        course, values, store, record, plan.settings, uploads, after_snapshot, plan.private, clock
     )
 
 

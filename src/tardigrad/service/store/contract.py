@@ -1,0 +1,146 @@
+"""The contract between a server and the place where it stores what clients did.
+
+A store holds the journal (entries in the order in which they count, each with a position), the answers that
+were given to uploads, a few facts about the run, and the payloads of uploads. Bookkeeping and aggregator are
+deterministic, so a snapshot and the entries after it are enough to recover a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from tardigrad.errors import RunError
+
+ANSWERS = 16
+"""Answers that are kept for each client. A client delivers one trip at a time and repeats only its last
+delivery, so older answers are never requested."""
+
+
+class StoreError(RunError):
+    """The store cannot be opened, read or written: a full disk, a damaged record, a second process. The call
+    that raised it has changed nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """One thing that happened in a run."""
+
+    kind: Literal["check_in", "deliver", "give_up", "end"]
+    time: float
+    client: str = ""
+    trip: int = -1
+    file: str = ""
+    """Name of the upload's payload, as `Store.write` returned it."""
+    examples: int = 0
+    steps: int = 0
+    loss: float = 0.0
+    digest: bytes = b""
+    evaluated: int = 0
+    metrics: str = "{}"
+    """Metrics of the client's own evaluation, as JSON."""
+    reason: str = ""
+    """Why the run ends."""
+    norm: float = 0.0
+    """Norm of the upload; 0 in private runs."""
+    refusal: str = ""
+    """Why the upload does not count, if that was decided by its values."""
+    epoch: int = 0
+    """Random number of the server process that granted the ticket; 0 for tickets without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAnswer:
+    """The answer that was given to an upload, for a client that delivers it again."""
+
+    trip: int
+    client: str
+    digest: bytes
+    answer: dict[str, Any]
+    epoch: int = 0
+    """Epoch of the ticket."""
+
+
+class Store(Protocol):
+    """Where a server stores its run. All methods may be called from any thread, and each either succeeds as a
+    whole or raises a `StoreError` and changes nothing."""
+
+    # -- journal -----------------------------------------------------------------------------------
+
+    def append(self, entries: Iterable[JournalEntry]) -> int:
+        """Append all of these entries (at least one) or none, and return the position of the last.
+
+        Entries survive a kill of the process as soon as this returns, and a power failure too unless all of
+        them are check-ins. Check-ins alone may be lost in a power failure until the next entry of another
+        kind is appended; nothing was acknowledged for them.
+        """
+
+    def entries(self, after: int) -> list[tuple[int, JournalEntry]]:
+        """Return all entries with a position above `after`, in order, with their positions."""
+
+    @property
+    def last(self) -> int:
+        """Position of the last entry that was ever appended; 0 if there was none."""
+
+    @property
+    def forgotten(self) -> int:
+        """Position of the last entry that was deleted because a snapshot contains it."""
+
+    def forget(self, last: int) -> None:
+        """Delete all entries up to this position, because a snapshot contains them."""
+
+    def restart_after(self, position: int) -> None:
+        """Delete all entries; the next one gets the position after `position`."""
+
+    # -- answers and facts -------------------------------------------------------------------------
+
+    def remember(self, answers: Iterable[RecordedAnswer]) -> None:
+        """Keep the answers of entries that will be forgotten: the last `ANSWERS` of each client."""
+
+    def answer(self, trip: int) -> RecordedAnswer | None:
+        """Return the answer that was given to the upload of this trip, or None if none is kept."""
+
+    def fact(self, name: str, default: str) -> str:
+        """Return the value stored under this name, after storing `default` if there was none."""
+
+    def adopt(self, run: str) -> None:
+        """Set the fact "run": this store becomes the store of that run, whose own was lost."""
+
+    # -- payloads of uploads -----------------------------------------------------------------------
+
+    @property
+    def durable(self) -> bool:
+        """Whether what is stored outlives the process. A store that is not durable keeps no payloads, and its
+        methods never wait for a disk."""
+
+    def write(self, trip: int, payload: np.ndarray) -> str:
+        """Store the bytes of an upload and return the name of the payload, or "" if none are kept."""
+
+    def sync(self) -> None:
+        """Make the names of all payloads written so far survive a power failure. Called before the entries
+        that contain these names are appended."""
+
+    def read(self, name: str, size: int, digest: bytes) -> np.ndarray:
+        """Return a payload as an array of the caller's own, or raise a `StoreError` if it does not have this
+        size and digest."""
+
+    def recycle(self, names: Iterable[str]) -> None:
+        """Release payloads that a snapshot contains; their space may be used for new ones."""
+
+    def discard(self, name: str) -> None:
+        """Delete a payload, if it is still there."""
+
+    def keep_only(self, names: set[str]) -> None:
+        """Delete all other payloads: they were never acknowledged, or a snapshot contains them."""
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Write everything to where it stays for good, so that the loss of a log file cannot take the run's
+        identity with it."""
+
+    def close(self) -> None:
+        """Release all resources. A second call does nothing."""

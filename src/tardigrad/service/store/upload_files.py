@@ -1,0 +1,115 @@
+"""Payloads of uploads as files, from when they are acknowledged until a snapshot contains them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from tardigrad.service.layout import digest as digest_of
+from tardigrad.service.store.contract import StoreError
+
+SPARE = 256
+"""Files that are kept to be overwritten. That is several times as fast as creating new ones, for which the
+file system writes more metadata than the payload has bytes."""
+
+
+class UploadFiles:
+    """The payload methods of a store: a folder with one file for each upload. Thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count()
+        self._spare: deque[str] = deque()
+        self._made = threading.Event()  # a file was created whose name is not synced yet
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{folder} cannot be made ({error}); start a new run") from None
+
+    def write(self, trip: int, payload: np.ndarray) -> str:
+        """Write an upload to disk, sync it, and return the name of its file."""
+        name = None
+        try:
+            name, descriptor = self._open(trip)
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                view = payload.data
+                while view:
+                    view = view[file.write(view) or 0 :]
+                os.fdatasync(file.fileno())
+        except OSError as error:
+            if name is not None:
+                self.discard(name)
+            raise _failed(self._folder, error) from error
+        return name
+
+    def _open(self, trip: int) -> tuple[str, int]:
+        """Open a spare file or create one; return its name and a descriptor."""
+        try:
+            name = self._spare.popleft()
+            return name, os.open(self._folder / name, os.O_WRONLY)
+        except (IndexError, FileNotFoundError):
+            name = f"{trip}-{os.getpid()}-{next(self._numbers)}"
+            descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            self._made.set()
+            return name, descriptor
+
+    def sync(self) -> None:
+        """Sync the folder if files were created in it."""
+        if not self._made.is_set():
+            return
+        self._made.clear()
+        try:
+            descriptor = os.open(self._folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._made.set()
+            raise _failed(self._folder, error) from error
+
+    def read(self, name: str, size: int, digest: bytes) -> np.ndarray:
+        """Return the bytes of an upload, if they are the ones that were written."""
+        file = self._folder / name
+        try:
+            payload = np.fromfile(file, np.uint8)
+        except OSError as error:
+            raise StoreError(f"{file} is gone, but the journal needs it ({error}); start a new run") from None
+        if len(payload) != size or digest_of(payload) != digest:
+            raise StoreError(f"{file} is not what was acknowledged, of {size} bytes; start a new run")
+        return payload
+
+    def recycle(self, names: Iterable[str]) -> None:
+        """Let later uploads overwrite these files; delete those that are too many."""
+        for name in names:
+            if len(self._spare) < SPARE:
+                self._spare.append(name)
+            else:
+                self.discard(name)
+
+    def discard(self, name: str) -> None:
+        """Delete a file, if it is still there."""
+        try:
+            (self._folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise _failed(self._folder, error) from error
+
+    def keep_only(self, names: set[str]) -> None:
+        """Delete all files but these."""
+        try:
+            others = [file.name for file in self._folder.iterdir() if file.name not in names]
+        except OSError as error:
+            raise _failed(self._folder, error) from error
+        for name in others:
+            self.discard(name)
+
+
+def _failed(folder: Path, error: OSError) -> StoreError:
+    """Return the error for an operation that failed. Clients are shown it, so it contains no full path."""
+    return StoreError(f"{folder.name}: {error.strerror or error}")
