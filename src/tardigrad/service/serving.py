@@ -33,7 +33,7 @@ from tardigrad.service.certificates import SERVER, SERVER_KEY, expiries
 from tardigrad.service.claims import Gate
 from tardigrad.service.clock import SYSTEM, Clock
 from tardigrad.service.coordinator import Coordinator
-from tardigrad.service.course import Course, Ends
+from tardigrad.service.course import Course
 from tardigrad.service.inspection import most_examples
 from tardigrad.service.journal import Journal, is_whole
 from tardigrad.service.keys import LIST, Enrolled
@@ -319,12 +319,13 @@ def coordinate(
         )
     course = Course(
         plan.book,
-        Ends(plan.stop, plan.budget),
+        plan.stop,
         plan.evaluation,
         size_of(layout_of(plan.aggregator.broadcast())),
         size_of(uploads),
         centrally=plan.evaluate is not None or plan.private,
         admission=None if plan.private else _admission(plan),
+        budget=plan.budget,
     )
     journal = Journal(None if folder is None else folder / JOURNAL)
     files = UploadFiles(None if folder is None else folder / "uploads")
