@@ -13,7 +13,7 @@ from tardigrad.core.upload import Upload
 from tardigrad.experiments.serve import assemble
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.settings import LocalPrivacy, Participation
-from tardigrad.service.course import Course, Ends
+from tardigrad.service.course import Course
 from tardigrad.service.journal import Entry
 from tardigrad.service.layout import layout_of, size_of
 from tardigrad.service.values import Values
@@ -60,7 +60,7 @@ def served(privacy):
     )
     size = size_of(layout_of(plan.aggregator.broadcast()))
     return Course(
-        plan.book, Ends(plan.stop), plan.evaluation, size, size, centrally=plan.private
+        plan.book, plan.stop, plan.evaluation, size, size, centrally=plan.private
     ), values  # fmt: skip
 
 
