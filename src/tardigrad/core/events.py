@@ -213,7 +213,8 @@ def from_record(record: Mapping[str, object]) -> Event:
                 key: value for key, value in record.items() if key != "event" and key not in columns
             }
         elif name in record:
-            given[name] = column.checked(name, record[name])
+            value = record[name]
+            given[name] = value if type(value) in column.types else column.checked(name, value)
         elif column.default is MISSING:
             raise ValueError(f"{name} is missing")
     make: Callable[..., Event] = kind
@@ -277,18 +278,16 @@ class _Column(NamedTuple):
     """The value if a record does not have it, or MISSING."""
 
     def checked(self, name: str, value: object) -> object:
-        """Return a value that was read for this field, or raise a ValueError if it has another type."""
-        if value is None and NoneType not in self.types and float in self.types:
+        """Return a value whose type is none of `types` if it is valid all the same, or raise a ValueError. An
+        integer is a number, and null in the place of a number was not finite."""
+        if float in self.types and value is None:
             return math.nan
-        number = float in self.types and isinstance(value, int)
-        if isinstance(value, bool):
-            fits = bool in self.types
-        else:
-            fits = number or isinstance(value, self.types)
-        if not fits:
-            expected = " or ".join(_JSON_TYPES[one] for one in self.types)
-            raise ValueError(f"{name} is {value!r}, not {expected}")
-        return value
+        if float in self.types and type(value) is int:
+            return value
+        if isinstance(value, self.types) and not isinstance(value, bool):
+            return value  # of a subclass, such as a member of a StrEnum
+        expected = " or ".join(_JSON_TYPES[one] for one in self.types)
+        raise ValueError(f"{name} is {value!r}, not {expected}")
 
     def schema(self) -> dict[str, object]:
         """Return the JSON Schema of this field; a number may be null because it was not finite."""
