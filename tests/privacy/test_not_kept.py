@@ -8,6 +8,7 @@ import torch
 
 import tardigrad as td
 from observers import InterruptAfter
+from tardigrad.core.events import to_record
 from tardigrad.core.snapshot import read_snapshot
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.serve import assemble
@@ -78,7 +79,7 @@ def test_a_private_server_keeps_neither_losses_nor_offered_metrics(privacy):
         upload = Upload({"delta": torch.zeros_like(vector)}, EXAMPLES, STEPS, LOSS)
         values.do(course.apply(entry), upload)
     _, document = values.snapshot()
-    kept = json.dumps([document, course.state(), course.last_reports()])
+    kept = json.dumps([document, course.state(), [to_record(event) for event in course.last_reports()]])
     values.close()
     assert len(document["aggregator"]["members"]) == 2
     for number in (LOSS, ACCURACY):

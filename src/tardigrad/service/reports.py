@@ -43,7 +43,7 @@ class Reports:
 
     def finished(self, versions: Iterable[int], position: RunPosition) -> list[ModelEvaluated]:
         """Return the evaluations of these versions, of which no client will report any more. `position` is
-        how far the run has come; its version is newer than those that were evaluated."""
+        how far the run has come; an evaluation has the version that was evaluated instead of its own."""
         told = []
         for version in sorted(versions):
             sums = self._sums.pop(version, None)
