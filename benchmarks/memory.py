@@ -109,7 +109,7 @@ def simulate(case: str, concurrency: int, population: int, workers: int, trips: 
     simulation = build(config, model=model, workers=workers)
     done, events = 0, simulation.engine.run()
     while done < trips:
-        done += sum(event["event"] == "upload" for event in next(events))
+        done += sum(event.kind == "upload" for event in next(events))
     time.sleep(2 * INTERVAL)  # seen with all it has
     tensors, _ = simulation.engine.snapshot()
     versions = {name.split("/")[1] for name in tensors if name.startswith("broadcast/")}

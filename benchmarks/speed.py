@@ -23,6 +23,7 @@ from job import CLIENTS, EXAMPLES, JOBS, LR, Bare, Client, Job, trips_per_second
 from torch import nn
 
 import tardigrad as td
+from tardigrad.core.events import UploadReceived
 from tardigrad.experiments.run import build
 
 CHARACTERS, LENGTH = 90, 20
@@ -77,7 +78,7 @@ class Ours:
             self.trip()
 
     def trip(self) -> None:
-        while not any(event["event"] == "upload" for event in next(self._events)):
+        while not any(isinstance(event, UploadReceived) for event in next(self._events)):
             pass
 
     def __call__(self, seconds: float) -> float:

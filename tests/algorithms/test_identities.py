@@ -8,6 +8,7 @@ from problem import Quadratic, SquaredError
 from torch import nn
 
 import tardigrad as td
+from event_records import records
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.situation import Situation
@@ -32,7 +33,7 @@ def run(algorithm, dtype=torch.float32, **settings):
         td.Config(algorithm=algorithm, **options), model=module, clients=DATA, head=SquaredError()
     )
     models = [simulation.aggregator.state["model"]]
-    for events in simulation.engine.run():
+    for events in records(simulation.engine.run()):
         models += [simulation.aggregator.state["model"] for e in events if e["event"] == "step"]
     return torch.stack(models)
 
@@ -167,7 +168,7 @@ def slide(algorithm, trips, size):
     clients = {i: (np.array([row]), np.zeros(1)) for i, row in ROWS.items()}
     simulation = build(config, model=Slope(), clients=clients, head=Straight())
     models = [simulation.aggregator.state["model"]]
-    for events in simulation.engine.run():
+    for events in records(simulation.engine.run()):
         models += [simulation.aggregator.state["model"] for e in events if e["event"] == "step"]
     return [model.tolist() for model in models]
 

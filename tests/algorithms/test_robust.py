@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import tardigrad as td
+from event_records import records
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Member, Received, Upload
@@ -107,16 +108,16 @@ def test_going_on_in_the_middle_of_a_buffer():
         pace=td.Asynchronous(concurrency=20),
     )
     whole, half, resumed = build(config), build(config), build(config)
-    expected = [event for events in whole.engine.run() for event in events]
+    expected = [event for events in records(whole.engine.run()) for event in events]
     seen = []
-    for events in half.engine.run():
+    for events in records(half.engine.run()):
         seen += events
         if sum(event["event"] == "upload" for event in seen) == 37:
             break
     tensors, document = half.engine.snapshot()
     assert len(document["aggregator"]["buffers"][-1]["received"]) == 7
     resumed.engine.restore(tensors, json.loads(json.dumps(document)))
-    seen += [event for events in resumed.engine.run() for event in events]
+    seen += [event for events in records(resumed.engine.run()) for event in events]
     assert seen == expected
     assert torch.equal(resumed.model, whole.model)
 

@@ -63,6 +63,18 @@ def test_list_and_schema(cli):
     assert "fedbuff" in cli("list", "algorithms")[1]
     schema = json.loads(cli("schema")[1])
     assert "algorithm" in schema["properties"]
+    assert cli("schema", "config")[1] == cli("schema")[1]
+
+
+def test_schema_of_events_is_printed(cli):
+    from tardigrad.core.events import events_schema
+
+    code, out, _ = cli("schema", "events")
+    assert code == 0
+    assert json.loads(out) == events_schema()
+    code, _, err = cli("schema", "lunch")
+    assert code == 2
+    assert "schema lunch: there is no such schema; give config or events" in err
 
 
 # ruff: noqa: E501
@@ -236,6 +248,10 @@ def test_damaged_records_are_named(cli, tmp_path, damage):
     code, _, err = cli("show", "run")
     assert code == 3
     assert "events.jsonl, line 1: not an event" in err
+    (tmp_path / "run/events.jsonl").write_text('{"event": "upload", "trip": 0}\n')
+    code, _, err = cli("show", "run")
+    assert code == 3
+    assert "events.jsonl: the event in line 1 is damaged (client is missing)" in err
 
 
 def test_names_that_look_like_markup(cli):

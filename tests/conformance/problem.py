@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import tardigrad as td
+from event_records import records
 from tardigrad.experiments.run import build
 from tardigrad.learning.head import Head
 
@@ -123,7 +124,7 @@ def run_package(
     module = Quadratic(torch.tensor(X0, dtype=dtype))
     simulation = build(config, model=module, clients=clients, head=SquaredError())
     models = [simulation.aggregator.state["model"].double().numpy()]
-    for events in simulation.engine.run():
+    for events in records(simulation.engine.run()):
         for event in events:
             if event["event"] == "step":
                 models.append(simulation.aggregator.state["model"].double().numpy())

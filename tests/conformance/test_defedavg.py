@@ -26,7 +26,9 @@ from problem import (
 from pydantic import ValidationError
 
 import tardigrad as td
+from event_records import records
 from tardigrad.algorithms.defedavg import DeFedAvg
+from tardigrad.core.events import UploadReceived, to_record
 from tardigrad.experiments.run import build
 from tardigrad.simulation.engine import Engine
 
@@ -60,7 +62,7 @@ def uploads(monkeypatch):
 
     def told(engine):
         for group in run(engine):
-            seen.extend(event for event in group if event["event"] == "upload")
+            seen.extend(to_record(event) for event in group if isinstance(event, UploadReceived))
             yield group
 
     monkeypatch.setattr(Engine, "run", told)
@@ -146,7 +148,7 @@ def test_resumed_is_the_same_to_the_bit():
         return build(config, module, {i: (A[i], B[i]) for i in range(CLIENTS)}, head=SquaredError())
 
     def finished(simulation):
-        events = [event for group in simulation.engine.run() for event in group]
+        events = [event for group in records(simulation.engine.run()) for event in group]
         return simulation.engine.snapshot()[0], events[-1]
 
     final, end = finished(simulation())

@@ -23,6 +23,7 @@ from problem import (
 from pydantic import ValidationError
 
 import tardigrad as td
+from event_records import records
 from tardigrad.algorithms.fadas import FADAS
 from tardigrad.core.preconditioner import AMSGrad
 from tardigrad.experiments.run import build
@@ -135,7 +136,7 @@ def test_amsgrad_before_the_first_step_divides_by_its_adaptivity():
 
 def test_each_step_tells_its_learning_rate():
     running = simulation(FADAS(lr=0.1))
-    told = [event for events in running.engine.run() for event in events if event["event"] == "step"]
+    told = [event for events in records(running.engine.run()) for event in events if event["event"] == "step"]
     assert {0.1} < {event["lr"] for event in told} <= {0.1, 0.1 / 2, 0.1 / 3, 0.1 / 4, 0.1 / 5, 0.1 / 6}
 
 

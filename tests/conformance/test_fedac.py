@@ -26,6 +26,7 @@ from pydantic import ValidationError
 
 import tardigrad as td
 from tardigrad.algorithms.fedac import FedAC
+from tardigrad.core.events import ModelMoved, to_record
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Member, Received, Upload
 from tardigrad.experiments.run import build
@@ -114,7 +115,7 @@ def steps(monkeypatch):
 
     def told(engine):
         for group in run(engine):
-            seen.extend(event for event in group if event["event"] == "step")
+            seen.extend(to_record(event) for event in group if isinstance(event, ModelMoved))
             yield group
 
     monkeypatch.setattr(Engine, "run", told)

@@ -26,6 +26,7 @@ from problem import (
 from pydantic import ValidationError
 
 import tardigrad as td
+from event_records import records
 from tardigrad.experiments.run import build
 
 DTYPES = [torch.float32, torch.float64]
@@ -115,7 +116,7 @@ def make():
 
 
 def test_the_events_tell_alpha():
-    events = [event for events in make().engine.run() for event in events]
+    events = [event for events in records(make().engine.run()) for event in events]
     staleness = [e["staleness"] for e in events if e["event"] == "upload" and e["accepted"]]
     told = [e["alpha"] for e in events if e["event"] == "step"]
     assert told == pytest.approx([0.6 / math.sqrt(1 + s) for s in staleness])

@@ -12,6 +12,7 @@ from problem import CLIENTS, LOCAL_LR, LOCAL_STEPS, SIZE, X0, A, B, Quadratic, S
 from pydantic import ValidationError
 
 import tardigrad as td
+from event_records import records
 from tardigrad.experiments.run import build
 
 ROWS_OF = [5, 1, 3, 2, 4, 5, 1]
@@ -37,7 +38,7 @@ def run_rounds(algorithm, dtype, **settings):
     """Every version of the model that the package makes, and for each step the clients that made it."""
     simulation = make(algorithm, dtype, **settings)
     models, rounds, members = [simulation.aggregator.state["model"].double().numpy()], [], []
-    for events in simulation.engine.run():
+    for events in records(simulation.engine.run()):
         for event in events:
             if event["event"] == "upload" and event["accepted"]:
                 assert event["staleness"] == 0
@@ -143,7 +144,7 @@ def same_after_interruption(algorithm, **settings):
     for _ in whole.engine.run():
         pass
     half = make(algorithm, torch.float32, **settings)
-    for events in half.engine.run():
+    for events in records(half.engine.run()):
         if half.engine.version == 7 and [e["event"] for e in events] == ["upload"]:
             break  # in the middle of a round
     tensors, document = half.engine.snapshot()

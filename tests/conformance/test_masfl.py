@@ -28,6 +28,7 @@ from pydantic import ValidationError
 
 import tardigrad as td
 from tardigrad.algorithms.masfl import AdaMasFL, MasFL
+from tardigrad.core.events import to_record
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Task
 from tardigrad.experiments.run import build
@@ -124,7 +125,7 @@ def events(monkeypatch):
 
     def told(engine):
         for group in run(engine):
-            seen.extend(group)
+            seen.extend(map(to_record, group))
             yield group
 
     monkeypatch.setattr(Engine, "run", told)

@@ -28,6 +28,7 @@ from problem import (
 from pydantic import ValidationError
 
 import tardigrad as td
+from tardigrad.core.events import ModelMoved
 from tardigrad.core.momentum import EMA
 from tardigrad.core.momentum_approximation import (
     Approximation,
@@ -161,9 +162,9 @@ def test_the_error_of_every_step_is_in_the_events(kind):
         buffer=td.Buffer(size=2),
         observers=(Watch(),),
     )
-    steps = [event for event in seen if event["event"] == "step"]
+    steps = [event for event in seen if isinstance(event, ModelMoved)]
     assert len(steps) == 7
-    assert all(0 <= event["least_squares_error"] <= 1 for event in steps)
+    assert all(0 <= event.metrics["least_squares_error"] <= 1 for event in steps)
 
 
 @pytest.mark.parametrize("kind", MOMENTA)

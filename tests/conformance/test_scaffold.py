@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 import tardigrad as td
 from tardigrad.algorithms.scaffold import SCAFFOLD
+from tardigrad.core.events import to_record
 from tardigrad.core.upload import Task
 from tardigrad.experiments.run import build
 from tardigrad.simulation.engine import Engine
@@ -49,7 +50,7 @@ def events(monkeypatch):
 
     def told(engine):
         for group in run(engine):
-            seen.extend(group)
+            seen.extend(map(to_record, group))
             yield group
 
     monkeypatch.setattr(Engine, "run", told)

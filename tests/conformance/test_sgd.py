@@ -9,6 +9,7 @@ from problem import CLIENTS, X0, A, B, Quadratic, SquaredError, assert_same
 from pydantic import ValidationError
 
 import tardigrad as td
+from event_records import records
 from tardigrad.experiments.run import build
 
 ALL_A, ALL_B = np.concatenate(A), np.concatenate(B)
@@ -29,7 +30,7 @@ def make(dtype=torch.float64, clients=None, **settings):
 
 def run(simulation):
     models = [simulation.aggregator.state["model"].double().numpy()]
-    for events in simulation.engine.run():
+    for events in records(simulation.engine.run()):
         for event in events:
             if event["event"] == "step":
                 models.append(simulation.aggregator.state["model"].double().numpy())

@@ -26,6 +26,7 @@ from problem import (
 )
 
 import tardigrad as td
+from event_records import records
 from tardigrad.algorithms.ca2fl import CA2FL
 from tardigrad.algorithms.defedavg import DeFedAvg
 from tardigrad.algorithms.fadas import FADAS
@@ -78,7 +79,7 @@ def run(algorithm, size=BUFFER, bound=BOUND, clients=range(CLIENTS), look=None, 
     module = Quadratic(torch.tensor(X0, dtype=torch.float64))
     simulation = build(config, module, {i: (A[i], B[i]) for i in clients}, head=MeanSquaredError())
     models, arrivals = [simulation.aggregator.state["model"].numpy()], []
-    for events in simulation.engine.run():
+    for events in records(simulation.engine.run()):
         for event in events:
             if event["event"] == "upload":
                 numbers = (event[key] for key in ("start_version", "version", "accepted"))

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 import tardigrad as td
-from tardigrad.experiments.directory import read_events
+from event_records import read_records
 from tardigrad.experiments.plan import forecast, forecasts
 
 BASE = {
@@ -27,7 +27,7 @@ def test_a_plan_says_what_the_run_does(tmp_path):
     assert planned.virtual_time == result.virtual_time
     assert planned.refused == result.refused
     assert planned.given_up == result.given_up
-    uploads = [e for e in read_events(tmp_path / "run/events.jsonl") if e["event"] == "upload"]
+    uploads = [e for e in read_records(tmp_path / "run/events.jsonl") if e["event"] == "upload"]
     stale = [e["staleness"] for e in uploads if e["accepted"]]
     assert planned.staleness_mean == pytest.approx(sum(stale) / len(stale))
     assert planned.staleness_max == max(stale)

@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from event_records import read_records
 from tardigrad.cli import app
 from tardigrad.errors import ConfigError
 from tardigrad.experiments import reproduce as module
-from tardigrad.experiments.directory import read_events
 from tardigrad.experiments.reproduce import SIZES, library, load, reproduce
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -93,7 +93,7 @@ def test_verdict_and_numbers_follow_from_the_runs(tiny, tmp_path):
     trips = []
     for run in runs:
         if "lr = 0.3\n" in (run / "config.toml").read_text():
-            evaluations = [e for e in read_events(run / "events.jsonl") if e["event"] == "evaluation"]
+            evaluations = [e for e in read_records(run / "events.jsonl") if e["event"] == "evaluation"]
             trips.append(next(e["trips"] for e in evaluations if e["accuracy"] >= 0.6))
     assert result["ours"][""]["A"]["mean"] == pytest.approx(sum(trips) / 3)
     assert result["ours"][""]["B"] == {"mean": None, "sd": None, "reached": 0, "budget": 60}

@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 import tardigrad as td
+from event_records import read_records
 from observers import InterruptAfter
-from tardigrad.experiments.directory import read_events
+from tardigrad.core.events import RunEnded
 
 ASYNC = """
 seed = 3
@@ -130,7 +131,7 @@ def test_the_folder_holds_what_it_should(tmp_path):
     resolved = td.load_config(out / "config.toml")
     assert resolved.buffer.size == 10, "the cohort, filled in"
     assert td.run(resolved).model_sha256 == result.model_sha256
-    events = list(read_events(out / "events.jsonl"))
+    events = list(read_records(out / "events.jsonl"))
     uploads = [event for event in events if event["event"] == "upload"]
     assert len(uploads) == result.client_trips
     assert set(uploads[0]) == {
@@ -163,7 +164,7 @@ def test_stopping(tmp_path):
     by_accuracy = td.run(settings, stop=td.Stop(trips=10**6, accuracy=0.5))
     assert by_accuracy.stopped_by == "accuracy"
     assert by_accuracy.accuracy >= 0.5
-    assert all(row["accuracy"] < 0.5 for row in by_accuracy.history[:-1])
+    assert all(row.metrics["accuracy"] < 0.5 for row in by_accuracy.history[:-1])
 
 
 def test_evaluation_on_the_clients_own_data(tmp_path):
@@ -202,7 +203,7 @@ def test_an_interrupt_at_the_very_end_does_not_end_the_run_twice(tmp_path):
             pass
 
         def see(self, events):
-            if events and events[-1]["event"] == "end":
+            if events and isinstance(events[-1], RunEnded):
                 raise KeyboardInterrupt
 
         def end(self):

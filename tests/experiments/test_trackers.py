@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import tardigrad as td
-from tardigrad.experiments.directory import read_events
+from event_records import read_records
 from tardigrad.experiments.trackers import make_tracker
 
 CONFIG = td.Config(
@@ -61,7 +61,7 @@ def stopped_and_resumed(kind, out):
 def recorded(out):
     """Every curve as the record has it: points of trips and value."""
     curves = {}
-    for event in read_events(out / "events.jsonl"):
+    for event in read_records(out / "events.jsonl"):
         if event["event"] in ("step", "evaluation"):
             for name, value in event.items():
                 if name not in ("event", "trips") and value is not None:

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import tardigrad as td
+from event_records import read_records
 from observers import InterruptAfter
 from private_aggregators import noise_of
-from tardigrad.experiments.directory import read_events
+from tardigrad.core.events import ModelEvaluated, ModelMoved, to_record
 from tardigrad.experiments.serve import assemble, serve
 from tardigrad.privacy import blt, settings
 from tardigrad.privacy.blt import BLT, Toeplitz
@@ -53,7 +54,8 @@ class Die:
 
     def see(self, events):
         with self.file.open("a") as told:
-            told.writelines(json.dumps(e) + "\n" for e in events if e["event"] in ("step", "evaluation"))
+            seen = [to_record(e) for e in events if isinstance(e, ModelMoved | ModelEvaluated)]
+            told.writelines(json.dumps(e) + "\n" for e in seen)
         self.left -= 1
         if self.left == 0:
             os._exit(1)
@@ -74,7 +76,7 @@ def test_a_killed_simulation_goes_on_with_the_constants_it_began_with(tmp_path, 
     straight = td.run(**parts(**budget))
     another_table(monkeypatch)
     resumed = td.run(**parts(**budget), out=tmp_path / "run", resume=True)
-    found = [e for e in read_events(tmp_path / "run/events.jsonl") if e["event"] in ("step", "evaluation")]
+    found = [e for e in read_records(tmp_path / "run/events.jsonl") if e["event"] in ("step", "evaluation")]
     assert found[: len(told)] == told
     assert (resumed.steps, resumed.epsilon) == (straight.steps, straight.epsilon)
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import tardigrad as td
+from event_records import read_records
 from private_aggregators import centrally_private, locally_private
 from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Task, Upload
-from tardigrad.experiments.directory import read_events
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import MultiClass
 from tardigrad.learning.local import Trainer
@@ -142,7 +142,7 @@ def test_a_client_that_diverges_takes_part_and_does_not_stop_the_run(name, worke
     assert result.steps == 12
     assert all(bool(torch.isfinite(tensor).all()) for tensor in result.model.values())
     accepted = {
-        e["client"] for e in read_events(out / "events.jsonl") if e["event"] == "upload" and e["accepted"]
+        e["client"] for e in read_records(out / "events.jsonl") if e["event"] == "upload" and e["accepted"]
     }
     assert VICTIM in accepted
 

@@ -8,12 +8,13 @@ import torch
 
 import tardigrad as td
 from observers import InterruptAfter
+from tardigrad.core.events import to_record
 from tardigrad.core.snapshot import read_snapshot
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.serve import assemble
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.settings import LocalPrivacy, Participation
-from tardigrad.service.course import Course, Ends
+from tardigrad.service.course import Course
 from tardigrad.service.layout import layout_of, size_of
 from tardigrad.service.store.contract import JournalEntry
 from tardigrad.service.values import Values
@@ -60,7 +61,7 @@ def served(privacy):
     )
     size = size_of(layout_of(plan.aggregator.broadcast()))
     return Course(
-        plan.book, Ends(plan.stop), plan.evaluation, size, size, centrally=plan.private
+        plan.book, plan.stop, plan.evaluation, size, size, centrally=plan.private
     ), values  # fmt: skip
 
 
@@ -78,7 +79,7 @@ def test_a_private_server_keeps_neither_losses_nor_offered_metrics(privacy):
         upload = Upload({"delta": torch.zeros_like(vector)}, EXAMPLES, STEPS, LOSS)
         values.do(course.apply(entry), upload)
     _, document = values.snapshot()
-    kept = json.dumps([document, course.state(), course.last_reports()])
+    kept = json.dumps([document, course.state(), [to_record(event) for event in course.last_reports()]])
     values.close()
     assert len(document["aggregator"]["buffers"][-1]["members"]) == 2
     for number in (LOSS, ACCURACY):

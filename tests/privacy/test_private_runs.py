@@ -15,13 +15,13 @@ import pytest
 import torch
 
 import tardigrad as td
+from event_records import read_records, records
 from private_aggregators import Watching, centrally_private, clip_of, locally_private
 from tardigrad.algorithms.algorithm import SumOnly
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
-from tardigrad.experiments.directory import read_events
 from tardigrad.experiments.run import build
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.clipping import AdaptiveClip
@@ -127,7 +127,7 @@ def private(**settings):
 
 
 def events_of(result_folder):
-    return list(read_events(result_folder / "events.jsonl"))
+    return list(read_records(result_folder / "events.jsonl"))
 
 
 def test_noise_from_the_seed_has_the_same_bits_with_one_process_and_two(tmp_path):
@@ -160,7 +160,7 @@ def test_what_a_dead_run_had_released_is_released_again_with_the_same_noise(tmp_
 
     first = alive()
     released = []
-    for position, events in enumerate(first.engine.run()):
+    for position, events in enumerate(records(first.engine.run())):
         released += events
         if position == 30:
             before = len(released)
@@ -174,7 +174,7 @@ def test_what_a_dead_run_had_released_is_released_again_with_the_same_noise(tmp_
     second = alive()
     second.engine.restore(tensors, document)
     again = []
-    for position, events in enumerate(second.engine.run()):
+    for position, events in enumerate(records(second.engine.run())):
         again += events
         if position == 10:  # a snapshot of a run that has not come as far as the dead one
             second.keys.forget()
@@ -184,7 +184,7 @@ def test_what_a_dead_run_had_released_is_released_again_with_the_same_noise(tmp_
     assert not file.exists()
     third = alive()  # if the keys were lost
     third.engine.restore(tensors, document)
-    assert [event for events in third.engine.run() for event in events] != again
+    assert [event for events in records(third.engine.run()) for event in events] != again
 
 
 CONFIG = """
@@ -220,7 +220,7 @@ def test_killed_at_random_moments_and_resumed_no_step_has_two_kinds_of_noise(tmp
         assert process.is_alive(), "it was through before it could be killed"
         process.kill()
         process.join()
-        for event in read_events(events):
+        for event in read_records(events):
             if event["event"] in ("evaluation", "step"):
                 told = seen.setdefault((event["event"], event["version"]), event)
                 assert told == event
@@ -238,7 +238,7 @@ def test_killed_at_random_moments_and_resumed_no_step_has_two_kinds_of_noise(tmp
     result = td.run(config, out=out, resume=True)
     assert result.steps == 90
     assert not keys.exists()
-    finally_told = {(e["event"], e.get("version")): e for e in read_events(events)}
+    finally_told = {(e["event"], e.get("version")): e for e in read_records(events)}
     assert len(seen) > 20
     assert all(finally_told[key] == event for key, event in seen.items())
     check_limits(events, 10, 12)
@@ -246,7 +246,7 @@ def test_killed_at_random_moments_and_resumed_no_step_has_two_kinds_of_noise(tmp
 
 def check_limits(events, participations, separation):
     by_client = {}
-    for event in read_events(events):
+    for event in read_records(events):
         if event["event"] == "upload" and event["accepted"]:
             by_client.setdefault(event["client"], []).append(event["step"])
     assert max(len(steps) for steps in by_client.values()) > 1
@@ -355,7 +355,7 @@ def poisson_noise(steps=200, probability=0.05, **settings):
         algorithm=td.FedBuff(), local=td.Local(lr=1e-9), evaluation=td.Evaluation(every_steps=1000),
     )  # fmt: skip
     models, joined, count = [one.model.clone()], [], 0
-    for events in one.engine.run():
+    for events in records(one.engine.run()):
         for event in events:
             count += event["event"] == "upload"
             if event["event"] == "step":

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tardigrad as td
+from tardigrad.core.events import ModelMoved
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.privacy.releases import ReleaseLog
 
@@ -259,7 +260,7 @@ class Interrupted:
         pass
 
     def see(self, events):
-        self.steps -= sum(event["event"] == "step" for event in events)
+        self.steps -= sum(isinstance(event, ModelMoved) for event in events)
         if self.steps <= 0:
             raise KeyboardInterrupt
 

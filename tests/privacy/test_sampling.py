@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import tardigrad as td
+from event_records import read_records
 from observers import InterruptAfter
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
-from tardigrad.experiments.directory import read_events
+from tardigrad.core.events import UploadReceived
 from tardigrad.experiments.plan import forecast
 from tardigrad.privacy.sampling import SamplingKey
 from tardigrad.privacy.settings import PoissonSampling
@@ -92,7 +93,7 @@ def parts(steps=30, **settings):
 
 
 def who_joined(folder):
-    return [(e["client"], e["step"]) for e in read_events(folder / "events.jsonl") if e["event"] == "upload"]
+    return [(e["client"], e["step"]) for e in read_records(folder / "events.jsonl") if e["event"] == "upload"]
 
 
 class Look(InterruptAfter):
@@ -139,7 +140,7 @@ class Die:
 
     def see(self, events):
         with self.file.open("a") as told:
-            told.writelines(f"{e['client']} {e['step']}\n" for e in events if e["event"] == "upload")
+            told.writelines(f"{e.client} {e.step}\n" for e in events if isinstance(e, UploadReceived))
         self.left -= 1
         if self.left == 0:
             os._exit(1)

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 import tardigrad as td
+from tardigrad.core.events import ModelMoved
 from tardigrad.experiments.directory import RunDirectory
 from tardigrad.experiments.progress import Tally
 from tardigrad.experiments.report.write import report
@@ -94,7 +95,7 @@ def test_a_run_without_privacy_has_no_void_guarantee():
 
 
 def test_the_progress_bar_marks_it():
-    step = {"event": "step", "version": 3, "epsilon": 1.234}
+    step = ModelMoved(version=3, trips=30, time=1.0, metrics={"epsilon": 1.234})
     for cases, mark in ((VOID, " (VOID)"), (KEPT, "")):
         for privacy, settings, *_ in cases.values():
             tally = Tally(config(privacy, settings).resolved(30), [])

@@ -9,6 +9,7 @@ import torch
 
 import tardigrad as td
 from tardigrad.core.bookkeeping import Delivery, Ticket
+from tardigrad.core.events import to_record
 from tardigrad.experiments.run import build
 from tardigrad.experiments.serve import assemble
 from tardigrad.privacy.keys import NoiseKeys
@@ -57,7 +58,7 @@ class Memory:
         self.events, self.snapshots = [], []
 
     def record(self, events):
-        self.events += [json.loads(json.dumps(event)) for event in events]
+        self.events += [json.loads(json.dumps(to_record(event))) for event in events]
 
     def snapshot(self, tensors, document):
         copied = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -155,7 +156,7 @@ def app_of(simulation, client):
 def trace_of(config):
     """A simulated run and what happened in it: check-ins, deliveries and givings up, in order."""
     simulation = build(config)
-    events = [event for events in simulation.engine.run() for event in events]
+    events = [to_record(event) for events in simulation.engine.run() for event in events]
     end = sum(1 for event in events if event["event"] in ("upload", "give_up"))
     planner, steps = build(config).planner, []
     while end:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import tardigrad as td
 from tardigrad.cli import app
+from tardigrad.core.events import ModelEvaluated, ModelMoved, RunPosition
 from tardigrad.core.plain_json import plain_json
 from tardigrad.experiments.config import parse_config
 from tardigrad.experiments.directory import RunDirectory
@@ -105,7 +106,8 @@ def test_reports_of_the_largest_numbers_have_a_finite_mean():
     reports = Reports()
     for _ in range(1000):
         reports.enter(0, 2**31, {"loss": 1e30})
-    assert reports.finished([0])[0]["loss"] == pytest.approx(1e30)
+    (found,) = reports.finished([0], RunPosition())
+    assert found.metrics["loss"] == pytest.approx(1e30)
 
 
 def test_status_prints_any_name(tmp_path):
@@ -144,7 +146,12 @@ def test_numbers_that_are_not_finite_are_null():
 def test_no_file_of_a_run_has_nan_or_infinity(tmp_path):
     directory = RunDirectory(tmp_path / "run")
     directory.create(td.Config(), {})
-    directory.record([{"event": "step"} | NOT_FINITE, {"event": "evaluation", "loss": float("inf")}])
+    directory.record(
+        [
+            ModelMoved(*RunPosition(), metrics=NOT_FINITE),
+            ModelEvaluated(*RunPosition(), metrics={"loss": float("inf")}),
+        ]
+    )
     directory.finish({"w": torch.zeros(1)}, {"loss": float("nan"), "model_sha256": ""})
     directory.close()
     lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()

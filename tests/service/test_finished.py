@@ -10,6 +10,7 @@ from service_harness import enrolled_key, serving
 from test_client import ALONE, participant
 
 import tardigrad as td
+from tardigrad.core.events import ModelMoved, RunPosition
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.directory import RunDirectory
 from tardigrad.experiments.run import build
@@ -81,7 +82,7 @@ def begun(folder, **changed):
             directory.go_on()
         else:
             directory.create(config, {})
-        directory.record([{"event": "step"}])
+        directory.record([ModelMoved(*RunPosition())])
         return (folder / "events.jsonl").read_text()  # at once, though it is still open
     finally:
         directory.close()

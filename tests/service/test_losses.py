@@ -16,9 +16,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from service_harness import Memory, Puppet, app_of, enrolled_key, serving, trace_of, two_puppets
 
 import tardigrad as td
+from tardigrad.core.events import ModelEvaluated, evaluations, read_events
 from tardigrad.errors import RunError
 from tardigrad.experiments import directory
-from tardigrad.experiments.directory import RunDirectory, read_events
+from tardigrad.experiments.directory import RunDirectory
 from tardigrad.experiments.serve import assemble, serve
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.service.connection import Connection
@@ -164,7 +165,7 @@ def test_damaged_event_is_said_once_and_needs_a_flag(tmp_path):
     assert len(told) > len(lines)
     assert b"\x00" in (folder.path / "events.damaged").read_bytes()
     rows = (folder.path / "metrics.csv").read_text().splitlines()
-    assert len(rows) - 1 == sum(event["event"] == "evaluation" for event in told)
+    assert len(rows) - 1 == len(evaluations(told))
 
 
 def test_events_that_are_cut_off(tmp_path):
@@ -205,9 +206,9 @@ def test_metrics_table_is_appended_to_and_not_read_again(tmp_path, monkeypatch):
         record.reopen(run.config, run.inputs)
         record.go_on()
         monkeypatch.setattr(directory, "read_events", None)  # nobody reads the events from now on
-        where = {"version": 99, "trips": 1, "time": 0.0, "bytes": 1, "loss": 1.0, "accuracy": 0.5}
         for extra in ({}, {"f1": 0.25}):
-            record.record([{"event": "evaluation"} | where | extra])
+            metrics = {"loss": 1.0, "accuracy": 0.5} | extra
+            record.record([ModelEvaluated(version=99, trips=1, time=0.0, bytes=1, metrics=metrics)])
             record.snapshot({"x": torch.zeros(1)}, {})
         record.close()
 

@@ -10,6 +10,7 @@ import torch
 from problem import Quadratic, SquaredError
 
 import tardigrad as td
+from event_records import records
 from tardigrad.core.snapshot import digest, read_snapshot, write_snapshot
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.run import build
@@ -216,7 +217,7 @@ def uninterrupted(case):
 
 def finish(simulation):
     """All events to the end, and a fingerprint of the whole state."""
-    events = [event for events in simulation.engine.run() for event in events]
+    events = [event for events in records(simulation.engine.run()) for event in events]
     return events, fingerprint(simulation)
 
 
@@ -245,7 +246,7 @@ def frozen(snapshot):
 def interrupted(simulation, commits):
     """A snapshot after so many commits, and how many events there were before."""
     seen = 0
-    for number, events in enumerate(simulation.engine.run()):
+    for number, events in enumerate(records(simulation.engine.run())):
         seen += len(events)
         if number == commits:
             return seen, frozen(simulation.engine.snapshot())
@@ -294,7 +295,7 @@ def test_the_cases_have_what_they_are_named_for():
 def test_going_on_after_every_seventh_commit(case):
     whole, bits = uninterrupted(case)
     simulation, snapshots, seen = make(case), [], 0
-    for number, events in enumerate(simulation.engine.run()):
+    for number, events in enumerate(records(simulation.engine.run())):
         seen += len(events)
         if number % 7 == 0 and events[-1:] != whole[-1:]:
             snapshots.append((seen, frozen(simulation.engine.snapshot())))
@@ -319,7 +320,7 @@ def test_going_on_with_another_executor(case):
 def test_going_on_from_a_file(case, tmp_path):
     whole, bits = uninterrupted(case)
     simulation, seen = make(case), 0
-    for number, events in enumerate(simulation.engine.run()):
+    for number, events in enumerate(records(simulation.engine.run())):
         seen += len(events)
         if number == 50:
             break
@@ -333,7 +334,7 @@ def test_interrupted_again_and_again():
     whole, bits = uninterrupted("give up")
     simulation, events = make("give up"), []
     while not events or events[-1]["event"] != "end":
-        for number, more in enumerate(simulation.engine.run()):
+        for number, more in enumerate(records(simulation.engine.run())):
             events += more
             if number == 4:
                 break
@@ -567,7 +568,7 @@ def test_a_diverged_evaluation_is_said_in_one_sentence():
 def test_the_running_average_by_hand():
     plain = make("asynchronous", stop=td.Stop(steps=6))
     models = [plain.aggregator.state["model"].double()]
-    for events in plain.engine.run():
+    for events in records(plain.engine.run()):
         models += [plain.aggregator.state["model"].double() for e in events if e["event"] == "step"]
     average = models[0]
     for model in models[1:]:
@@ -583,7 +584,7 @@ def test_the_running_average_by_hand():
 @pytest.mark.parametrize("case", CASES)
 def test_after_a_step_only_versions_that_somebody_needs_are_kept(case):
     engine = make(case).engine
-    for events in engine.run():
+    for events in records(engine.run()):
         if any(event["event"] == "step" for event in events):
             book = engine._planner.book
             needed = {ticket.version for ticket in book.in_flight.values()}

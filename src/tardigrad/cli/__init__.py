@@ -205,11 +205,23 @@ def list_kinds(
 
 
 @app.command(epilog="Example: `tardigrad schema > schema.json` (editors check TOML files against it)")
-def schema() -> None:
-    """Print the JSON schema of a config file."""
-    from tardigrad.experiments.config import Config
+def schema(
+    what: Annotated[str, typer.Argument(help="config, or events: a line of events.jsonl.")] = "config",
+) -> None:
+    """Print the JSON Schema of a config file or of a run's events."""
+    from tardigrad.errors import ConfigError
 
-    print(json.dumps(Config.model_json_schema(), indent=2))
+    if what == "config":
+        from tardigrad.experiments.config import Config
+
+        document = Config.model_json_schema()
+    elif what == "events":
+        from tardigrad.core.events import events_schema
+
+        document = events_schema()
+    else:
+        raise ConfigError(f"schema {what}: there is no such schema; give config or events")
+    print(json.dumps(document, indent=2))
 
 
 @app.command(

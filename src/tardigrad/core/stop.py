@@ -24,3 +24,21 @@ class Stop(Setting):
         if self.trips is None and self.steps is None and self.virtual_time is None:
             raise ValueError("give at least one of trips, steps and virtual_time, or the run may never end")
         return self
+
+    def reason(
+        self, trips: int, version: int, time: float, accuracy: float, objection: str | None = None
+    ) -> str | None:
+        """Return why a run that has come so far is over, or None if it goes on.
+
+        `accuracy` is that of the last evaluation, 0 before the first. `objection` is what else forbids a
+        further step, such as a spent privacy budget; the reasons of this class come first.
+        """
+        if self.accuracy is not None and accuracy >= self.accuracy:
+            return "accuracy"
+        if self.trips is not None and trips >= self.trips:
+            return "trips"
+        if self.steps is not None and version >= self.steps:
+            return "steps"
+        if self.virtual_time is not None and time > self.virtual_time:
+            return "virtual_time"
+        return objection

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tardigrad.core.draws import key
+from tardigrad.core.events import Event
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config import Config
 from tardigrad.experiments.run import build, one_thread
@@ -16,7 +17,6 @@ from tardigrad.privacy.audit import audit_scores, largest_bound
 from tardigrad.privacy.layers.canaries import Auditor, Canaries, WatchLayer, noise_scale
 from tardigrad.privacy.mechanism_checks import length_defect, noise_defects
 from tardigrad.privacy.settings import LocalPrivacy
-from tardigrad.simulation.engine import Event
 
 CHECKS = 0.01
 """Of the audit's error probability, the share of the checks of noise and clip: they need little."""

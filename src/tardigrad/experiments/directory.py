@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -18,13 +18,24 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tardigrad.core.events import (
+    SCHEMA,
+    Event,
+    ModelEvaluated,
+    RunStarted,
+    TripGivenUp,
+    UploadReceived,
+    evaluations,
+    event_of,
+    read_events,
+    to_record,
+    write_events,
+)
 from tardigrad.core.plain_json import plain_json
 from tardigrad.core.snapshot import BEGIN_AGAIN, read_snapshot, replace, write_snapshot, write_text
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config import Config
 
-Event = dict[str, Any]
-SCHEMA = 1
 BACKUP = "put it back from a backup, or start a new run"
 NEW_RUN = "start a new run: a private run must neither be repeated nor go on from a backup"
 ACCEPT = "--accept-loss goes on without what is missing"
@@ -176,12 +187,12 @@ class RunDirectory:
         before = aside.read_bytes() if aside.is_file() else b""
         told = (before + tail[: tail.rfind(b"\n") + 1]).splitlines(keepends=True)
         lines = kept.splitlines(keepends=True)
-        bad = [number for number, line in enumerate(lines, 1) if _event(line) is None]
+        bad = [number for number, line in enumerate(lines, 1) if event_of(line) is None]
         if bad and not accept_loss:
             raise RunError(
                 f"{self.events}, line {bad[0]}: not an event; the file is damaged; {self._advice_on_events}"
             )
-        good = [line for line in lines if _event(line) is not None]
+        good = [line for line in lines if event_of(line) is not None]
         if bad or len(kept) < length:
             log.error(
                 "%s is damaged: %d bytes are missing and %d lines are no events; the file is kept as %s",
@@ -219,30 +230,29 @@ class RunDirectory:
         partial.write_bytes(b"".join(lines))
         replace(partial, file)
 
-    def unrecovered(self) -> list[Event]:
-        """The uploads that a dead server had recorded after its last snapshot and that recovery, which has
-        come to its end, has not told again: they were acknowledged and are lost."""
+    def unrecovered(self) -> list[dict[str, object]]:
+        """Return the records of the uploads that a dead server had written after its last snapshot and that
+        recovery, which has come to its end, has not written again: they were acknowledged and are lost."""
         if not self._before:
             return []
         assert self._log is not None
         self._log.flush()
         with self.events.open("rb") as file:
             file.seek(self._recovering_from)
-            again = {event["trip"] for event in map(_event, file) if event and "trip" in event}
-        before = [event for event in map(_event, self._before) if event is not None]
-        return [event for event in before if event["event"] == "upload" and event["trip"] not in again]
+            recovered = [event_of(line) for line in file]
+        again = {event.trip for event in recovered if isinstance(event, UploadReceived | TripGivenUp)}
+        before = [event for event in map(event_of, self._before) if isinstance(event, UploadReceived)]
+        return [to_record(event) for event in before if event.trip not in again]
 
     def _record_start(self, config: Config) -> None:
-        start = {"event": "start", "schema": SCHEMA, "seed": config.seed, "oracle": config.algorithm.oracle}
-        self.record([start])
+        self.record([RunStarted(SCHEMA, config.seed, config.algorithm.oracle)])
 
     def record(self, events: list[Event]) -> None:
         """Append events."""
         assert self._log is not None
-        for event in events:
-            self._log.write(plain_json(event).encode() + b"\n")
-            if event["event"] == "evaluation":
-                self._metrics.add(event)
+        write_events(self._log, events)
+        for evaluation in evaluations(events):
+            self._metrics.add(evaluation)
         if self._live:
             self._log.flush()
 
@@ -334,22 +344,26 @@ class MetricsTable:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._columns: list[str] = []
-        self._rows: list[Event] = []  # not written yet
+        self._rows: list[dict[str, object]] = []  # not written yet
 
     def begin(self, events: Iterable[Event]) -> None:
         """Write the table of these events in the place of what there is."""
-        self._columns, self._rows = [], [e for e in events if e["event"] == "evaluation"]
+        self._columns, self._rows = [], []
+        for evaluation in evaluations(events):
+            self.add(evaluation)
         self._file.unlink(missing_ok=True)
         if self._rows:
             self.write()
 
-    def add(self, evaluation: Event) -> None:
+    def add(self, evaluation: ModelEvaluated) -> None:
         """Add a row with the next `write`."""
-        self._rows.append(evaluation)
+        record = to_record(evaluation)
+        del record["event"]
+        self._rows.append(record)
 
     def write(self) -> None:
         """Append what is new. A new column, which is rare, takes writing the table anew."""
-        new = dict.fromkeys(name for row in self._rows for name in row if name != "event")
+        new = dict.fromkeys(name for row in self._rows for name in row)
         text = io.StringIO()
         if not self._columns or new.keys() - set(self._columns):
             before = list(csv.DictReader(io.StringIO(self._file.read_text()))) if self._columns else []
@@ -364,27 +378,6 @@ class MetricsTable:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(text.getvalue())
         self._rows = []
-
-
-def _event(line: bytes) -> Event | None:
-    """An event from its line, or None if the line is none."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and "event" in event else None
-
-
-def read_events(file: Path) -> Iterator[Event]:
-    """The events of a run, in order; a last line that was cut off is left out."""
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.endswith(b"\n"):
-                return
-            event = _event(line)
-            if event is None:
-                raise RunError(f"{file}, line {number}: not an event; the file is damaged")
-            yield event
 
 
 def _decisive(config: dict[str, Any]) -> dict[str, Any]:

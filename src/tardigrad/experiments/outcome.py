@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, UploadReceived, read_events
 from tardigrad.errors import RunError
-from tardigrad.experiments.directory import RunDirectory, read_events
+from tardigrad.experiments.directory import RunDirectory
 
 COSTS = ("trips", "steps", "time", "bytes")
 """What it may have cost to reach a target."""
@@ -70,15 +71,20 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
     errors: list[float] = []
     whole = False
     for event in _record(folder):
-        whole |= event["event"] == "end" and event["trips"] == summary["client_trips"]
-        if event["event"] == "evaluation" and "accuracy" in event:
-            row = (event["trips"], event["version"], event["time"], event["bytes"], event["accuracy"])
-            curve.append(Point(*row))
-        elif event["event"] == "upload" and event["accepted"]:
-            staleness[event["staleness"]] += 1
-            uploads[str(event["client"])] += 1
-        elif event["event"] == "step" and event.get("least_squares_error") is not None:
-            errors.append(event["least_squares_error"])
+        match event:
+            case ModelEvaluated():
+                accuracy = event.metric("accuracy")
+                if accuracy is not None:
+                    curve.append(Point(event.trips, event.version, event.time, event.bytes, accuracy))
+            case UploadReceived(accepted=True, staleness=int(stale)):
+                staleness[stale] += 1
+                uploads[str(event.client)] += 1
+            case ModelMoved():
+                least_squares_error = event.metric("least_squares_error")
+                if least_squares_error is not None:
+                    errors.append(least_squares_error)
+            case RunEnded():
+                whole |= event.trips == summary["client_trips"]
     if not whole:
         damaged = (
             f"{folder / 'events.jsonl'} is damaged or gone, though the run has finished; delete its folder"
@@ -87,8 +93,8 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
     return Outcome(label, seed, folder, summary, curve, staleness, error, uploads, errors)
 
 
-def _record(folder: Path) -> Iterator[dict[str, Any]]:
-    """What is left of the events."""
+def _record(folder: Path) -> Iterator[Event]:
+    """Iterate over the events up to the first that cannot be read."""
     try:
         yield from read_events(folder / "events.jsonl")
     except (OSError, RunError):

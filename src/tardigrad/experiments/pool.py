@@ -24,9 +24,10 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import track
 
+from tardigrad.core.events import Event, ModelEvaluated
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.config import Config, parse_config
-from tardigrad.experiments.directory import Event, RunDirectory
+from tardigrad.experiments.directory import RunDirectory
 
 K = TypeVar("K", bound=Hashable)
 
@@ -102,7 +103,7 @@ def alone(folder: Path) -> Iterator[None]:
 class Watch:
     """Stops a run when the others are stopped."""
 
-    def begin(self, config: Config, events: list[Event]) -> None:
+    def begin(self, config: Config, history: list[ModelEvaluated]) -> None:
         pass
 
     def see(self, events: list[Event]) -> None:

@@ -15,8 +15,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunPosition, UploadReceived
 from tardigrad.experiments.config import Config
-from tardigrad.experiments.directory import Event
 
 LINE_SECONDS = 10.0
 
@@ -24,13 +24,12 @@ LINE_SECONDS = 10.0
 class Tally:
     """Counts that every display needs."""
 
-    def __init__(self, config: Config, history: list[Event]) -> None:
+    def __init__(self, config: Config, history: list[ModelEvaluated]) -> None:
         self._stop = config.stop
         self._oracle = "ORACLE" if config.algorithm.oracle else ""
-        last = history[-1] if history else {}
-        self.trips, self.steps = last.get("trips", 0), last.get("version", 0)
-        self.time = last.get("time", 0.0)
-        self.accuracy: float | None = last.get("accuracy")
+        last = history[-1] if history else ModelEvaluated(*RunPosition())
+        self.trips, self.steps, self.time = last.trips, last.version, last.time
+        self.accuracy = last.metric("accuracy")
         self.epsilon: float | None = None
         privacy = config.privacy
         self._void = "" if privacy is None or privacy.void(config.pace, config.buffer) is None else " (VOID)"
@@ -41,19 +40,20 @@ class Tally:
     def see(self, events: list[Event]) -> None:
         """Count these."""
         for event in events:
-            match event["event"]:
-                case "upload":
+            match event:
+                case UploadReceived():
                     self.trips += 1
-                    self.time = event["time"]
-                    if event["accepted"]:
+                    self.time = event.time
+                    if event.accepted:
                         self._accepted += 1
-                        self._staleness += event["staleness"]
-                case "step":
-                    self.steps = event["version"]
-                    self.epsilon = event.get("epsilon")
-                case "evaluation":
-                    self.trips, self.time = event["trips"], event["time"]
-                    self.accuracy = event.get("accuracy", self.accuracy)
+                        self._staleness += event.staleness or 0
+                case ModelMoved():
+                    self.steps = event.version
+                    self.epsilon = event.metric("epsilon")
+                case ModelEvaluated():
+                    self.trips, self.time = event.trips, event.time
+                    accuracy = event.metric("accuracy")
+                    self.accuracy = self.accuracy if accuracy is None else accuracy
 
     @property
     def share(self) -> float:
@@ -99,7 +99,7 @@ class Bar:
         )
         self._shown = 0.0
 
-    def begin(self, config: Config, history: list[Event]) -> None:
+    def begin(self, config: Config, history: list[ModelEvaluated]) -> None:
         self._tally = Tally(config, history)
         self._task = self._progress.add_task("", total=1.0, **self._tally.fields())
         self._progress.start()
@@ -122,7 +122,7 @@ class Lines:
         self._console = console
         self._shown = 0.0
 
-    def begin(self, config: Config, history: list[Event]) -> None:
+    def begin(self, config: Config, history: list[ModelEvaluated]) -> None:
         self._tally = Tally(config, history)
         self._shown = time.monotonic()
 

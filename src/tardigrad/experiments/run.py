@@ -20,6 +20,15 @@ from torch import Tensor, nn
 
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
+from tardigrad.core.events import (
+    Event,
+    ModelEvaluated,
+    RunEnded,
+    evaluations,
+    from_record,
+    read_events,
+    to_record,
+)
 from tardigrad.core.pace import Asynchronous, Poisson
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.data.evaluation import Evaluator
@@ -40,7 +49,7 @@ from tardigrad.experiments.assembly import (
     situation_of,
 )
 from tardigrad.experiments.config import Config, explain
-from tardigrad.experiments.directory import Event, RunDirectory, read_events
+from tardigrad.experiments.directory import RunDirectory
 from tardigrad.experiments.inputs import Inputs, fingerprints
 from tardigrad.experiments.interrupt import Interrupt
 from tardigrad.learning.flat import FlatModule
@@ -60,16 +69,16 @@ from tardigrad.simulation.planner import Planner
 
 
 class Observer(Protocol):
-    """Somebody who watches a run: a progress bar, a tracker."""
+    """An object that is told the events of a run, such as a progress bar or a tracker."""
 
-    def begin(self, config: Config, events: list[Event]) -> None:
-        """The run starts, or goes on after these evaluations."""
+    def begin(self, config: Config, history: list[ModelEvaluated]) -> None:
+        """Called once before the first event. `history`: the evaluations so far, if the run is resumed."""
 
     def see(self, events: list[Event]) -> None:
-        """This has just happened."""
+        """Called with the next events."""
 
     def end(self) -> None:
-        """The run is over, whichever way."""
+        """Called at the end of the run, also if it failed or was interrupted."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +109,8 @@ class Result:
     """Whether the algorithm used what only a simulation can know."""
     metrics: dict[str, float]
     """Of the last evaluation."""
-    history: list[Event] = field(repr=False, default_factory=list)
-    """Every evaluation: version, trips, time, and the metrics."""
+    history: list[ModelEvaluated] = field(repr=False, default_factory=list)
+    """Every evaluation, in order."""
     model: dict[str, Tensor] = field(repr=False, default_factory=dict)
     """The final model, for `load_state_dict`."""
 
@@ -330,12 +339,12 @@ def _drive(
     observers: tuple[Observer, ...],
 ) -> Result:
     engine = simulation.engine
-    history: list[Event] = []
+    history: list[ModelEvaluated] = []
     before = 0.0
     if snapshot is not None:
         tensors, document = snapshot
         engine.restore(tensors, document["engine"])
-        history, before = document["history"], document["wall_seconds"]
+        history, before = evaluations(map(from_record, document["history"])), document["wall_seconds"]
     if directory is not None:
         simulation.state_privacy(directory)
     began = written = time.monotonic()
@@ -347,7 +356,8 @@ def _drive(
         if directory is not None and not stopped_by:  # else it would be ended twice
             tensors, document = engine.snapshot()
             elapsed = before + time.monotonic() - began
-            directory.snapshot(tensors, {"engine": document, "history": history, "wall_seconds": elapsed})
+            rows = [to_record(evaluation) for evaluation in history]
+            directory.snapshot(tensors, {"engine": document, "history": rows, "wall_seconds": elapsed})
             simulation.keys.forget()
 
     for observer in observers:
@@ -355,9 +365,9 @@ def _drive(
     interrupted = Interrupt(wanted=directory is not None)
     try:
         for events in interrupted.watch(engine.run()):
-            history += [event for event in events if event["event"] == "evaluation"]
-            if events and events[-1]["event"] == "end":
-                stopped_by = events[-1]["reason"]
+            history += evaluations(events)
+            if events and isinstance(events[-1], RunEnded):
+                stopped_by = events[-1].reason
             with simulation.profile.part("record"):
                 if directory is not None:
                     directory.record(events)
@@ -434,8 +444,7 @@ def result_of(directory: RunDirectory) -> Result:
     """The result of a run that is over, from its folder."""
     summary = directory.summary
     assert summary is not None
-    history = [event for event in read_events(directory.events) if event["event"] == "evaluation"]
-    return Result(**summary, history=history, model=directory.model())
+    return Result(**summary, history=evaluations(read_events(directory.events)), model=directory.model())
 
 
 def _sensible(workers: Any) -> bool:

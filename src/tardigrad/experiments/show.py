@@ -12,8 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from tardigrad.core.events import ModelEvaluated, UploadReceived, read_events
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.directory import RunDirectory, read_events
+from tardigrad.experiments.directory import RunDirectory
 
 PICTURES = (".png", ".svg", ".pdf")
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -69,24 +70,25 @@ def show_profile(seconds: dict[str, float], console: Console) -> None:
 def show_run(directory: Path, console: Console) -> None:
     """The result, the course of accuracy and the spread of staleness of a run's folder."""
     events = _events(directory)
-    accuracy, staleness, last = [], Counter[int](), {}
+    accuracy, staleness, trips = [], Counter[int](), 0
     refused = Counter[str]()
     for event in read_events(events):
-        if event["event"] == "evaluation" and "accuracy" in event:
-            accuracy.append(event["accuracy"])
-        elif event["event"] == "upload":
-            last = event
-            if event["accepted"]:
-                staleness[event["staleness"]] += 1
+        if isinstance(event, ModelEvaluated):
+            found = event.metric("accuracy")
+            accuracy += [] if found is None else [found]
+        elif isinstance(event, UploadReceived):
+            trips = event.trip + 1
+            if event.staleness is not None and event.accepted:
+                staleness[event.staleness] += 1
             else:
-                refused[event["reason"]] += 1
+                refused[str(event.reason)] += 1
     summary_file = directory / "summary.json"
     if summary_file.exists():
         show_summary(RunDirectory(directory).summary or {}, console, str(directory))
     else:
         again = "tardigrad serve" if (directory / "journal.sqlite").exists() else "tardigrad run ... --resume"
         console.print(
-            f"{directory}: not finished; {last.get('trip', -1) + 1:,} trips so far, "
+            f"{directory}: not finished; {trips:,} trips so far, "
             f"refused: {dict(refused) or 'none'}. Go on with: {again}",
             highlight=False,
             markup=False,
@@ -109,10 +111,12 @@ def plot_run(directory: Path, file: Path) -> None:
     curve: list[tuple[float, float, float]] = []
     staleness: list[int] = []
     for event in read_events(_events(directory)):
-        if event["event"] == "evaluation" and "accuracy" in event:
-            curve.append((event["trips"], event["time"], event["accuracy"]))
-        elif event["event"] == "upload" and event["accepted"]:
-            staleness.append(event["staleness"])
+        if isinstance(event, ModelEvaluated):
+            accuracy = event.metric("accuracy")
+            if accuracy is not None:
+                curve.append((event.trips, event.time, accuracy))
+        elif isinstance(event, UploadReceived) and event.accepted and event.staleness is not None:
+            staleness.append(event.staleness)
     if not curve:
         raise ConfigError(f"{directory}: no evaluation with an accuracy yet, so there is nothing to draw")
     check_picture(file)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tardigrad.core.draws import key
+from tardigrad.core.events import Event, ModelEvaluated, UploadReceived
 from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config import Config, parse_config
-from tardigrad.experiments.directory import Event
 from tardigrad.experiments.run import Observer, run
 from tardigrad.experiments.search_space import Dimension, Space, Value, setting_at, with_settings
 
@@ -100,19 +100,22 @@ class _Judge:
     curve: list[tuple[int, float]] = field(default_factory=list)
     """Trips and accuracy of every evaluation."""
 
-    def begin(self, config: Config, events: list[Event]) -> None:
+    def begin(self, config: Config, history: list[ModelEvaluated]) -> None:
         pass
 
     def see(self, events: list[Event]) -> None:
         import optuna
 
         for event in events:
-            if event["event"] == "upload":
+            if isinstance(event, UploadReceived):
                 self.trips += 1
-            elif event["event"] == "evaluation" and "accuracy" in event:
-                self.curve.append((event["trips"], event["accuracy"]))
+            elif isinstance(event, ModelEvaluated):
+                accuracy = event.metric("accuracy")
+                if accuracy is None:
+                    continue
+                self.curve.append((event.trips, accuracy))
                 if self.pruning:
-                    self.trial.report(event["accuracy"], len(self.curve))
+                    self.trial.report(accuracy, len(self.curve))
                     if self.trial.should_prune():
                         raise optuna.TrialPruned
 

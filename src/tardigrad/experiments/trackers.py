@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, read_events, to_record
 from tardigrad.core.snapshot import write_text
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config import Config
-from tardigrad.experiments.directory import Event, read_events
 
 PROJECT = "tardigrad"
 AXES = ("event", "trips")
@@ -31,7 +31,7 @@ class Tracker:
         self.out = out
         self._last: dict[str, float] = {}
 
-    def begin(self, config: Config, events: list[Event]) -> None:
+    def begin(self, config: Config, history: list[ModelEvaluated]) -> None:
         """The run starts, or goes on with what its record holds."""
         self._open(config)
         record = self.out / "events.jsonl"
@@ -41,12 +41,12 @@ class Tracker:
     def see(self, events: list[Event]) -> None:
         """Draw these."""
         for event in events:
-            if event["event"] in ("step", "evaluation"):
-                values = {f"{event['event']}/{name}": value for name, value in _numbers(event)}
+            if isinstance(event, ModelMoved | ModelEvaluated):
+                values = {f"{event.kind}/{name}": value for name, value in _numbers(event)}
                 self._last |= values
-                self._draw(values, event["trips"])
-            elif event["event"] == "end":
-                self._summarise({"stopped_by": event["reason"], "client_trips": event["trips"]} | self._last)
+                self._draw(values, event.trips)
+            elif isinstance(event, RunEnded):
+                self._summarise({"stopped_by": event.reason, "client_trips": event.trips} | self._last)
 
     def end(self) -> None:
         """The run is over, whichever way."""
@@ -187,7 +187,7 @@ class WandB(Tracker):
 
     def see(self, events: list[Event]) -> None:
         super().see(events)
-        if any(event["event"] == "evaluation" for event in events):
+        if any(isinstance(event, ModelEvaluated) for event in events):
             self._write()
 
     def _draw(self, values: dict[str, float], trips: int) -> None:
@@ -220,8 +220,8 @@ def make_tracker(kind: str, out: Path | None) -> Tracker:
     return TRACKERS[kind](out)
 
 
-def _numbers(event: Event) -> Iterator[tuple[str, float]]:
-    for name, value in event.items():
+def _numbers(event: ModelMoved | ModelEvaluated) -> Iterator[tuple[str, float]]:
+    for name, value in to_record(event).items():
         if name not in AXES and isinstance(value, int | float):
             yield name, float(value)
 

@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from tardigrad.core.bookkeeping import Ticket
+from tardigrad.core.events import RunEnded
 from tardigrad.core.upload import Upload
 from tardigrad.service.clock import SYSTEM, Clock
 from tardigrad.service.course import Course, Happened
@@ -516,7 +517,7 @@ class Coordinator:
         if self.values.evaluated != self.values.aggregator.version:
             self.values.evaluate(self.course.where())
         self.values.settle()
-        self.values.tell([{"event": "end", "reason": reason} | self.course.where()])
+        self.values.tell([RunEnded(reason, *self.course.where())])
 
 
 def _known(broadcast: Broadcast) -> asyncio.Future[Broadcast]:

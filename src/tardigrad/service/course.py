@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Reason, Ticket
+from tardigrad.core.events import ModelEvaluated, RunPosition, TripGivenUp, UploadReceived
 from tardigrad.core.stop import Stop
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.privacy.layers.central_noise import BUDGET
@@ -18,7 +19,8 @@ from tardigrad.service.admission import Admission
 from tardigrad.service.reports import Reports
 from tardigrad.service.store.contract import JournalEntry as Entry
 
-Event = dict[str, Any]
+Event = Any
+"""The name by which `service/safekeeping.py` imports the type of events."""
 
 
 @dataclass(slots=True)
@@ -28,39 +30,17 @@ class Happened:
     ticket: Ticket | None = None
     """A check-in that was granted."""
     delivery: Delivery | None = None
-    events: list[Event] = field(default_factory=list)
+    events: list[UploadReceived | TripGivenUp] = field(default_factory=list)
     moved: bool = False
     """The model moves now."""
-    where: Event = field(default_factory=dict)
-    """Version, trips, time and bytes afterwards."""
+    where: RunPosition = field(default_factory=RunPosition)
+    """How far the run has come afterwards."""
     evaluate: bool = False
     """The model is evaluated now, on central data."""
-    reported: list[Event] = field(default_factory=list)
+    reported: list[ModelEvaluated] = field(default_factory=list)
     """What clients found on their own data, of versions about which nobody will report any more."""
     forget: list[int] = field(default_factory=list)
     """Versions that nobody will start from any more."""
-
-
-@dataclass(frozen=True)
-class Ends:
-    """When a run is over."""
-
-    stop: Stop
-    allowed: int | None = None
-    """Steps that the privacy budget allows."""
-
-    def reason(self, trips: int, version: int, time: float, accuracy: float) -> str | None:
-        """Why it is over now, if it is."""
-        stop = self.stop
-        if stop.accuracy is not None and accuracy >= stop.accuracy:
-            return "accuracy"
-        if stop.trips is not None and trips >= stop.trips:
-            return "trips"
-        if stop.steps is not None and version >= stop.steps:
-            return "steps"
-        if stop.virtual_time is not None and time > stop.virtual_time:
-            return "virtual_time"
-        return BUDGET if self.allowed is not None and version >= self.allowed else None
 
 
 class Course:
@@ -69,16 +49,18 @@ class Course:
     def __init__(
         self,
         book: Bookkeeping,
-        ends: Ends,
+        stop: Stop,
         evaluation: Evaluation,
         download_bytes: int,
         upload_bytes: int,
         centrally: bool,
         admission: Admission | None = None,
+        budget: int | None = None,
     ) -> None:
-        """Without `admission` no upload is refused by its norm."""
+        """Without `admission` no upload is refused by its norm. `budget`: steps that the privacy budget
+        allows, or None for any number."""
         self.book = book
-        self._ends, self._evaluation = ends, evaluation
+        self._stop, self._budget, self._evaluation = stop, budget, evaluation
         self._download_bytes, self._upload_bytes = download_bytes, upload_bytes
         self._centrally = centrally
         self.admission = admission
@@ -96,9 +78,9 @@ class Course:
         self.reports = Reports()
         self._starting: Counter[int] = Counter()  # trips under way, by their version
 
-    def where(self) -> Event:
-        """How far it has come."""
-        return {"version": self.book.version, "trips": self.trips, "time": self.time, "bytes": self.bytes}
+    def where(self) -> RunPosition:
+        """Return how far the run has come."""
+        return RunPosition(self.book.version, self.trips, self.time, self.bytes)
 
     def wants_reports(self, version: int) -> bool:
         """Whether who starts from this version should evaluate it."""
@@ -132,22 +114,21 @@ class Course:
             suspects = {before} | ({ended.version} if ended is not None else set())
             done = [v for v in suspects if v < self.book.version and not self._starting[v]]
             happened.forget = done
-            happened.reported = [report | self._place() for report in self.reports.finished(done)]
+            happened.reported = self.reports.finished(done, self.where())
         happened.evaluate = self._centrally and self._evaluation.due(
             self.book.version, happened.moved, self.trips, entry.kind == "deliver" and ended is not None
         )
         if self.over is None:
-            self.over = self._ends.reason(
-                self.trips, self.book.version, self.time, self.reports.metrics.get("accuracy", 0.0)
-            )
+            self.over = self.reason_by_now(self.time, self.reports.metrics)
         return happened
 
     def reason_by_now(self, time: float, metrics: dict[str, float]) -> str | None:
-        """Why the run should end, by the clock or by the last central evaluation."""
-        return self._ends.reason(self.trips, self.book.version, time, metrics.get("accuracy", 0.0))
-
-    def _place(self) -> Event:
-        return {"trips": self.trips, "time": self.time, "bytes": self.bytes}
+        """Return why the run should end at this time with these metrics of the last evaluation, or None if
+        it goes on."""
+        version = self.book.version
+        spent = self._budget is not None and version >= self._budget
+        accuracy = metrics.get("accuracy", 0.0)
+        return self._stop.reason(self.trips, version, time, accuracy, BUDGET if spent else None)
 
     def _check_in(self, entry: Entry, happened: Happened) -> None:
         ticket = self.book.check_in(entry.client, entry.time)
@@ -174,13 +155,7 @@ class Course:
         wanted = not self._centrally  # a client may offer metrics that nobody asked for
         if wanted and entry.evaluated and delivery.start_version is not None:
             self.reports.enter(delivery.start_version, entry.evaluated, json.loads(entry.metrics))
-        happened.events.append({
-            "event": "upload", "trip": delivery.trip, "client": delivery.client,
-            "start_time": delivery.start_time, "time": delivery.time,
-            "start_version": delivery.start_version, "version": delivery.version,
-            "staleness": delivery.staleness, "weight": delivery.weight,
-            "accepted": delivery.accepted, "reason": delivery.reason, "step": delivery.step,
-        })  # fmt: skip
+        happened.events.append(UploadReceived.of(delivery, delivery.client))
 
     def _give_up(self, entry: Entry, happened: Happened) -> None:
         gave_up = self.book.give_up(entry.trip)
@@ -188,10 +163,7 @@ class Course:
             return
         ticket, happened.moved = gave_up
         self.given_up += 1
-        happened.events.append({
-            "event": "give_up", "trip": ticket.trip, "client": ticket.client,
-            "start_time": ticket.time, "time": entry.time, "start_version": ticket.version,
-        })  # fmt: skip
+        happened.events.append(TripGivenUp.of(ticket, ticket.client, entry.time))
 
     def _ended(self, ticket: Ticket) -> None:
         client = str(ticket.client)
@@ -203,9 +175,10 @@ class Course:
         else:
             del self.open[client]
 
-    def last_reports(self) -> list[Event]:
-        """At the end: what clients found of versions from which some are still under way."""
-        return [report | self._place() for report in self.reports.finished(self.reports.versions())]
+    def last_reports(self) -> list[ModelEvaluated]:
+        """Return, at the end of the run, what clients found of versions from which some are still under
+        way."""
+        return self.reports.finished(self.reports.versions(), self.where())
 
     def state(self) -> dict[str, Any]:
         """Everything, as JSON; nothing of it changes when the run goes on."""

@@ -5,14 +5,16 @@ more, its reports become one evaluation, weighted by their examples and marked a
 
 >>> reports = Reports()
 >>> reports.enter(0, 10, {"accuracy": 0.5}); reports.enter(0, 30, {"accuracy": 0.9})
->>> reports.finished([0])[0]["accuracy"]
-0.8
+>>> reports.finished([0], RunPosition(version=2, trips=5, time=1.0, bytes=0))[0].metrics
+{'accuracy': 0.8}
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+
+from tardigrad.core.events import ModelEvaluated, RunPosition
 
 MOST_METRICS = 32
 
@@ -39,8 +41,9 @@ class Reports:
         """Those that were reported of and not yet told."""
         return sorted(self._sums)
 
-    def finished(self, versions: Iterable[int]) -> list[dict[str, Any]]:
-        """Nobody will report of these any more: what was found, as evaluations."""
+    def finished(self, versions: Iterable[int], position: RunPosition) -> list[ModelEvaluated]:
+        """Return the evaluations of these versions, of which no client will report any more. `position` is
+        how far the run has come; an evaluation has the version that was evaluated instead of its own."""
         told = []
         for version in sorted(versions):
             sums = self._sums.pop(version, None)
@@ -49,8 +52,10 @@ class Reports:
             examples, clients = self._examples.pop(version), self._clients.pop(version)
             self.metrics = {name: total / examples for name, total in sums.items()}
             told.append(
-                {"event": "evaluation", "version": version, "federated": True, "clients": clients,
-                 "examples": examples} | self.metrics
+                ModelEvaluated(
+                    *position._replace(version=version), federated=True, clients=clients, examples=examples,
+                    metrics=self.metrics,
+                )
             )  # fmt: skip
         return told
 

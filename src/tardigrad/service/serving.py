@@ -31,7 +31,7 @@ from tardigrad.service.certificates import SERVER, SERVER_KEY, expiries
 from tardigrad.service.claims import Gate
 from tardigrad.service.clock import SYSTEM, Clock
 from tardigrad.service.coordinator import Coordinator
-from tardigrad.service.course import Course, Ends
+from tardigrad.service.course import Course
 from tardigrad.service.inspection import most_examples
 from tardigrad.service.keys import LIST, Enrolled
 from tardigrad.service.layout import Layout, layout_of, size_of
@@ -314,12 +314,13 @@ def coordinate(
         )
     course = Course(
         plan.book,
-        Ends(plan.stop, plan.budget),
+        plan.stop,
         plan.evaluation,
         size_of(layout_of(plan.aggregator.broadcast())),
         size_of(uploads),
         centrally=plan.evaluate is not None or plan.private,
         admission=None if plan.private else _admission(plan),
+        budget=plan.budget,
     )
     return Coordinator(
         course, values, store, record, plan.settings, uploads, after_snapshot, plan.private, clock

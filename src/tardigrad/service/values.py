@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,9 +17,10 @@ import numpy as np
 from torch import Tensor
 
 from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunPosition
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import RunError
-from tardigrad.service.course import Event, Happened
+from tardigrad.service.course import Happened
 from tardigrad.service.layout import Layout, layout_of, packed, unpacked
 from tardigrad.service.refused import log
 
@@ -51,8 +52,8 @@ class Broadcast:
 class ClosedStep:
     """A buffer is full, and its step is not made yet."""
 
-    where: Event
-    """Version, trips, time and bytes when it was filled."""
+    where: RunPosition
+    """How far the run had come when it was filled."""
     evaluate: bool
     losses: list[float]
     """Training losses of its uploads."""
@@ -86,7 +87,7 @@ class Values:
         """Called with each version that clients may download from now on."""
         self._losses: list[float] = []
         self._closed: deque[ClosedStep] = deque()  # buffers that are full, and not yet versions
-        self._told: deque[list[Event] | Future[Event]] = deque()  # not yet in the log
+        self._told: deque[list[Event] | Future[ModelEvaluated]] = deque()  # not yet in the log
         self._telling = threading.RLock()
         self._broken: OSError | None = None  # the log could not be written: nothing more may follow
         self._evaluator = ThreadPoolExecutor(1, "evaluation")
@@ -95,7 +96,7 @@ class Values:
 
     def do(self, happened: Happened, upload: Upload | None) -> None:
         """What an entry means for the values."""
-        delivery, events = happened.delivery, list(happened.events)
+        delivery = happened.delivery
         if delivery is not None and delivery.accepted:
             assert upload is not None
             assert delivery.start_version is not None
@@ -103,7 +104,7 @@ class Values:
             self.aggregator.add(delivery, upload, start)
             if self._tell_losses:  # private runs do not keep them
                 self._losses.append(upload.loss)
-        self.tell(events)
+        self.tell(happened.events)
         if happened.moved:
             self.aggregator.close()
             self._closed.append(ClosedStep(happened.where, happened.evaluate, self._losses))
@@ -124,32 +125,32 @@ class Values:
         """Make the steps whose buffers are closed, as far as no layer has to wait."""
         while self._closed and self.aggregator.ready:
             closed = self._closed[0]
-            metrics = self._step()
+            metrics, discarded = self._step()
             self._release(self.aggregator.version, self.aggregator.broadcast())
             self._publish()
             loss = sum(closed.losses) / len(closed.losses) if closed.losses else None
-            self.tell([{"event": "step"} | closed.where | {"training_loss": loss} | metrics])
+            self.tell([ModelMoved(*closed.where, loss, discarded, metrics)])
             if closed.evaluate:
                 self.evaluate(closed.where)
             self._closed.popleft()
             version = self.aggregator.version
             self.published(version, self.broadcasts[version])
 
-    def _step(self) -> dict[str, Any]:
-        """Make the next version; what to tell of it."""
+    def _step(self) -> tuple[Mapping[str, float], bool]:
+        """Make the next version; return the algorithm's metrics, and whether the step was discarded."""
         if not self._keep_finite:
-            return self.aggregator.step()
+            return self.aggregator.step(), False
         held = self.aggregator.held()
         metrics = self.aggregator.step()
         if not self.aggregator.spoilt(held):
-            return metrics
+            return metrics, False
         self.aggregator.take_back(held)
         self.discarded += 1
         log.warning(
             "the step to version %d is discarded, because the model or the algorithm's state would not be "
             "finite; the model stays as it was", self.aggregator.version, extra={"event": "discarded"},
         )  # fmt: skip
-        return {"discarded": True}
+        return {}, True
 
     def _publish(self) -> None:
         vectors = self.aggregator.broadcast()
@@ -159,12 +160,12 @@ class Values:
 
     # -- telling -----------------------------------------------------------------------------------
 
-    def tell(self, events: list[Event]) -> None:
+    def tell(self, events: Sequence[Event]) -> None:
         """Enter events in the log, after all that came before."""
         if events:
-            self._enter(events)
+            self._enter(list(events))
 
-    def evaluate(self, where: Event) -> None:
+    def evaluate(self, where: RunPosition) -> None:
         """Evaluate the model as it is now; the event is entered here, when it is known."""
         if self._evaluate is None:
             return
@@ -175,16 +176,16 @@ class Values:
         self._enter(evaluation)
         evaluation.add_done_callback(lambda _: self._flush())
 
-    def _evaluated(self, model: Tensor, version: int, where: Event) -> Event:
+    def _evaluated(self, model: Tensor, version: int, where: RunPosition) -> ModelEvaluated:
         assert self._evaluate is not None
         try:
             metrics = self._evaluate(model, version)
         finally:
             self._waiting.release()
         self.metrics = metrics
-        return {"event": "evaluation"} | where | metrics
+        return ModelEvaluated(*where, metrics=metrics)
 
-    def _enter(self, item: list[Event] | Future[Event]) -> None:
+    def _enter(self, item: list[Event] | Future[ModelEvaluated]) -> None:
         with self._telling:
             self._told.append(item)
         self._flush()
@@ -241,7 +242,7 @@ class Values:
         return tensors, {
             "aggregator": aggregator,
             "losses": self._losses,
-            "closed": [[closed.where, closed.evaluate, closed.losses] for closed in self._closed],
+            "closed": [[closed.where._asdict(), closed.evaluate, closed.losses] for closed in self._closed],
             "metrics": self.metrics,
             "evaluated": self.evaluated,
             "discarded": self.discarded,
@@ -257,7 +258,7 @@ class Values:
         self.aggregator.restore(tensors, document["aggregator"])
         tensors.clear()
         self._losses = list(document["losses"]) if self._tell_losses else []
-        self._closed = deque(ClosedStep(*row) for row in document["closed"])
+        self._closed = deque(ClosedStep(RunPosition(**where), *row) for where, *row in document["closed"])
         self.metrics = document["metrics"]
         self.evaluated, self.discarded = document["evaluated"], document.get("discarded", 0)
         current = layout_of(self.aggregator.broadcast())

@@ -13,6 +13,17 @@ from torch import Tensor
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.core.bookkeeping import Delivery, Refusal, Ticket
 from tardigrad.core.draws import key
+from tardigrad.core.events import (
+    CheckInRefused,
+    Event,
+    ModelEvaluated,
+    ModelMoved,
+    RunEnded,
+    RunPosition,
+    TripGivenUp,
+    UploadReceived,
+)
+from tardigrad.core.participation import Client
 from tardigrad.core.stop import Stop
 from tardigrad.core.upload import Task, Vectors
 from tardigrad.data.clients import Clients
@@ -21,8 +32,6 @@ from tardigrad.errors import RunError, TardigradError
 from tardigrad.learning.profile import Profile
 from tardigrad.simulation.executors import Executor, TrainingJob
 from tardigrad.simulation.planner import GiveUp, Joined, Planned, Planner
-
-Event = dict[str, Any]
 
 
 class Engine:
@@ -88,8 +97,8 @@ class Engine:
         return self._aggregator.version
 
     def run(self) -> Iterator[list[Event]]:
-        """All that happens, as events; those that belong together come together, and between two such
-        lists the engine can be snapshotted."""
+        """Run, and yield all events. Events that belong together are in one list, and between two lists
+        the engine can be snapshotted."""
         if not self._resumed:
             yield [self._evaluate()]
         reason = self._reason_to_stop()
@@ -109,21 +118,16 @@ class Engine:
                 events = list(self._commit(self._plan.popleft()))
             yield events
             reason = self._reason_to_stop()
+        assert reason is not None
         last = [self._evaluate()] if self._evaluated != self.version else []
-        yield [*last, {"event": "end", "reason": reason} | self._where()]
+        yield [*last, RunEnded(reason, *self._position())]
 
     def _reason_to_stop(self) -> str | None:
-        stop = self._stop
-        if stop.accuracy is not None and self.metrics.get("accuracy", 0.0) >= stop.accuracy:
-            return "accuracy"
-        if stop.trips is not None and self.trips >= stop.trips:
-            return "trips"
-        if stop.steps is not None and self.version >= stop.steps:
-            return "steps"
-        return self._aggregator.objection
+        accuracy = self.metrics.get("accuracy", 0.0)
+        return self._stop.reason(self.trips, self.version, self.time, accuracy, self._aggregator.objection)
 
-    def _where(self) -> Event:
-        return {"version": self.version, "trips": self.trips, "time": self.time, "bytes": self.bytes}
+    def _position(self) -> RunPosition:
+        return RunPosition(self.version, self.trips, self.time, self.bytes)
 
     # -- looking ahead ---------------------------------------------------------------------------
 
@@ -220,16 +224,10 @@ class Engine:
             self.time, moved = item.time, item.closes
             self.given_up += 1
             ticket = item.ticket
-            yield {
-                "event": "give_up", "trip": ticket.trip, "client": self._name(ticket.client),
-                "start_time": ticket.time, "time": item.time, "start_version": ticket.version,
-            }  # fmt: skip
+            yield TripGivenUp.of(ticket, self._name(ticket.client), item.time)
         elif isinstance(item, Refusal):
             self.refused[item.reason] += 1
-            yield {
-                "event": "turned_away", "client": self._name(item.client), "time": item.time,
-                "reason": item.reason,
-            }  # fmt: skip
+            yield CheckInRefused(client=self._name(item.client), time=item.time, reason=item.reason)
         elif isinstance(item, Joined):
             self.time, moved = item.time, item.closes
         else:
@@ -258,12 +256,7 @@ class Engine:
         else:
             assert item.reason is not None
             self.refused[item.reason] += 1
-        return {
-            "event": "upload", "trip": item.trip, "client": self._name(item.client),
-            "start_time": item.start_time, "time": item.time, "start_version": item.start_version,
-            "version": item.version, "staleness": item.staleness, "weight": item.weight,
-            "accepted": item.accepted, "reason": item.reason, "step": item.step,
-        }  # fmt: skip
+        return UploadReceived.of(item, None if item.client is None else self._name(item.client))
 
     def _step(self) -> Event:
         with self._profile.part("step"):
@@ -279,15 +272,15 @@ class Engine:
         self._publish()
         losses, self._losses = self._losses, []
         loss = sum(losses) / len(losses) if losses else None
-        return {"event": "step"} | self._where() | {"training_loss": loss} | metrics
+        return ModelMoved(*self._position(), training_loss=loss, metrics=metrics)
 
     def _evaluate(self) -> Event:
         with self._profile.part("evaluation"):
             self.metrics = self._evaluator(self._aggregator.evaluated_model, self.version)
         self._evaluated = self.version
-        return {"event": "evaluation"} | self._where() | self.metrics
+        return ModelEvaluated(*self._position(), metrics=self.metrics)
 
-    def _name(self, client: int | str | None) -> int | str | None:
+    def _name(self, client: Client) -> Client:
         return self._clients.name(client) if isinstance(client, int) else client
 
     # -- snapshots -------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ class Watch:
     def begin(self, config, history): pass
     def end(self): pass
     def see(self, events):
-        if any(event["event"] == "step" and event["version"] == 5 for event in events):
+        if any(event.kind == "step" and event.version == 5 for event in events):
             print("running", flush=True)
 
 for workers in (sys.argv[1], 0):

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import tardigrad as td
+from event_records import records
 from tardigrad.experiments.run import build
 from tardigrad.simulation.executors.vectorised import Vectorised
 
@@ -74,7 +75,7 @@ def agree(*arguments, at_once=6, exactly=False, **settings):
     """Run one by one and together; the events must be the same, the models to rounding."""
     one, many = simulation(1, *arguments, **settings), simulation(at_once, *arguments, **settings)
     assert isinstance(many.executor, Vectorised)
-    for ours, theirs in zip(many.engine.run(), one.engine.run(), strict=True):
+    for ours, theirs in zip(records(many.engine.run()), records(one.engine.run()), strict=True):
         for a, b in zip(ours, theirs, strict=True):
             assert a.keys() == b.keys()
             for name, value in a.items():

@@ -11,6 +11,7 @@ from typing import Any
 
 import tomli_w
 
+from tardigrad.core.events import ModelEvaluated, RunPosition
 from tardigrad.experiments.report.sources import Entry, Sources
 from tardigrad.experiments.tables import cells, headings
 
@@ -59,11 +60,12 @@ def runs(entries: list[Entry]) -> str:
     for entry in entries:
         for run in entry.runs:
             record, summary = run.record, run.summary or {}
-            last = record.evaluations[-1] if record.evaluations else {}
+            last = record.evaluations[-1] if record.evaluations else ModelEvaluated(*RunPosition())
+            accuracy, loss = last.metric("accuracy"), last.metric("loss")
             stale = record.trips.staleness[record.trips.accepted]
             counts: dict[str, Any] = {
-                "client_trips": last.get("trips", 0), "steps": last.get("version", 0),
-                "virtual_time": record.time, "bytes": last.get("bytes", 0),
+                "client_trips": last.trips, "steps": last.version,
+                "virtual_time": record.time, "bytes": last.bytes,
             } | summary  # fmt: skip
             rows.append(
                 [
@@ -73,8 +75,8 @@ def runs(entries: list[Entry]) -> str:
                     f"{counts['steps']:,}",
                     f"{counts['virtual_time']:,.1f}",
                     f"{counts['bytes'] / 1e6:,.1f}",
-                    f"{100 * last['accuracy']:.1f}" if "accuracy" in last else "-",
-                    f"{last['loss']:.3g}" if "loss" in last else "-",
+                    "-" if accuracy is None else f"{100 * accuracy:.1f}",
+                    "-" if loss is None else f"{loss:.3g}",
                     f"{stale.mean():.1f}" if len(stale) else "-",
                     _epsilon(summary),
                     record.ended or "not finished",

@@ -11,13 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tardigrad.core.events import (
+    CheckInRefused,
+    Event,
+    ModelEvaluated,
+    ModelMoved,
+    RunEnded,
+    RunStarted,
+    TripGivenUp,
+    UploadReceived,
+    read_events,
+)
+from tardigrad.core.participation import Client
 from tardigrad.errors import RunError
-from tardigrad.experiments.directory import SCHEMA, Event, read_events
 
 Numbers = NDArray[Any]
-
-STEP_PLACES = ("event", "version", "trips", "time", "bytes", "training_loss")
-"""What every step event has; the rest is what the algorithm and the budget tell."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +57,9 @@ class Trips:
 class Record:
     """One run."""
 
-    evaluations: list[Event]
+    evaluations: list[ModelEvaluated]
     trips: Trips
-    clients: list[int | str]
+    clients: list[Client]
     """By name, those that were seen."""
     steps: dict[str, Numbers]
     """`version`, `time`, and every number that step events tell."""
@@ -67,14 +75,15 @@ class Record:
         """The virtual time that the run has come to."""
         ends = self.trips.end
         last = float(ends[-1]) if len(ends) else 0.0
-        return max(last, self.evaluations[-1]["time"] if self.evaluations else 0.0)
+        return max(last, self.evaluations[-1].time if self.evaluations else 0.0)
 
     def curve(self, over: str, metric: str) -> Numbers:
         """Pairs of (cost so far, metric), of the evaluations that have it."""
-        pairs = [(one[over], one[metric]) for one in self.evaluations if metric in one]
+        found = [(getattr(one, over), one.metric(metric)) for one in self.evaluations]
+        pairs = [(cost, value) for cost, value in found if value is not None]
         return np.array(pairs, dtype=float).reshape(-1, 2)
 
-    def contributions(self) -> Counter[int | str]:
+    def contributions(self) -> Counter[Client]:
         """Uploads that counted, by the client's name."""
         counts = np.bincount(self.trips.client[self.trips.accepted], minlength=len(self.clients))
         return Counter(dict(zip(self.clients, counts.tolist())))
@@ -83,26 +92,21 @@ class Record:
 def read_record(file: Path) -> Record:
     """Read the events of a run, finished or not; a RunError that names the file if they are damaged."""
     reader = _Reader()
-    event: Event = {}
     try:
         for event in read_events(file):
             reader.take(event)
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(
-            f"{file}: the event {str(event)[:200]} is damaged ({type(error).__name__}: {error})"
-        ) from None
     except OSError as error:
         raise RunError(f"{file}: cannot be read ({error})") from None
-    if reader.schema != SCHEMA:
-        raise RunError(f"{file}: its events have the schema {reader.schema}; {SCHEMA} can be read")
+    if not reader.started:
+        raise RunError(f"{file}: has no start event; the file is damaged")
     return reader.record()
 
 
 class _Reader:
     def __init__(self) -> None:
-        self.schema: Any = None
-        self._evaluations: list[Event] = []
-        self._names: dict[int | str, int] = {}
+        self.started = False
+        self._evaluations: list[ModelEvaluated] = []
+        self._names: dict[Client, int] = {}
         self._times = array("d")  # start, end, weight
         self._places = array("q")  # start version, staleness, step, client, gave up
         self._steps: dict[str, array[float]] = {"version": array("d"), "time": array("d")}
@@ -111,44 +115,45 @@ class _Reader:
         self._ended: str | None = None
 
     def take(self, event: Event) -> None:
-        match event["event"]:
-            case "upload":
+        match event:
+            case UploadReceived():
                 self._upload(event)
-            case "step":
+            case ModelMoved():
                 self._step(event)
-            case "evaluation":
-                self._evaluations.append({k: v for k, v in event.items() if v is not None})
-            case "give_up":
-                self._trip(event, weight=0.0, staleness=-1, step=-1, gave_up=1)
-            case "turned_away":
-                self._turned_away[event["reason"]] += 1
-            case "start":
-                self.schema = event["schema"]
-            case "end":
-                self._ended = event["reason"]
+            case ModelEvaluated():
+                self._evaluations.append(event)
+            case TripGivenUp(client=client):
+                self._times.extend((event.start_time, event.time, 0.0))
+                self._places.extend((event.start_version, -1, -1, self._index(client), 1))
+            case CheckInRefused():
+                self._turned_away[event.reason] += 1
+            case RunStarted():
+                self.started = True
+            case RunEnded():
+                self._ended = event.reason
 
-    def _upload(self, event: Event) -> None:
-        if event["accepted"]:
-            self._trip(event, event["weight"], event["staleness"], event["step"], gave_up=0)
-        else:
-            self._refused[event["reason"]] += 1
-            if event["start_time"] is not None:  # else nobody knows of such a trip
-                self._trip(event, weight=0.0, staleness=event["staleness"], step=-1, gave_up=0)
+    def _upload(self, event: UploadReceived) -> None:
+        if not event.accepted:
+            self._refused[str(event.reason)] += 1
+        start, version, staleness = event.start_time, event.start_version, event.staleness
+        if start is None or version is None or staleness is None or event.client is None:
+            return  # the upload of an unknown trip
+        weight, step = (event.weight, event.step) if event.accepted else (0.0, None)
+        self._times.extend((start, event.time, weight))
+        self._places.extend((version, staleness, -1 if step is None else step, self._index(event.client), 0))
 
-    def _trip(self, event: Event, weight: float, staleness: int, step: int, gave_up: int) -> None:
-        client = self._names.setdefault(event["client"], len(self._names))
-        self._times.extend((event["start_time"], event["time"], weight))
-        self._places.extend((event["start_version"], staleness, step, client, gave_up))
+    def _index(self, client: Client) -> int:
+        return self._names.setdefault(client, len(self._names))
 
-    def _step(self, event: Event) -> None:
+    def _step(self, event: ModelMoved) -> None:
         made = len(self._steps["version"])
-        for name, value in event.items():
-            if name in ("version", "time") or (
-                name not in STEP_PLACES and isinstance(value, int | float) and not isinstance(value, bool)
-            ):
-                column = self._steps.setdefault(name, array("d"))
-                column.extend([float("nan")] * (made - len(column)))
-                column.append(value)
+        told = {
+            n: v for n, v in event.metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)
+        }
+        for name, value in {"version": event.version, "time": event.time, **told}.items():
+            column = self._steps.setdefault(name, array("d"))
+            column.extend([float("nan")] * (made - len(column)))
+            column.append(value)
 
     def record(self) -> Record:
         times = np.array(self._times).reshape(-1, 3)

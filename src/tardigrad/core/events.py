@@ -1,0 +1,340 @@
+"""The events of a run: a type for each, and the only writer and reader of `events.jsonl`.
+
+A line of the file is a JSON object, called a record here. `event` is the kind of the event, and the other
+keys are the fields of its type. The metrics of a step or an evaluation are keys beside the fields.
+
+>>> record = to_record(ModelEvaluated(version=3, trips=30, time=1.5, bytes=900, metrics={"accuracy": 0.5}))
+>>> record
+{'event': 'evaluation', 'version': 3, 'trips': 30, 'time': 1.5, 'bytes': 900, 'accuracy': 0.5}
+>>> from_record(record).metrics
+{'accuracy': 0.5}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import NoneType
+from typing import BinaryIO, ClassVar, NamedTuple, get_args, get_type_hints
+
+from tardigrad.core.bookkeeping import Delivery, Ticket
+from tardigrad.core.participation import Client
+from tardigrad.core.plain_json import plain_json
+from tardigrad.errors import RunError
+
+SCHEMA = 1
+"""The version of the records. It changes when files that were written before cannot be read any more."""
+
+
+class RunPosition(NamedTuple):
+    """How far a run has come."""
+
+    version: int = 0
+    trips: int = 0
+    """Trips that ended in an upload."""
+    time: float = 0.0
+    bytes: int = 0
+    """Sent so far, both ways."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The first event of a run."""
+
+    kind: ClassVar[str] = "start"
+    schema: int
+    seed: int
+    oracle: bool = False
+    """Whether the algorithm uses what only a simulation can know."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadReceived:
+    """A trip ended in an upload, which was accepted or refused."""
+
+    kind: ClassVar[str] = "upload"
+    trip: int
+    client: Client | None
+    start_time: float | None
+    time: float
+    start_version: int | None
+    version: int
+    """The version at arrival."""
+    staleness: int | None
+    weight: float
+    """Its staleness discount, times its examples where clients weigh by them; 0 if it was refused."""
+    accepted: bool
+    reason: str | None
+    """Why it was refused; None if it was accepted."""
+    step: int | None
+    """The version that its buffer makes; None if it was refused."""
+
+    @classmethod
+    def of(cls, delivery: Delivery, client: Client | None) -> UploadReceived:
+        """Return the event of a delivery, with the client's name."""
+        return cls(
+            delivery.trip, client, delivery.start_time, delivery.time, delivery.start_version,
+            delivery.version, delivery.staleness, delivery.weight, delivery.accepted, delivery.reason,
+            delivery.step,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TripGivenUp:
+    """A trip ended without an upload."""
+
+    kind: ClassVar[str] = "give_up"
+    trip: int
+    client: Client
+    start_time: float
+    time: float
+    start_version: int
+
+    @classmethod
+    def of(cls, ticket: Ticket, client: Client, time: float) -> TripGivenUp:
+        """Return the event of a ticket that was given up at this time, with the client's name."""
+        return cls(ticket.trip, client, ticket.time, time, ticket.version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckInRefused:
+    """A client asked for a trip and got none."""
+
+    kind: ClassVar[str] = "turned_away"
+    client: Client
+    time: float | None = None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMoved:
+    """The server made a step."""
+
+    kind: ClassVar[str] = "step"
+    version: int
+    trips: int
+    time: float
+    bytes: int = 0
+    training_loss: float | None = None
+    """The mean over the uploads of the buffer; None where losses are not told."""
+    discarded: bool = False
+    """Whether the model stayed as it was, because it would not have been finite."""
+    metrics: Mapping[str, object] = field(default_factory=dict)
+    """What the algorithm and the privacy budget tell, by names that they choose."""
+
+    def metric(self, name: str) -> float | None:
+        """Return the metric of this name, or None if there is no such number."""
+        return _number(self.metrics.get(name))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEvaluated:
+    """The model was evaluated: centrally, or by clients on their own held-out examples."""
+
+    kind: ClassVar[str] = "evaluation"
+    version: int
+    """The version that was evaluated."""
+    trips: int
+    time: float
+    bytes: int = 0
+    federated: bool = False
+    """Whether the metrics are means of what clients found, weighted by their examples."""
+    clients: int | None = None
+    """How many clients reported; None unless `federated`."""
+    examples: int | None = None
+    """How many examples they have together; None unless `federated`."""
+    metrics: Mapping[str, object] = field(default_factory=dict)
+    """By the names that the head chooses, such as loss and accuracy."""
+
+    def metric(self, name: str) -> float | None:
+        """Return the metric of this name, or None if there is no such number."""
+        return _number(self.metrics.get(name))
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The last event of a run."""
+
+    kind: ClassVar[str] = "end"
+    reason: str
+    version: int
+    trips: int
+    time: float
+    bytes: int = 0
+
+
+Event = RunStarted | UploadReceived | TripGivenUp | CheckInRefused | ModelMoved | ModelEvaluated | RunEnded
+
+EVENTS: dict[str, type[Event]] = {kind.kind: kind for kind in get_args(Event)}
+"""The type of each kind of event."""
+
+_ALWAYS_WRITTEN = frozenset({"oracle", "bytes", "training_loss"})
+"""Of the fields that have a default: it stands for a field that the first files do not have. The other fields
+with a default are left out of a record when they have this value."""
+_FEDERATED_ORDER = ("version", "federated", "clients", "examples", "metrics", "trips", "time", "bytes")
+"""The order of keys in the record of a federated evaluation. In all others it is the order of the fields."""
+
+
+def evaluations(events: Iterable[Event]) -> list[ModelEvaluated]:
+    """Return the evaluations among the events."""
+    return [event for event in events if isinstance(event, ModelEvaluated)]
+
+
+def to_record(event: Event) -> dict[str, object]:
+    """Return the event as it is written to a line of the file."""
+    record: dict[str, object] = {"event": event.kind}
+    columns = _COLUMNS[event.kind]
+    federated = isinstance(event, ModelEvaluated) and event.federated
+    for name in _FEDERATED_ORDER if federated else columns:
+        value = getattr(event, name)
+        if name == "metrics":
+            record.update(value)
+        elif name in _ALWAYS_WRITTEN or value != columns[name].default:
+            record[name] = value
+    return record
+
+
+def from_record(record: Mapping[str, object]) -> Event:
+    """Return the event of a record, or raise a ValueError that says what is wrong with it.
+
+    Fields that were added later may be missing. A number that is null was not finite and becomes nan.
+    """
+    kind = _type_of(record)
+    if kind is None:
+        raise ValueError(f"there is no event {record.get('event')!r}")
+    given: dict[str, object] = {}
+    columns = _COLUMNS[kind.kind]
+    for name, column in columns.items():
+        if name == "metrics":
+            given[name] = {
+                key: value for key, value in record.items() if key != "event" and key not in columns
+            }
+        elif name in record:
+            value = record[name]
+            given[name] = value if type(value) in column.types else column.checked(name, value)
+        elif column.default is MISSING:
+            raise ValueError(f"{name} is missing")
+    make: Callable[..., Event] = kind
+    return make(**given)
+
+
+def write_events(file: BinaryIO, events: Iterable[Event]) -> None:
+    """Append events to an open file, a line for each. Numbers that are not finite are written as null."""
+    for event in events:
+        file.write(plain_json(to_record(event)).encode() + b"\n")
+
+
+def read_events(file: Path) -> Iterator[Event]:
+    """Iterate over the events of a run, in order. A last line that was cut off is left out; a line that is
+    damaged raises a RunError with its number."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                return
+            record = _record_of(line)
+            if record is None:
+                raise RunError(f"{file}, line {number}: not an event; the file is damaged")
+            schema = record.get("schema", SCHEMA)
+            if record["event"] == RunStarted.kind and schema != SCHEMA:
+                raise RunError(f"{file}: its events have the schema {schema}; {SCHEMA} can be read")
+            try:
+                event = from_record(record)
+            except ValueError as error:
+                raise RunError(f"{file}: the event in line {number} is damaged ({error})") from None
+            yield event
+
+
+def event_of(line: bytes) -> Event | None:
+    """Return the event of one line, or None if the line is damaged."""
+    record = _record_of(line)
+    try:
+        return None if record is None else from_record(record)
+    except ValueError:
+        return None
+
+
+def events_schema() -> dict[str, object]:
+    """Return the JSON Schema of a line of `events.jsonl`."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"A line of events.jsonl, schema {SCHEMA}",
+        "oneOf": [_schema_of(kind) for kind in EVENTS.values()],
+    }
+
+
+# -- the types' fields -----------------------------------------------------------------------------
+
+_JSON_TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
+
+
+class _Column(NamedTuple):
+    """One field of an event's type."""
+
+    types: tuple[type, ...]
+    default: object
+    """The value if a record does not have it, or MISSING."""
+
+    def checked(self, name: str, value: object) -> object:
+        """Return a value whose type is none of `types` if it is valid all the same, or raise a ValueError. An
+        integer is a number, and null in the place of a number was not finite."""
+        if float in self.types and value is None:
+            return math.nan
+        if float in self.types and type(value) is int:
+            return value
+        if isinstance(value, self.types) and not isinstance(value, bool):
+            return value  # of a subclass, such as a member of a StrEnum
+        expected = " or ".join(_JSON_TYPES[one] for one in self.types)
+        raise ValueError(f"{name} is {value!r}, not {expected}")
+
+    def schema(self) -> dict[str, object]:
+        """Return the JSON Schema of this field; a number may be null because it was not finite."""
+        names = [_JSON_TYPES[one] for one in self.types]
+        if float in self.types and NoneType not in self.types:
+            names.append("null")
+        return {"type": names[0] if len(names) == 1 else names}
+
+
+def _columns_of(kind: type[Event]) -> dict[str, _Column]:
+    hints = get_type_hints(kind)
+    return {
+        one.name: _Column(get_args(hints[one.name]) or (hints[one.name],), one.default)
+        for one in fields(kind)
+    }
+
+
+_COLUMNS = {name: _columns_of(kind) for name, kind in EVENTS.items()}
+"""The fields of each kind of event, in order."""
+
+
+def _schema_of(kind: type[Event]) -> dict[str, object]:
+    columns = dict(_COLUMNS[kind.kind])
+    metrics = columns.pop("metrics", None)
+    return {
+        "title": kind.kind,
+        "description": kind.__doc__,
+        "type": "object",
+        "properties": {"event": {"const": kind.kind}} | {n: column.schema() for n, column in columns.items()},
+        "required": ["event", *(name for name, column in columns.items() if column.default is MISSING)],
+        "additionalProperties": metrics is not None,
+    }
+
+
+def _record_of(line: bytes) -> dict[str, object] | None:
+    """Return the record of a line, or None if it is not that of a known kind of event."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and _type_of(record) is not None else None
+
+
+def _type_of(record: Mapping[str, object]) -> type[Event] | None:
+    kind = record.get("event")
+    return EVENTS.get(kind) if isinstance(kind, str) else None
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, int | float) else None
