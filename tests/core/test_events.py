@@ -225,3 +225,11 @@ def test_documented_events_and_fields_are_those_of_the_code():
     documented = {kind: set(re.findall(r"`(\w+)`", cell)) for kind, cell in rows if kind != "event"}
     defined = {kind: {one.name for one in fields(of)} - {"metrics"} for kind, of in EVENTS.items()}
     assert documented == defined
+
+
+def test_events_can_still_be_read_as_dicts():
+    event = ModelEvaluated(version=3, trips=30, time=1.5, bytes=900, metrics={"accuracy": 0.5})
+    with pytest.deprecated_call(match="events are objects now"):
+        assert event["accuracy"] == 0.5
+    with pytest.deprecated_call(), pytest.raises(KeyError):
+        event["nothing"]

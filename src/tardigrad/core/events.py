@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -40,8 +41,22 @@ class RunPosition(NamedTuple):
     """Sent so far, both ways."""
 
 
+class _Subscriptable:
+    """Lets code that was written when events were dicts go on: `event["accuracy"]`."""
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> object:
+        warnings.warn(
+            "events are objects now: use their attributes and `metrics`, or `to_record`",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return to_record(self)[name]  # type: ignore[arg-type]  # only events are subclasses
+
+
 @dataclass(frozen=True, slots=True)
-class RunStarted:
+class RunStarted(_Subscriptable):
     """The first event of a run."""
 
     kind: ClassVar[str] = "start"
@@ -52,7 +67,7 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadReceived:
+class UploadReceived(_Subscriptable):
     """A trip ended in an upload, which was accepted or refused."""
 
     kind: ClassVar[str] = "upload"
@@ -83,7 +98,7 @@ class UploadReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class TripGivenUp:
+class TripGivenUp(_Subscriptable):
     """A trip ended without an upload."""
 
     kind: ClassVar[str] = "give_up"
@@ -100,7 +115,7 @@ class TripGivenUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckInRefused:
+class CheckInRefused(_Subscriptable):
     """A client asked for a trip and got none."""
 
     kind: ClassVar[str] = "turned_away"
@@ -110,7 +125,7 @@ class CheckInRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelMoved:
+class ModelMoved(_Subscriptable):
     """The server made a step."""
 
     kind: ClassVar[str] = "step"
@@ -131,7 +146,7 @@ class ModelMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelEvaluated:
+class ModelEvaluated(_Subscriptable):
     """The model was evaluated: centrally, or by clients on their own held-out examples."""
 
     kind: ClassVar[str] = "evaluation"
@@ -155,7 +170,7 @@ class ModelEvaluated:
 
 
 @dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunEnded(_Subscriptable):
     """The last event of a run."""
 
     kind: ClassVar[str] = "end"
