@@ -230,8 +230,8 @@ class RunDirectory:
         partial.write_bytes(b"".join(lines))
         replace(partial, file)
 
-    def unrecovered(self) -> list[dict[str, object]]:
-        """Return the records of the uploads that a dead server had written after its last snapshot and that
+    def unrecovered(self) -> list[UploadReceived]:
+        """Return the uploads that a dead server had written after its last snapshot and that
         recovery, which has come to its end, has not written again: they were acknowledged and are lost."""
         if not self._before:
             return []
@@ -242,7 +242,7 @@ class RunDirectory:
             recovered = [event_of(line) for line in file]
         again = {event.trip for event in recovered if isinstance(event, UploadReceived | TripGivenUp)}
         before = [event for event in map(event_of, self._before) if isinstance(event, UploadReceived)]
-        return [to_record(event) for event in before if event.trip not in again]
+        return [event for event in before if event.trip not in again]
 
     def _record_start(self, config: Config) -> None:
         self.record([RunStarted(SCHEMA, config.seed, config.algorithm.oracle)])

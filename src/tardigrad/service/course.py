@@ -19,9 +19,6 @@ from tardigrad.service.admission import Admission
 from tardigrad.service.reports import Reports
 from tardigrad.service.store.contract import JournalEntry as Entry
 
-Event = Any
-"""The name by which `service/safekeeping.py` imports the type of events."""
-
 
 @dataclass(slots=True)
 class Happened:

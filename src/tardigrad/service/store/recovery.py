@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from tardigrad.core.events import Event, UploadReceived
 from tardigrad.core.upload import Upload
 from tardigrad.errors import RunError
 from tardigrad.privacy.releases import NEW_RUN
-from tardigrad.service.course import Course, Event, Happened
+from tardigrad.service.course import Course, Happened
 from tardigrad.service.layout import Layout, size_of, unpacked
 from tardigrad.service.refused import log
 from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, Store, StoreError
@@ -37,7 +38,7 @@ class Record(Protocol):
     def snapshot(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
         """Replace the last snapshot, and keep the events up to here."""
 
-    def unrecovered(self) -> list[Event]:
+    def unrecovered(self) -> list[UploadReceived]:
         """Return the uploads that were recorded before a crash and that recovery has not repeated."""
 
     def recovered(self) -> None:
@@ -110,7 +111,7 @@ class Recovery:
         self._values.settle()
         lost = self._record.unrecovered()
         if lost:
-            trips = ", ".join(str(event["trip"]) for event in lost[:10]) + (", ..." if len(lost) > 10 else "")
+            trips = ", ".join(str(event.trip) for event in lost[:10]) + (", ..." if len(lost) > 10 else "")
             self._lost(
                 f"{len(lost)} uploads were acknowledged and are in neither the snapshot nor the journal "
                 f"(trips {trips}): journal.sqlite, its -wal file or the snapshot was lost or put back",
