@@ -7,7 +7,6 @@ import torch
 from service_harness import Memory, Puppet, app_of, comparable, replay, serving, trace_of
 
 import tardigrad as td
-from tardigrad.service.connection import Later
 from tardigrad.service.trainee import Trainee
 from waiting_layer import WaitingLayer
 
@@ -15,7 +14,7 @@ CONFIG = td.Config(
     algorithm=td.FedBuff(), data=td.Digits(partition=td.IID(clients=6)), model=td.MLP(hidden=(8,)),
     pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=2, most_per_client=2),
     stop=td.Stop(trips=24), evaluation=td.Evaluation(every_steps=2), local=td.Local(batch_size=32, lr=0.1),
-    service={"requests_per_second": 10_000, "snapshot_seconds": 1e6, "poll_seconds": 0.2},
+    service={"requests_per_second": 10_000, "snapshot_seconds": 1e6},
 )  # fmt: skip
 
 
@@ -63,11 +62,14 @@ def test_while_a_step_waits_uploads_count_and_check_ins_wait(tmp_path):
             await coordinator._threads.in_values(lambda: None)
             assert coordinator.course.book.version == 1
             assert coordinator.values.aggregator.version == 0
-            assert isinstance(await puppets[0].connection.fetch(), Later), "check-ins wait"
+            fetching = asyncio.ensure_future(puppets[0].fetch())
+            while not coordinator.waiting:
+                await asyncio.sleep(0)
             await coordinator.recovery.snapshot()
             shutil.copytree(tmp_path / "run", tmp_path / "copy")
+            assert not fetching.done(), "check-ins wait"
             layer.let(0)
-            assert await puppets[0].fetch() == 4
+            assert await fetching == 4
             assert torch.equal(
                 puppets[0].holding[4].task.vectors["model"], coordinator.values.aggregator.state["model"]
             )

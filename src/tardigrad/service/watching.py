@@ -16,9 +16,13 @@ from tardigrad.service.status import Status
 from tardigrad.service.tls_probe import tls_fault
 
 
+FIRST_WAIT, LONGEST_WAIT = 1.0, 16.0
+"""Seconds to wait when the client with this key has used up its requests."""
+
+
 async def watch_server(address: str, signer: Signer, authority: bytes | None) -> AsyncIterator[Status]:
     """What the server tells any client that is enrolled: numbers, but no names."""
-    set_clock = False
+    set_clock, wait = False, FIRST_WAIT
     while True:
         try:
             async with Connection(address, signer, authority) as connection:
@@ -37,7 +41,8 @@ async def watch_server(address: str, signer: Signer, authority: bytes | None) ->
                 signer.set_clock(int(said["tardigrad-time-ms"]))
                 continue
             if said.get("tardigrad-why") == Why.RATE:  # the client with this key is busy
-                await asyncio.sleep(float(said.get("tardigrad-retry-after", 1.0)))
+                await asyncio.sleep(wait)  # long enough for two requests, to join and to watch
+                wait = min(LONGEST_WAIT, 2 * wait)
                 continue
             if OVER in said:
                 raise RunError(f"the run is over ({said[OVER]}); its folder has the result") from None
