@@ -15,7 +15,6 @@ from tardigrad.service.refused import OVER, Why
 from tardigrad.service.status import Status
 from tardigrad.service.tls_probe import tls_fault
 
-
 FIRST_WAIT, LONGEST_WAIT = 1.0, 16.0
 """Seconds to wait when the client with this key has used up its requests."""
 
