@@ -7,7 +7,6 @@ correlated noise is one Gaussian mechanism, however many steps it has.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import scipy
 
@@ -84,7 +83,3 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 def check_delta(delta: float) -> None:
     if not 0 < delta < 1:
         raise ConfigError(f"delta = {delta:g}: it must lie between 0 and 1, and well below 1 / clients")
-
-
-def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    return float(scipy.optimize.brentq(function, low, high, rtol=RELATIVE))
