@@ -134,3 +134,9 @@ def test_only_algorithms_name_an_algorithm(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tardigrad.algorithms."):
             assert (node.module or "").split(".")[2] not in PAPERS, node.module
+
+
+def test_test_files_have_names_of_their_own():
+    """pytest imports them by their names, and cannot collect two of one name."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
