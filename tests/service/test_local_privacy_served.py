@@ -84,8 +84,9 @@ def participant(running, simulation, name, tmp_path, patience=5.0):
     )
 
 
-def test_client_stops_when_it_took_part_as_often_as_it_may(tmp_path):
+def test_client_stops_when_it_took_part_as_often_as_it_may(tmp_path, caplog):
     """Also where the server forgot how often that was, or did not count what it refused."""
+    caplog.set_level("INFO")
     simulation = trace_of(private(12))[0]
 
     async def scene():
@@ -99,6 +100,11 @@ def test_client_stops_when_it_took_part_as_often_as_it_may(tmp_path):
 
     reason, one = asyncio.run(scene())
     assert reason == SPENT
+    said = [r.getMessage() for r in caplog.records if "local privacy" in r.getMessage()]
+    assert said == [
+        "this run has local privacy: each upload is clipped to 0.5 and gets noise of 0.3 times that from "
+        "this system; this client makes at most 3 uploads"
+    ]
     assert len(one._trainee.finished) == 3
     assert one._remembering.contributions == 3
     norms = [float(f.upload.vectors["delta"].norm()) for f in one._trainee.finished]

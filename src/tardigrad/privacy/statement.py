@@ -154,8 +154,15 @@ def _payload(g: Guarantee) -> str:
 def _assumptions(g: Guarantee, privacy: Privacy) -> list[str]:
     lines = []
     if isinstance(privacy, LocalPrivacy):
-        lines.append("Each client clips and adds its noise by itself, with a generator of its own.")
-        lines.append("An upload that is refused was seen by nobody: only those that count are limited.")
+        lines.append(
+            "Each client clips and adds its noise by itself, with a generator of its own. On a server, "
+            "clients take the clip, the noise and the number of uploads from the server's settings, and say "
+            "them in their log; whoever does not trust the server with these must look there."
+        )
+        lines.append(
+            "No client makes more uploads than that. In a simulation an upload that is refused is never made; "
+            "on a server each client counts all that it sends, whether they count or not."
+        )
     else:
         lines.append(
             "The server is trusted to clip, to sum, to add the noise, and to show nobody the uploads, the "

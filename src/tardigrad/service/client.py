@@ -16,7 +16,7 @@ from tardigrad.service.claims import Signer
 from tardigrad.service.connection import Connection, Later, Over
 from tardigrad.service.refused import OVER, Why, log
 from tardigrad.service.remembering import Finished, Remembering
-from tardigrad.service.settled import local_noise
+from tardigrad.service.settled import LocalNoise, local_noise
 from tardigrad.service.tls_probe import tls_fault
 from tardigrad.service.trainee import Assignment, Trainee
 
@@ -85,6 +85,7 @@ class Participant:
         self._remembering: Remembering | None = None
         self._run = ""
         self._at_work: tuple[int, int] | None = None  # trip and epoch
+        self._noise: LocalNoise | None = None  # as it was said in the log
         self._unsent: Finished | None = None  # trained, and the server has not said what became of it
 
     async def take_part(self) -> str:
@@ -135,6 +136,14 @@ class Participant:
     async def _trip(self, connection: Connection, assignment: Assignment) -> str:
         assert self._remembering is not None
         noise = local_noise(assignment.settings)
+        if noise is not None and noise != self._noise:
+            self._noise = noise
+            origin = "this system" if noise.seed is None else "the run's seed: nothing is private"
+            log.info(
+                "this run has local privacy: each upload is clipped to %g and gets noise of %g times that "
+                "from %s; this client makes at most %d uploads",
+                noise.clip, noise.noise_multiplier, origin, noise.participations,
+            )  # fmt: skip
         if noise is not None and self._remembering.contributions >= noise.participations:
             await self._leave(connection)
             return SPENT
