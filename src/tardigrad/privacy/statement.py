@@ -160,8 +160,8 @@ def _assumptions(g: Guarantee, privacy: Privacy) -> list[str]:
             "them in their log; whoever does not trust the server with these must look there."
         )
         lines.append(
-            "No client makes more uploads than that. In a simulation an upload that is refused is never made; "
-            "on a server each client counts all that it sends, whether they count or not."
+            "No client makes more uploads than that. In a simulation an upload that is refused is never "
+            "made; on a server each client counts all that it sends, whether they count or not."
         )
     else:
         lines.append(
