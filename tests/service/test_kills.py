@@ -91,10 +91,15 @@ def nursery():
         pid = os.fork()
         if pid == 0:
             place = Place("127.0.0.1", 0, folder / "keys", insecure=True, durable=True)
-            result = serve(config, out=folder / "run", place=place, say=lambda line: print(line, flush=True))
-            print("over", result.stopped_by, flush=True)
+            result = serve(config, out=folder / "run", place=place, say=say)
+            say(f"over {result.stopped_by}")
             os._exit(0)
-        print("pid", pid, flush=True)
+        say(f"pid {pid}")
+
+
+def say(line):
+    """Write a line at once: a server that is killed while it prints must not leave half a line."""
+    os.write(1, f"{line}\n".encode())
 
 
 class Servers:
@@ -106,14 +111,16 @@ class Servers:
 
     async def __aenter__(self):
         self._nursery = await asyncio.create_subprocess_exec(
-            sys.executable, __file__, str(self.folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+            sys.executable, __file__, str(self.folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
         self._reading = asyncio.ensure_future(self._read())
         return self
 
     async def __aexit__(self, *_):
         self._nursery.stdin.close()
-        self.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._nursery.pid, signal.SIGKILL)  # with every server that it started
         await self._nursery.wait()
         self._reading.cancel()
 

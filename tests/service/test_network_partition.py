@@ -59,6 +59,7 @@ def test_network_is_cut_and_the_server_killed_meanwhile(tmp_path, hosts):
         process = on(
             server_host, here, "serve", "run.toml", "--out", "live", "--model", "my_client.py:model",
             "--host", ADDRESS, "--set", "stop.trips=30", "--set", "pace.concurrency=2",
+            "--set", "buffer.most_per_client=2",  # of a buffer of 3: neither can end the run alone
             "--set", "service.linger_seconds=8", "--set", "service.snapshot_seconds=0.2", errors=log,
         )  # fmt: skip
         line = process.stdout.readline()
