@@ -39,7 +39,7 @@ bench-service: $(VENV)/.installed-dev  ## how many uploads the server takes, bes
 	$(BIN)/python benchmarks/service.py
 
 soak: $(VENV)/.installed-dev  ## 200 kills, 100,000 bad messages, 1,000 clients: some twenty minutes
-	TARDIGRAD_SOAK=1 $(BIN)/pytest tests/service/test_kills.py tests/service/test_fuzz.py tests/service/test_crowd.py
+	TARDIGRAD_SOAK=1 $(BIN)/pytest tests/service/combined/test_kills.py tests/service/combined/test_fuzz.py tests/service/combined/test_crowd.py
 
 clean:
 	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -35,13 +35,13 @@ import grpc
 import numpy as np
 from report import HERE, Machine, sentence, table, write
 
-from tardigrad.service.certificates import AUTHORITY, SERVER, SERVER_KEY, make_certificates
-from tardigrad.service.claims import Signer
-from tardigrad.service.connection import OPTIONS
-from tardigrad.service.keys import LIST, make_key, public_text, read_key
-from tardigrad.service.layout import LARGEST_MESSAGE, chunks, digest, to_wire
-from tardigrad.service.v1 import service_pb2 as v1
-from tardigrad.service.v1 import service_pb2_grpc as v1_grpc
+from tardigrad.service.access.certificates import AUTHORITY, SERVER, SERVER_KEY, make_certificates
+from tardigrad.service.access.enrolment import LIST, make_key, public_text, read_key
+from tardigrad.service.access.signed_requests import Signer
+from tardigrad.service.client.connection import OPTIONS
+from tardigrad.service.protocol.v1 import service_pb2 as v1
+from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
+from tardigrad.service.protocol.wire import LARGEST_MESSAGE, chunks, digest, to_wire
 
 SIZE = 1_000_000
 LAYOUT = (("delta", SIZE),)

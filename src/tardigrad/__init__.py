@@ -11,6 +11,7 @@ Names are loaded when they are first used, so that importing the package costs n
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -107,18 +108,25 @@ _WHERE = {
     "tardigrad.simulation.device": ["Device"],
     "tardigrad.data.evaluation": ["Evaluation"],
     "tardigrad.core.stop": ["Stop"],
-    "tardigrad.experiments.config": ["Config", "load_config"],
-    "tardigrad.experiments.run": ["Result", "run"],
-    "tardigrad.experiments.serve": ["serve"],
-    "tardigrad.service.app": ["Client"],
-    "tardigrad.service.serving": ["Place"],
+    "tardigrad.experiments.config.config": ["Config", "load_config"],
+    "tardigrad.experiments.runs.run": ["Result", "run"],
+    "tardigrad.experiments.runs.serve": ["serve"],
+    "tardigrad.service.client.app": ["Client"],
+    "tardigrad.service.server.lifecycle": ["Endpoint"],
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
+
+_RENAMED = {"Place": "Endpoint"}
+"""Former names, which still work, with a warning."""
 
 __all__ = ["__version__", *sorted(_MODULE_OF)]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        message = f"tardigrad.{name} is called tardigrad.{_RENAMED[name]} now"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        name = _RENAMED[name]
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'tardigrad' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULE_OF[name]), name)
@@ -129,9 +137,9 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from tardigrad.experiments.config import Config as Config
-    from tardigrad.experiments.run import Result as Result
-    from tardigrad.experiments.run import run as run
-    from tardigrad.experiments.serve import serve as serve
-    from tardigrad.service.app import Client as Client
-    from tardigrad.service.serving import Place as Place
+    from tardigrad.experiments.config.config import Config as Config
+    from tardigrad.experiments.runs.run import Result as Result
+    from tardigrad.experiments.runs.run import run as run
+    from tardigrad.experiments.runs.serve import serve as serve
+    from tardigrad.service.client.app import Client as Client
+    from tardigrad.service.server.lifecycle import Endpoint as Endpoint

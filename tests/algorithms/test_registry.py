@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 import tardigrad as td
 from tardigrad.algorithms.registry import BUILT_IN, load_algorithm
-from tardigrad.experiments.config import Config, parse_config
+from tardigrad.experiments.config.config import Config, parse_config
 
 OWN = '''
 import tardigrad as td

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tardigrad.data.folder import data_folder
-from tardigrad.experiments.reproduce import reproduce
+from tardigrad.experiments.reproduce.reproduce import reproduce
 
 PROJECT = Path(__file__).parents[2]
 SETTLED = json.loads((Path(__file__).parent / "settled.json").read_text())

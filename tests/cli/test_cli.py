@@ -54,7 +54,7 @@ def test_the_template_states_the_true_defaults(cli, tmp_path):
 
 
 def test_list_and_schema(cli):
-    from tardigrad.experiments.listing import LISTS
+    from tardigrad.experiments.config.listing import LISTS
 
     for what in LISTS:
         code, out, _ = cli("list", what)

@@ -10,8 +10,8 @@ from scipy.stats import norm
 
 import tardigrad as td
 from tardigrad.core.participation import Ledger
-from tardigrad.experiments import assembly
-from tardigrad.experiments.audit import AuditRun
+from tardigrad.experiments.runs import assembly as assembly
+from tardigrad.experiments.runs.audit_run import AuditRun
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.independent import Independent
 from tardigrad.privacy.layers import central_noise, clip

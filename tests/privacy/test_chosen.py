@@ -13,14 +13,14 @@ from event_records import read_records
 from observers import InterruptAfter
 from private_aggregators import noise_of
 from tardigrad.core.events import ModelEvaluated, ModelMoved, to_record
-from tardigrad.experiments.serve import assemble, serve
+from tardigrad.experiments.runs.serve import assemble, serve
 from tardigrad.privacy import blt, settings
 from tardigrad.privacy.blt import BLT, Toeplitz
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.independent import Independent
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
-from tardigrad.service.serving import Place
+from tardigrad.service.server.lifecycle import Endpoint
 
 OTHER = Toeplitz((0.98, 0.8, 0.3), (-0.002, -0.05, -0.3))
 """Constants that are in no table."""
@@ -171,8 +171,8 @@ def test_a_restarted_server_states_the_same(tmp_path, monkeypatch):
             said.append(line)
             os.kill(os.getpid(), signal.SIGTERM)
 
-        place = Place(keys=tmp_path / "keys", insecure=True)
-        assert serve(SERVED, out=tmp_path / "run", place=place, say=stop) is None
+        endpoint = Endpoint(keys=tmp_path / "keys", insecure=True)
+        assert serve(SERVED, out=tmp_path / "run", endpoint=endpoint, say=stop) is None
         assert said
         return (tmp_path / "run/privacy.md").read_text()
 

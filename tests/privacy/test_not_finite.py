@@ -17,9 +17,9 @@ from tardigrad.learning.local import Trainer
 from tardigrad.privacy.clipping import AdaptiveClip
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
-from tardigrad.service.app import Client
-from tardigrad.service.settled import to_json
-from tardigrad.service.trainee import Assignment, Trainee
+from tardigrad.service.client.app import Client
+from tardigrad.service.client.client_trainer import Assignment, ClientTrainer
+from tardigrad.service.protocol.task_settings import to_json
 
 SIZE = 6
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -178,7 +178,7 @@ def test_a_real_client_of_a_private_run_delivers_zeros_and_does_not_give_up():
 
     def train(private):
         settings = to_json(td.FedBuff(), td.Local(), private)
-        return Trainee("ann", client).train(Assignment(task, 1, settings, evaluate=False, epoch=0), {})
+        return ClientTrainer("ann", client).train(Assignment(task, 1, settings, evaluate=False, epoch=0), {})
 
     with pytest.raises(td.RunError, match="not finite"):
         train(private=False)

@@ -11,13 +11,13 @@ from observers import InterruptAfter
 from tardigrad.core.events import to_record
 from tardigrad.core.snapshot import read_snapshot
 from tardigrad.core.upload import Upload
-from tardigrad.experiments.serve import assemble
+from tardigrad.experiments.runs.serve import assemble
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.settings import LocalPrivacy, Participation
-from tardigrad.service.course import Course
-from tardigrad.service.layout import layout_of, size_of
+from tardigrad.service.protocol.wire import layout_of, size_of
+from tardigrad.service.server.model_state import ModelState
+from tardigrad.service.server.run_state import RunState
 from tardigrad.service.store.contract import JournalEntry
-from tardigrad.service.values import Values
 
 CENTRAL = Participation(noise_multiplier=1.0, participations=8, separation=3)
 LOSS, EXAMPLES, STEPS, ACCURACY = 0.123456789, 717171, 535353, 0.987654321
@@ -56,30 +56,30 @@ def served(privacy):
     )  # fmt: skip
     plan = assemble(config, None, NoiseKeys).plan
     plan = dataclasses.replace(plan, evaluate=None)  # a server without data of its own
-    values = Values(
+    values = ModelState(
         plan.aggregator, Nowhere(), None, tell_losses=not plan.private, keep_finite=not plan.private
     )
     size = size_of(layout_of(plan.aggregator.broadcast()))
-    return Course(
+    return RunState(
         plan.book, plan.stop, plan.evaluation, size, size, centrally=plan.private
     ), values  # fmt: skip
 
 
 @pytest.mark.parametrize("privacy", [CENTRAL, None])
 def test_a_private_server_keeps_neither_losses_nor_offered_metrics(privacy):
-    course, values = served(privacy)
+    run_state, values = served(privacy)
     vector = values.aggregator.broadcast()["model"]
     for number in range(2):
-        values.do(course.apply(JournalEntry("check_in", float(number), client=f"client {number}")), None)
+        values.do(run_state.apply(JournalEntry("check_in", float(number), client=f"client {number}")), None)
     for trip in range(2):
         entry = JournalEntry(
             "deliver", 3.0, trip=trip, examples=EXAMPLES, steps=STEPS, loss=LOSS, evaluated=99,
             metrics=json.dumps({"accuracy": ACCURACY}),
         )  # fmt: skip
         upload = Upload({"delta": torch.zeros_like(vector)}, EXAMPLES, STEPS, LOSS)
-        values.do(course.apply(entry), upload)
+        values.do(run_state.apply(entry), upload)
     _, document = values.snapshot()
-    kept = json.dumps([document, course.state(), [to_record(event) for event in course.last_reports()]])
+    kept = json.dumps([document, run_state.state(), [to_record(event) for event in run_state.last_reports()]])
     values.close()
     assert len(document["aggregator"]["buffers"][-1]["members"]) == 2
     for number in (LOSS, ACCURACY):

@@ -10,8 +10,8 @@ from private_aggregators import Watching, centrally_private
 from tardigrad.core.bookkeeping import Delivery
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
-from tardigrad.experiments.run import build
-from tardigrad.experiments.serve import assemble
+from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.serve import assemble
 from tardigrad.privacy.accounting import ByParticipation, BySampling
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.clipping import AdaptiveClip

@@ -15,7 +15,7 @@ from observers import InterruptAfter
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
 from tardigrad.core.events import UploadReceived
-from tardigrad.experiments.plan import forecast
+from tardigrad.experiments.forecast.forecast import forecast
 from tardigrad.privacy.sampling import SamplingKey
 from tardigrad.privacy.settings import PoissonSampling
 from tardigrad.simulation.starts import PoissonJoining

@@ -7,15 +7,15 @@ from rich.console import Console
 
 import tardigrad as td
 from tardigrad.core.events import ModelMoved
-from tardigrad.experiments.directory import RunDirectory
-from tardigrad.experiments.progress import Tally
 from tardigrad.experiments.report.write import report
-from tardigrad.experiments.run import build, result_of
-from tardigrad.experiments.serve import assemble
-from tardigrad.experiments.show import show_run
+from tardigrad.experiments.runs.progress import ProgressCounts
+from tardigrad.experiments.runs.run import build, result_of
+from tardigrad.experiments.runs.run_folder import RunFolder
+from tardigrad.experiments.runs.run_tables import show_run
+from tardigrad.experiments.runs.serve import assemble
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
-from tardigrad.service.serving import Served
+from tardigrad.service.server.lifecycle import Served
 
 PARTICIPATION = {"kind": "participation", "participations": 6, "separation": 1, "epsilon": 8.0}
 LOCAL = {"kind": "local", "participations": 6, "epsilon": 8.0}
@@ -65,7 +65,7 @@ def test_a_void_guarantee_is_marked_everywhere(name, tmp_path):
     result = td.run(settled, out=tmp_path / "run")
     assert reason in result.privacy_void
     assert json.loads((tmp_path / "run/summary.json").read_text())["privacy_void"] == result.privacy_void
-    assert result_of(RunDirectory(tmp_path / "run")).privacy_void == result.privacy_void
+    assert result_of(RunFolder(tmp_path / "run")).privacy_void == result.privacy_void
     statement = (tmp_path / "run/privacy.md").read_text()
     (promise,) = [line for line in statement.splitlines() if "can hardly tell" in line]
     assert promise.startswith(f"**This run promises nothing, because {result.privacy_void}.**")
@@ -98,7 +98,7 @@ def test_the_progress_bar_marks_it():
     step = ModelMoved(version=3, trips=30, time=1.0, metrics={"epsilon": 1.234})
     for cases, mark in ((VOID, " (VOID)"), (KEPT, "")):
         for privacy, settings, *_ in cases.values():
-            tally = Tally(config(privacy, settings).resolved(30), [])
+            tally = ProgressCounts(config(privacy, settings).resolved(30), [])
             tally.see([step])
             assert tally.fields()["epsilon"] == f"epsilon 1.23{mark}"
 
@@ -109,7 +109,7 @@ def test_a_summary_of_an_earlier_version_can_still_be_read(tmp_path):
     summary = json.loads(file.read_text())
     del summary["privacy_void"]
     file.write_text(json.dumps(summary))
-    assert result_of(RunDirectory(tmp_path / "run")).privacy_void is None
+    assert result_of(RunFolder(tmp_path / "run")).privacy_void is None
     assert "epsilon" in shown(tmp_path / "run")
 
 
@@ -123,11 +123,11 @@ def test_the_command_says_it(cli, tmp_path):
 
 
 def test_a_served_run_says_it(tmp_path):
-    from tardigrad.experiments.serve import _finish
+    from tardigrad.experiments.runs.serve import _finish
 
     settled = config(*VOID["seed"][:2])
     run = assemble(settled, None, NoiseKeys)
-    directory = RunDirectory(tmp_path / "run", live=True)
+    directory = RunFolder(tmp_path / "run", live=True)
     directory.create(run.config, run.inputs)
     model = run.plan.aggregator.evaluated_model
     _finish(run, directory, Served("steps", model, 30, 6, 1.0, 0, 0, {}, {}), 1.0)

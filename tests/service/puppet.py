@@ -7,11 +7,11 @@ from pathlib import Path
 from service_harness import Puppet, app_of
 
 import tardigrad as td
-from tardigrad.experiments.run import build
-from tardigrad.service.claims import Signer
-from tardigrad.service.connection import Connection
-from tardigrad.service.keys import read_key
-from tardigrad.service.trainee import Trainee
+from tardigrad.experiments.runs.run import build
+from tardigrad.service.access.enrolment import read_key
+from tardigrad.service.access.signed_requests import Signer
+from tardigrad.service.client.client_trainer import ClientTrainer
+from tardigrad.service.client.connection import Connection
 
 
 async def main(client, key):
@@ -24,7 +24,7 @@ async def main(client, key):
             connection = Connection(address, Signer(client, read_key(key)), None)
             await connection.__aenter__()
             simulation = build(td.load_config(Path(config)))
-            puppet = Puppet(connection, Trainee(client, app_of(simulation, int(client))), Path(state))
+            puppet = Puppet(connection, ClientTrainer(client, app_of(simulation, int(client))), Path(state))
             print("joined", flush=True)
         elif what == "leave":
             await connection.__aexit__(None, None, None)

@@ -10,20 +10,20 @@ import torch
 import tardigrad as td
 from tardigrad.core.bookkeeping import Delivery, Ticket
 from tardigrad.core.events import to_record
-from tardigrad.experiments.run import build
-from tardigrad.experiments.serve import assemble
+from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.serve import assemble
 from tardigrad.privacy.keys import NoiseKeys
-from tardigrad.service.app import Client
-from tardigrad.service.claims import Gate, Signer
-from tardigrad.service.clock import SYSTEM, Clock
-from tardigrad.service.connection import Connection
-from tardigrad.service.keys import LIST, Enrolled, enter, make_key, public_text
-from tardigrad.service.remembering import Remembering
-from tardigrad.service.server import Server, Servicer
-from tardigrad.service.serving import coordinate, facts_of
+from tardigrad.service.access.enrolment import LIST, Enrolled, enter, make_key, public_text
+from tardigrad.service.access.signed_requests import RequestVerifier, Signer
+from tardigrad.service.client.app import Client
+from tardigrad.service.client.client_memory import ClientMemory
+from tardigrad.service.client.client_trainer import ClientTrainer
+from tardigrad.service.client.connection import Connection
+from tardigrad.service.server.clock import SYSTEM, Clock
+from tardigrad.service.server.lifecycle import coordinate, facts_of
+from tardigrad.service.server.rpc import Server, Servicer
 from tardigrad.service.store.memory import MemoryStore
 from tardigrad.service.store.sqlite import SqliteStore
-from tardigrad.service.trainee import Trainee
 from tardigrad.simulation.planner import GiveUp
 
 torch.set_num_threads(1)
@@ -130,7 +130,7 @@ async def serving(
         opened = contextlib.nullcontext(store)
     with opened as store:
         coordinator = coordinate(run.plan, store, record, noise.forget, clock)
-        gate = Gate(Enrolled(keys / LIST), clock)
+        gate = RequestVerifier(Enrolled(keys / LIST), clock)
         server = Server(Servicer(coordinator, gate, facts_of(run.plan)))
         await coordinator.start(None if snapshot is None else (dict(snapshot[0]), snapshot[1]), accept_loss)
         port = await server.start("127.0.0.1:0", None)
@@ -177,7 +177,7 @@ class Puppet:
 
     def __init__(self, connection, trainee, state):
         self.connection, self.trainee = connection, trainee
-        self.remembering = Remembering(state)
+        self.remembering = ClientMemory(state)
         self.holding = {}
         self.finished = {}
 
@@ -205,7 +205,9 @@ async def two_puppets(running, simulation, names):
     """Clients 0 and 1 of a simulation, by these names."""
     async with running.connect(names[0]) as one, running.connect(names[1]) as other:
         yield [
-            Puppet(connection, Trainee(name, app_of(simulation, client)), running.keys / f"{name}.state")
+            Puppet(
+                connection, ClientTrainer(name, app_of(simulation, client)), running.keys / f"{name}.state"
+            )
             for client, (name, connection) in enumerate(zip(names, (one, other), strict=True))
         ]
 
@@ -217,7 +219,7 @@ async def replay(running, simulation, steps, puppets=None):
         for what, client, trip in steps:
             if client not in puppets:
                 connection = await stack.enter_async_context(running.connect(str(client)))
-                trainee = Trainee(str(client), app_of(simulation, client))
+                trainee = ClientTrainer(str(client), app_of(simulation, client))
                 puppets[client] = Puppet(connection, trainee, running.keys / f"{client}.state")
             puppet = puppets[client]
             if what == "fetch":

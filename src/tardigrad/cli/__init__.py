@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tardigrad.cli import privacy, service
+from tardigrad.cli import privacy_commands, service_commands
 from tardigrad.cli.options import Guard, Moved, look_in
 from tardigrad.errors import TardigradError
 
@@ -107,11 +107,11 @@ def run(
 ) -> None:
     """Simulate one federated run in virtual time."""
     from tardigrad.errors import ConfigError
-    from tardigrad.experiments.config import load_config
-    from tardigrad.experiments.progress import Bar, Lines
-    from tardigrad.experiments.run import run as simulate
-    from tardigrad.experiments.show import show_profile, show_run, show_summary
-    from tardigrad.experiments.trackers import make_tracker
+    from tardigrad.experiments.config.config import load_config
+    from tardigrad.experiments.runs.progress import Bar, Lines
+    from tardigrad.experiments.runs.run import run as simulate
+    from tardigrad.experiments.runs.run_tables import show_profile, show_run, show_summary
+    from tardigrad.experiments.runs.trackers import make_tracker
 
     if resume and out is None:
         raise ConfigError("--resume needs --out DIR: the folder of the run to go on with")
@@ -167,7 +167,7 @@ def show(
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw the curves.")] = None,
 ) -> None:
     """Show what a run came to (or how far it has come)."""
-    from tardigrad.experiments.show import plot_run, show_run
+    from tardigrad.experiments.runs.run_tables import plot_run, show_run
 
     show_run(directory, Console())
     if plot is not None:
@@ -185,7 +185,7 @@ def list_kinds(
     from rich.table import Table
 
     from tardigrad.errors import ConfigError
-    from tardigrad.experiments.listing import LISTS, entries
+    from tardigrad.experiments.config.listing import LISTS, entries
 
     console = Console()
     if not what:
@@ -212,7 +212,7 @@ def schema(
     from tardigrad.errors import ConfigError
 
     if what == "config":
-        from tardigrad.experiments.config import Config
+        from tardigrad.experiments.config.config import Config
 
         document = Config.model_json_schema()
     elif what == "events":
@@ -241,9 +241,9 @@ def plan(
     """Say what a setting would mean, without training: staleness, speed, bytes, who takes part, privacy."""
     from rich.progress import track
 
-    from tardigrad.experiments.plan import forecasts
-    from tardigrad.experiments.plan_show import draw_forecasts, show_forecasts
-    from tardigrad.experiments.show import check_picture
+    from tardigrad.experiments.forecast.forecast import forecasts
+    from tardigrad.experiments.forecast.forecast_tables import draw_forecasts, show_forecasts
+    from tardigrad.experiments.runs.run_tables import check_picture
 
     look_in(data_dir)
     if plot is not None:
@@ -267,7 +267,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as one JSON object.")] = False,
 ) -> None:
     """Compare algorithms on the same data and delays, over several seeds."""
-    from tardigrad.experiments.compare import compare as run_comparison
+    from tardigrad.experiments.compare.compare import compare as run_comparison
 
     console = Console(stderr=as_json)
     with _interruptible("the same command goes on"):
@@ -286,7 +286,7 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as one JSON object.")] = False,
 ) -> None:
     """Tune every entry of a comparison, with as many trials as the others."""
-    from tardigrad.experiments.tune import tune as run_tuning
+    from tardigrad.experiments.tune.tune import tune as run_tuning
 
     look_in(data_dir)
     console = Console(stderr=as_json)
@@ -319,9 +319,9 @@ def reproduce(
 ) -> None:
     """Reproduce the papers' tables and figures; without a name, list them."""
     from tardigrad.errors import ConfigError
-    from tardigrad.experiments.reproduce import SIZES, library, load
-    from tardigrad.experiments.reproduce import reproduce as run_reproductions
-    from tardigrad.experiments.reproduce_show import show_library
+    from tardigrad.experiments.reproduce.reproduce import SIZES, library, load
+    from tardigrad.experiments.reproduce.reproduce import reproduce as run_reproductions
+    from tardigrad.experiments.reproduce.reproduction_tables import show_library
 
     look_in(data_dir)
     console = Console(stderr=as_json)
@@ -360,11 +360,13 @@ def report(
     Console().print(f"report: {page}\npictures: {folder}", highlight=False, markup=False, soft_wrap=True)
 
 
-app.command(epilog="Example: `tardigrad serve run.toml --out runs/live --keys keys`")(service.serve)
-app.command(epilog="Example: `tardigrad join HOST:7433 --app my.py:client --key keys/ann.key`")(service.join)
-app.command(epilog="Example: `tardigrad enroll ann bob --keys keys`")(service.enroll)
-app.command(epilog="Example: `tardigrad status runs/live`")(service.status)
-app.add_typer(privacy.app, name="privacy")
+app.command(epilog="Example: `tardigrad serve run.toml --out runs/live --keys keys`")(service_commands.serve)
+app.command(epilog="Example: `tardigrad join HOST:7433 --app my.py:client --key keys/ann.key`")(
+    service_commands.join
+)
+app.command(epilog="Example: `tardigrad enroll ann bob --keys keys`")(service_commands.enroll)
+app.command(epilog="Example: `tardigrad status runs/live`")(service_commands.status)
+app.add_typer(privacy_commands.app, name="privacy")
 data_app = typer.Typer(help="Look at data sets, and fetch them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
@@ -380,7 +382,7 @@ def data_show(
     from tardigrad.core.draws import key
     from tardigrad.data.partition_pictures import draw_partition, holdings
     from tardigrad.errors import ConfigError
-    from tardigrad.experiments.config import load_config
+    from tardigrad.experiments.config.config import load_config
 
     look_in(data_dir)
     config = load_config(file, settings or ())

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import NonNegativeInt, PositiveInt
 
 from tardigrad.core.pace import Asynchronous, Pace
-from tardigrad.core.participation import Client, Ledger, Limits
+from tardigrad.core.participation import ClientId, Ledger, Limits
 from tardigrad.core.setting import Setting
 from tardigrad.core.staleness import Constant, StalenessLaw
 
@@ -67,7 +67,7 @@ class Ticket(NamedTuple):
     """The right to one trip, from one version."""
 
     trip: int
-    client: Client
+    client: ClientId
     version: int
     time: float
 
@@ -75,7 +75,7 @@ class Ticket(NamedTuple):
 class Refusal(NamedTuple):
     """A check-in that was not granted."""
 
-    client: Client
+    client: ClientId
     reason: Reason
     time: float
 
@@ -84,7 +84,7 @@ class Delivery(NamedTuple):
     """What became of an upload."""
 
     trip: int
-    client: Client | None
+    client: ClientId | None
     start_time: float | None
     time: float
     start_version: int | None
@@ -124,11 +124,11 @@ class Bookkeeping:
         self.accepted = 0
         """Uploads in the buffer now."""
         self.in_flight: dict[int, Ticket] = {}
-        self.training: set[Client] = set()
+        self.training: set[ClientId] = set()
         """Clients that are under way (and may not start again, unless the pace lets tasks queue)."""
-        self.contributions: dict[Client, int] = {}
+        self.contributions: dict[ClientId, int] = {}
         """How many uploads each client has in the buffer now (kept only where their number is limited)."""
-        self.contributed: set[Client] = set()
+        self.contributed: set[ClientId] = set()
         """Clients that have as many uploads in the buffer now as they may have."""
         self.ledger = Ledger(limits) if limits is not None else None
         """Who took part when, where that is limited."""
@@ -147,7 +147,7 @@ class Bookkeeping:
             in_flight += self.accepted  # others take their place at the step, not before
         return self.pace.room(in_flight, self._this_version)
 
-    def objection(self, client: Client) -> Reason | None:
+    def objection(self, client: ClientId) -> Reason | None:
         """Why this client in particular may not start now."""
         if client in self.training:
             return Reason.TRAINING
@@ -157,18 +157,18 @@ class Bookkeeping:
             return self._limit_reached(client)
         return None
 
-    def _limit_reached(self, client: Client) -> Reason | None:
+    def _limit_reached(self, client: ClientId) -> Reason | None:
         """Why this client may not take part in the step that is being filled."""
         if self.ledger is None or self.ledger.allows(client, self.version + 1):
             return None
         return Reason.FINISHED if self.ledger.finished(client) else Reason.RESTING
 
-    def unavailable(self) -> tuple[set[Client], ...]:
+    def unavailable(self) -> tuple[set[ClientId], ...]:
         """Everybody who may not start now, whatever room there is, by the reason."""
-        resting: set[Client] = self.ledger.resting if self.ledger is not None else set()
+        resting: set[ClientId] = self.ledger.resting if self.ledger is not None else set()
         return self.training, self.contributed, resting
 
-    def check_in(self, client: Client, time: float) -> Ticket | Refusal:
+    def check_in(self, client: ClientId, time: float) -> Ticket | Refusal:
         """A client offers to train: a ticket for the current version, or why not."""
         reason = self.objection(client)
         if reason is None and self.room() <= 0:
@@ -246,7 +246,7 @@ class Bookkeeping:
         """How many uploads one client may have in the buffer that is being filled."""
         return 1 if self._in_opening else self.buffer.share
 
-    def _contribute(self, client: Client) -> None:
+    def _contribute(self, client: ClientId) -> None:
         share = self._share()
         if share is not None:
             count = self.contributions[client] = self.contributions.get(client, 0) + 1
@@ -318,7 +318,7 @@ __all__ = [
     "Asynchronous",
     "Bookkeeping",
     "Buffer",
-    "Client",
+    "ClientId",
     "Delivery",
     "Reason",
     "Refusal",

@@ -22,7 +22,7 @@ from types import NoneType
 from typing import BinaryIO, ClassVar, NamedTuple, get_args, get_type_hints
 
 from tardigrad.core.bookkeeping import Delivery, Ticket
-from tardigrad.core.participation import Client
+from tardigrad.core.participation import ClientId
 from tardigrad.core.plain_json import plain_json
 from tardigrad.errors import RunError
 
@@ -72,7 +72,7 @@ class UploadReceived(_Subscriptable):
 
     kind: ClassVar[str] = "upload"
     trip: int
-    client: Client | None
+    client: ClientId | None
     start_time: float | None
     time: float
     start_version: int | None
@@ -88,7 +88,7 @@ class UploadReceived(_Subscriptable):
     """The version that its buffer makes; None if it was refused."""
 
     @classmethod
-    def of(cls, delivery: Delivery, client: Client | None) -> UploadReceived:
+    def of(cls, delivery: Delivery, client: ClientId | None) -> UploadReceived:
         """Return the event of a delivery, with the client's name."""
         return cls(
             delivery.trip, client, delivery.start_time, delivery.time, delivery.start_version,
@@ -103,13 +103,13 @@ class TripGivenUp(_Subscriptable):
 
     kind: ClassVar[str] = "give_up"
     trip: int
-    client: Client
+    client: ClientId
     start_time: float
     time: float
     start_version: int
 
     @classmethod
-    def of(cls, ticket: Ticket, client: Client, time: float) -> TripGivenUp:
+    def of(cls, ticket: Ticket, client: ClientId, time: float) -> TripGivenUp:
         """Return the event of a ticket that was given up at this time, with the client's name."""
         return cls(ticket.trip, client, ticket.time, time, ticket.version)
 
@@ -119,7 +119,7 @@ class CheckInRefused(_Subscriptable):
     """A client asked for a trip and got none."""
 
     kind: ClassVar[str] = "turned_away"
-    client: Client
+    client: ClientId
     time: float | None = None
     reason: str
 

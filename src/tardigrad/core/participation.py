@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
-Client = int | str
+ClientId = int | str
 
 
 class Limits(NamedTuple):
@@ -29,13 +29,13 @@ class Ledger:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.entries: dict[Client, tuple[int, int]] = {}
+        self.entries: dict[ClientId, tuple[int, int]] = {}
         """By client: how often it took part, and its last step."""
-        self.resting: set[Client] = set()
+        self.resting: set[ClientId] = set()
         """Those who may not take part in the next step: for a while, or for good."""
-        self._back: deque[tuple[int, Client]] = deque()  # (step from which it may again, client)
+        self._back: deque[tuple[int, ClientId]] = deque()  # (step from which it may again, client)
 
-    def allows(self, client: Client, step: int) -> bool:
+    def allows(self, client: ClientId, step: int) -> bool:
         """Whether the client may take part in this step."""
         entry = self.entries.get(client)
         if entry is None:
@@ -43,12 +43,12 @@ class Ledger:
         count, last = entry
         return count < self.limits.participations and step - last >= self.limits.separation
 
-    def finished(self, client: Client) -> bool:
+    def finished(self, client: ClientId) -> bool:
         """Whether it has taken part as often as it may."""
         entry = self.entries.get(client)
         return entry is not None and entry[0] >= self.limits.participations
 
-    def enter(self, client: Client, step: int) -> None:
+    def enter(self, client: ClientId, step: int) -> None:
         """The client takes part in this step. Steps never go back."""
         assert self.allows(client, step), "the ledger is asked before anybody is let in"
         count = self.entries.get(client, (0, 0))[0] + 1

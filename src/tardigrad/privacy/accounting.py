@@ -97,7 +97,7 @@ def _needed(counted: float, rounding: float) -> float:
     return counted / (1 - counted * rounding) * (1 + 1e-12)
 
 
-class Plan(NamedTuple):
+class NoisePlan(NamedTuple):
     """Four numbers that belong together."""
 
     epsilon: float
@@ -113,7 +113,7 @@ def solve(
     delta: float | None = None,
     noise_multiplier: float | None = None,
     steps: int | None = None,
-) -> Plan:
+) -> NoisePlan:
     """The one of the four that was not given.
 
     Noise comes out as little as allowed, steps as many as allowed (MOST_STEPS where nothing limits them, or
@@ -149,7 +149,7 @@ def solve(
         noise_multiplier = mode.noise_multiplier(epsilon, steps, delta)
     elif steps is None:
         steps = _steps(mode, epsilon, noise_multiplier, delta)
-    return Plan(epsilon, delta, noise_multiplier, steps)
+    return NoisePlan(epsilon, delta, noise_multiplier, steps)
 
 
 def _steps(mode: Mode, epsilon: float, noise_multiplier: float, delta: float) -> int:

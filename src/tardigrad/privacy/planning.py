@@ -57,7 +57,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PlanAnswer:
     """All the numbers of a plan. Lengths are in clips, a coordinate."""
 
     worked_out: str
@@ -94,7 +94,7 @@ class Answer:
         return asdict(self)
 
 
-def answer(question: Question) -> Answer:
+def answer(question: Question) -> PlanAnswer:
     """Work out what was left open.
 
     >>> round(answer(Question(epsilon=2.0, steps=2048, noise="tree")).noise_multiplier, 3)
@@ -128,7 +128,7 @@ def answer(question: Question) -> Answer:
     prefix = plan.noise_multiplier * overhead * math.sqrt(variance)
     sampled = q.sampling_rate is not None
     state = noise.start(1, plan.steps, k, b)
-    return Answer(
+    return PlanAnswer(
         sought, plan.epsilon, plan.delta, plan.noise_multiplier, plan.steps, said, noise.kind,
         None if sampled else k, None if sampled else separation, q.sampling_rate,
         mode.by if isinstance(mode, BySampling) else None,
@@ -139,13 +139,13 @@ def answer(question: Question) -> Answer:
     )  # fmt: skip
 
 
-def compared(question: Question) -> dict[str, Answer | ConfigError]:
+def compared(question: Question) -> dict[str, PlanAnswer | ConfigError]:
     """The same for every kind of noise; or why it cannot be, for those for which it cannot."""
     if question.noise is not None or question.sampling_rate is not None:
         option = "--noise" if question.noise is not None else "--sampling-rate"
         raise ConfigError(f"{option}: --compare compares the kinds of noise by participation; leave it out")
     _check(replace(question, noise="tree"))
-    found: dict[str, Answer | ConfigError] = {}
+    found: dict[str, PlanAnswer | ConfigError] = {}
     for kind in KINDS:
         own = replace(question, noise=kind)
         if kind != "tree":

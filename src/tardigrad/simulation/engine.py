@@ -23,7 +23,7 @@ from tardigrad.core.events import (
     TripGivenUp,
     UploadReceived,
 )
-from tardigrad.core.participation import Client
+from tardigrad.core.participation import ClientId
 from tardigrad.core.stop import Stop
 from tardigrad.core.upload import Task, Vectors
 from tardigrad.data.clients import Clients
@@ -280,7 +280,7 @@ class Engine:
         self._evaluated = self.version
         return ModelEvaluated(*self._position(), metrics=self.metrics)
 
-    def _name(self, client: Client) -> Client:
+    def _name(self, client: ClientId) -> ClientId:
         return self._clients.name(client) if isinstance(client, int) else client
 
     # -- snapshots -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from tardigrad.service.layout import digest as digest_of
+from tardigrad.service.protocol.wire import digest as digest_of
 from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, StoreError
 from tardigrad.service.store.memory import MemoryStore
 

@@ -11,11 +11,11 @@ from json_lines_store import JsonLinesStore
 from service_harness import Memory, Puppet, app_of, comparable, serving, trace_of
 
 import tardigrad as td
-from tardigrad.service.connection import Later
-from tardigrad.service.refused import Why
+from tardigrad.service.client.client_trainer import ClientTrainer
+from tardigrad.service.client.connection import RetryLater
+from tardigrad.service.protocol.refusals import Cause
 from tardigrad.service.store.memory import MemoryStore
 from tardigrad.service.store.sqlite import SqliteStore
-from tardigrad.service.trainee import Trainee
 
 CONFIG = td.Config(
     algorithm=td.FedAC(), data=td.Digits(partition=td.IID(clients=6)), model=td.MLP(hidden=(8,)),
@@ -31,7 +31,7 @@ async def is_done(puppet, what, trip):
     try:
         if what == "fetch":
             found = await puppet.connection.fetch(puppet.holding)
-            if isinstance(found, Later):
+            if isinstance(found, RetryLater):
                 assert "fails on purpose" in found.reason
                 return False
             assert found.task.trip == trip
@@ -70,15 +70,15 @@ def test_a_failed_write_changes_nothing_and_the_run_ends_with_the_same_bits(make
             for what, client, trip in steps:
                 if client not in puppets:
                     connection = await stack.enter_async_context(running.connect(str(client)))
-                    trainee = Trainee(str(client), app_of(simulation, client))
+                    trainee = ClientTrainer(str(client), app_of(simulation, client))
                     puppets[client] = Puppet(connection, trainee, tmp_path / f"{client}.state")
-                before, entries = coordinator.course.state(), store.entries(0)
+                before, entries = coordinator.run_state.state(), store.entries(0)
                 while not await is_done(puppets[client], what, trip):
-                    assert coordinator.course.state() == before
+                    assert coordinator.run_state.state() == before
                     assert store.entries(0) == entries
             await asyncio.wait_for(asyncio.shield(coordinator.ended), 20)
-            assert running.refusals == {Why.DISK: store.failures}
-            return coordinator.values.aggregator.evaluated_model, comparable(running.record.events)
+            assert running.refusals == {Cause.DISK: store.failures}
+            return coordinator.model_state.aggregator.evaluated_model, comparable(running.record.events)
 
     with contextlib.closing(FailingStore(make(tmp_path), method, every=3)) as store:
         model, told = asyncio.run(scene(store))
@@ -95,11 +95,11 @@ def test_a_server_recovers_from_a_store_of_ones_own(tmp_path):
         async with serving(
             CONFIG, tmp_path, Memory(), keys=tmp_path / "keys", signers=signers, store=store
         ) as running:
-            found = running.coordinator.course.state()
+            found = running.coordinator.run_state.state()
             for what, client, trip in steps:
                 async with running.connect(str(client)) as connection:
                     if client not in puppets:
-                        trainee = Trainee(str(client), app_of(simulation, client))
+                        trainee = ClientTrainer(str(client), app_of(simulation, client))
                         puppets[client] = Puppet(connection, trainee, tmp_path / f"{client}.state")
                     puppets[client].connection = connection
                     assert await is_done(puppets[client], what, trip)
@@ -107,7 +107,7 @@ def test_a_server_recovers_from_a_store_of_ones_own(tmp_path):
                 running.coordinator.ended.set_result("killed")
             else:
                 await asyncio.wait_for(asyncio.shield(running.coordinator.ended), 20)
-            return found, running.coordinator.course.state(), running.coordinator.values.aggregator
+            return found, running.coordinator.run_state.state(), running.coordinator.model_state.aggregator
 
     half = len(steps) // 2 + 1
     with contextlib.closing(JsonLinesStore(tmp_path)) as store:

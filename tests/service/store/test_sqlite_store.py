@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tardigrad as td
-from tardigrad.service.layout import digest
+from tardigrad.service.protocol.wire import digest
 from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, StoreError
 from tardigrad.service.store.sqlite import (
     JOURNAL,

@@ -19,7 +19,7 @@ import pytest
 from json_lines_store import JsonLinesStore
 
 from tardigrad.errors import RunError
-from tardigrad.service.layout import digest
+from tardigrad.service.protocol.wire import digest
 from tardigrad.service.store.contract import ANSWERS, JournalEntry, RecordedAnswer, StoreError
 from tardigrad.service.store.memory import MemoryStore
 from tardigrad.service.store.sqlite import SqliteStore

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from tardigrad.experiments.plot import COLOURS, STYLES
+from tardigrad.experiments.compare.plot import COLOURS, STYLES
 
 INK, MUTED, GRID = "#1f2430", "#5c6470", "#e3e6ea"
 SERIES = tuple(INK if colour == "#000000" else colour for colour in COLOURS)

@@ -19,7 +19,7 @@ from tardigrad.experiments.report.chart import (
     percent,
     style,
 )
-from tardigrad.experiments.report.sources import Entry
+from tardigrad.experiments.report.sources import Series
 
 AXES = {"trips": "client trips", "time": "virtual time", "bytes": "megabytes sent, both ways"}
 POINTS = 200
@@ -27,7 +27,7 @@ POINTS = 200
 Curves = list[NDArray[Any]]
 
 
-def curve_charts(entries: list[Entry], targets: list[float]) -> list[Chart]:
+def curve_charts(entries: list[Series], targets: list[float]) -> list[Chart]:
     """A chart for each metric and each cost; the costs take turns."""
     charts = []
     for metric, words in (("accuracy", "test accuracy"), ("loss", "test loss")):
@@ -42,7 +42,7 @@ def curve_charts(entries: list[Entry], targets: list[float]) -> list[Chart]:
     return charts
 
 
-def _curves(entry: Entry, over: str, metric: str) -> Curves:
+def _curves(entry: Series, over: str, metric: str) -> Curves:
     """Of each seed, where there is more than a point."""
     scale = 1e-6 if over == "bytes" else 1.0
     curves = [run.record.curve(over, metric) * (scale, 1.0) for run in entry.runs]
@@ -50,7 +50,7 @@ def _curves(entry: Entry, over: str, metric: str) -> Curves:
 
 
 def _chart(
-    entries: list[Entry], curves: dict[int, Curves], metric: str, words: str, over: str, targets: list[float]
+    entries: list[Series], curves: dict[int, Curves], metric: str, words: str, over: str, targets: list[float]
 ) -> Chart:
     ends, last = [], {}
     with panel(WIDTH + 50, max(HEIGHT, 17 * len(curves) + 70)) as (figure, axis):

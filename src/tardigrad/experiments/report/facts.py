@@ -12,8 +12,8 @@ from typing import Any
 import tomli_w
 
 from tardigrad.core.events import ModelEvaluated, RunPosition
-from tardigrad.experiments.report.sources import Entry, Sources
-from tardigrad.experiments.tables import cells, headings
+from tardigrad.experiments.compare.tables import cells, headings
+from tardigrad.experiments.report.sources import Series, Sources
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: bool = False) -> str:
@@ -50,7 +50,7 @@ def comparison(found: dict[str, Any]) -> str:
     return "".join(parts) + items(failed, "failed")
 
 
-def runs(entries: list[Entry]) -> str:
+def runs(entries: list[Series]) -> str:
     """A row for each run by itself."""
     head = [
         "run", "seed", "client trips", "steps", "virtual time", "MB", "accuracy, %", "loss", "mean staleness",
@@ -93,7 +93,7 @@ def _epsilon(summary: dict[str, Any]) -> str:
     return f"{summary['epsilon']:.3g}" + ("" if summary.get("privacy_void") is None else " (void)")
 
 
-def refusals(entries: list[Entry]) -> str:
+def refusals(entries: list[Series]) -> str:
     """How many trips counted, and what became of the others; nothing if all counted."""
     totals = {entry.label: _fate(entry) for entry in entries}
     reasons = list(
@@ -113,7 +113,7 @@ def refusals(entries: list[Entry]) -> str:
     return table(head, rows)
 
 
-def _fate(entry: Entry) -> Counter[str]:
+def _fate(entry: Series) -> Counter[str]:
     fate: Counter[str] = Counter()
     for run in entry.runs:
         trips = run.record.trips
@@ -127,7 +127,7 @@ def _fate(entry: Entry) -> Counter[str]:
     return fate
 
 
-def differences(entries: list[Entry]) -> str:
+def differences(entries: list[Series]) -> str:
     """The settings in which entries differ; nothing if they do not."""
     flat = {entry.label: flattened(entry.first.settings) for entry in entries}
     names = dict.fromkeys(itertools.chain.from_iterable(flat.values()))
@@ -141,7 +141,7 @@ def differences(entries: list[Entry]) -> str:
     return table(["setting", *(entry.label for entry in entries)], rows, words=True) if rows else ""
 
 
-def configs(entries: list[Entry]) -> str:
+def configs(entries: list[Series]) -> str:
     """Each full config, folded away."""
     parts = []
     for entry in entries:

@@ -20,11 +20,11 @@ from tardigrad.data.catalogue import Source
 from tardigrad.data.clients import Examples, Federation, HoldingOut
 from tardigrad.data.partition_pictures import Holdings, holdings
 from tardigrad.errors import ConfigError, TardigradError
-from tardigrad.experiments.config import Config, parse_config
-from tardigrad.experiments.directory import RunDirectory
-from tardigrad.experiments.inputs import fingerprints
-from tardigrad.experiments.report.sources import Entry, Run
-from tardigrad.experiments.run import one_thread
+from tardigrad.experiments.config.config import Config, parse_config
+from tardigrad.experiments.report.sources import RunSource, Series
+from tardigrad.experiments.runs.fingerprints import fingerprints
+from tardigrad.experiments.runs.run import one_thread
+from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
 from tardigrad.simulation.delay import Durations
@@ -54,7 +54,7 @@ class Population:
 
 
 @dataclass(frozen=True)
-class Findings:
+class PopulationFindings:
     """What could be found out, and why the rest could not."""
 
     populations: dict[Path, Population]
@@ -65,12 +65,12 @@ class Findings:
     """Sentences."""
 
 
-def find_out(entries: list[Entry]) -> Findings:
+def find_out(entries: list[Series]) -> PopulationFindings:
     """Of every run, its clients. Runs that share their data are looked at together."""
     populations: dict[Path, Population] = {}
     held: dict[str, Holdings] = {}
     unknown: dict[str, None] = {}
-    same: dict[str, list[tuple[Entry, Run]]] = {}
+    same: dict[str, list[tuple[Series, RunSource]]] = {}
     for entry in entries:
         for run in entry.runs:
             inputs = [run.settings.get("data"), run.settings.get("seed")]
@@ -85,10 +85,10 @@ def find_out(entries: list[Entry]) -> Findings:
                     held[entry.label] = holdings(load(config.data, config.seed))
             except (TardigradError, OSError, ValueError, RuntimeError) as error:
                 unknown[f"{entry.label}: {str(error).splitlines()[0]}"] = None
-    return Findings(populations, held, list(unknown))
+    return PopulationFindings(populations, held, list(unknown))
 
 
-def _config(run: Run) -> Config:
+def _config(run: RunSource) -> Config:
     for name in ("data", "model"):
         if name not in run.settings:
             raise ConfigError(f"its {name} came from Python, so its clients cannot be made again here")
@@ -100,7 +100,7 @@ def _federation(data: Source | None, seed: int) -> Federation:
     return data.federation(key(seed, "data"))
 
 
-def _look(run: Run, config: Config, federation: Federation) -> Population:
+def _look(run: RunSource, config: Config, federation: Federation) -> Population:
     if config.evaluation.held_out > 0:
         keeping = HoldingOut(federation.clients, config.evaluation.held_out, key(config.seed, "held out"))
         federation = replace(federation, clients=keeping)
@@ -127,11 +127,11 @@ def _look(run: Run, config: Config, federation: Federation) -> Population:
     return population
 
 
-def _final_model(run: Run, config: Config, federation: Federation) -> FlatModule:
+def _final_model(run: RunSource, config: Config, federation: Federation) -> FlatModule:
     assert config.model is not None, "checked by _config"
     with torch.random.fork_rng(devices=[]):
         module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
-    module.load_state_dict(RunDirectory(run.folder).model())
+    module.load_state_dict(RunFolder(run.folder).model())
     flat = FlatModule(module)
     stored = json.loads((run.folder / "inputs.json").read_text())
     if fingerprints(config, federation, flat)["the data"] != stored.get("the data"):
@@ -149,7 +149,7 @@ def _accuracy(flat: FlatModule, federation: Federation, client: int) -> float | 
     return metrics.get("accuracy")
 
 
-def _cached(run: Run) -> Population | None:
+def _cached(run: RunSource) -> Population | None:
     """What an earlier report found; nothing if it was of another model, or cannot be read."""
     try:
         found = Population(**json.loads((run.folder / CACHE).read_text()))
@@ -159,7 +159,7 @@ def _cached(run: Run) -> Population | None:
     return found if current else None
 
 
-def _keep(run: Run, population: Population) -> None:
+def _keep(run: RunSource, population: Population) -> None:
     try:
         write_text(run.folder / CACHE, json.dumps(asdict(population)) + "\n")
     except OSError:

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from tardigrad.errors import ConfigError, RunError
-from tardigrad.experiments.config import read_toml
-from tardigrad.experiments.directory import RunDirectory
-from tardigrad.experiments.report.record import Record, read_record
+from tardigrad.experiments.config.config import read_toml
+from tardigrad.experiments.report.run_record import RunRecord, read_record
+from tardigrad.experiments.runs.run_folder import RunFolder
 
 SEED = re.compile(r"(?P<label>.*) \(seed (?P<seed>\d+)\)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSource:
     """One run's folder."""
 
     folder: Path
-    record: Record
+    record: RunRecord
     settings: dict[str, Any]
     """config.toml as it stands."""
     summary: dict[str, Any] | None
@@ -32,14 +32,14 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Series:
     """What has one line in the charts: an algorithm with its settings, run with some seeds."""
 
     label: str
-    runs: list[Run]
+    runs: list[RunSource]
 
     @property
-    def first(self) -> Run:
+    def first(self) -> RunSource:
         """The run of the first seed, for what is shown of one run alone."""
         return self.runs[0]
 
@@ -53,10 +53,10 @@ class Entry:
 class Sources:
     """Everything that was named."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Series] = field(default_factory=list)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
     """comparison.json of each comparison."""
-    alone: list[Entry] = field(default_factory=list)
+    alone: list[Series] = field(default_factory=list)
     """The entries that are part of no comparison."""
     tuning: dict[str, dict[str, Any]] = field(default_factory=dict)
     """tuning.json, by the folder's name."""
@@ -72,7 +72,7 @@ class Sources:
 def read_sources(folders: list[Path]) -> Sources:
     """Read run folders and comparison folders, in any mix; a ConfigError names the one that is neither."""
     sources = Sources()
-    alone: list[Run] = []
+    alone: list[RunSource] = []
     for folder in dict.fromkeys(folders):
         if not folder.is_dir():
             raise ConfigError(f"{folder}: there is no such folder")
@@ -88,7 +88,7 @@ def read_sources(folders: list[Path]) -> Sources:
         if (folder / "tuning.json").exists():
             sources.tuning[_name(folder)] = _read_tuning(folder / "tuning.json")
     for runs in _by_settings(alone):
-        entry = Entry(_free(_shared_name(runs), runs[0].folder, sources), runs)
+        entry = Series(_free(_shared_name(runs), runs[0].folder, sources), runs)
         sources.entries.append(entry)
         sources.alone.append(entry)
     if not sources.entries:
@@ -102,7 +102,7 @@ def _read_comparison(folder: Path, sources: Sources) -> None:
     for name in ("title", "targets", "seeds", "rows", "sentences", "folders"):
         if name not in table:
             raise RunError(f"{file} is damaged (it has no {name!r}); run `tardigrad compare` again")
-    runs: dict[str, list[Run]] = {}
+    runs: dict[str, list[RunSource]] = {}
     for name, place in table["folders"].items():
         found = SEED.fullmatch(name)
         label = found["label"] if found else name
@@ -110,17 +110,17 @@ def _read_comparison(folder: Path, sources: Sources) -> None:
         own = own if own.is_dir() else Path(place)
         if not (own / "events.jsonl").exists():
             sources.missing.append(f"{name}: there is no run in {own}")
-        elif RunDirectory(own).summary is None:
+        elif RunFolder(own).summary is None:
             sources.missing.append(f"{name}: not finished")
         else:
             runs.setdefault(label, []).append(_read_run(own))
-    sources.entries += [Entry(_free(label, folder, sources), own) for label, own in runs.items()]
+    sources.entries += [Series(_free(label, folder, sources), own) for label, own in runs.items()]
     sources.comparisons.append(table)
 
 
-def _by_settings(runs: list[Run]) -> list[list[Run]]:
+def _by_settings(runs: list[RunSource]) -> list[list[RunSource]]:
     """Runs that differ in nothing but their seeds are one entry."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[RunSource]] = {}
     for run in runs:
         settings = repr({name: value for name, value in run.settings.items() if name != "seed"})
         seeds = {one.settings.get("seed") for one in groups.get(settings, [])}
@@ -130,7 +130,7 @@ def _by_settings(runs: list[Run]) -> list[list[Run]]:
     return list(groups.values())
 
 
-def _shared_name(runs: list[Run]) -> str:
+def _shared_name(runs: list[RunSource]) -> str:
     """What the names of their folders begin with."""
     names = [_name(run.folder) for run in runs]
     if len(names) == 1:
@@ -139,13 +139,13 @@ def _shared_name(runs: list[Run]) -> str:
     return re.sub(r"[-_. ]*(seed)?[-_. =]*$", "", shared) or names[0]
 
 
-def _read_run(folder: Path) -> Run:
+def _read_run(folder: Path) -> RunSource:
     privacy = folder / "privacy.md"
-    return Run(
+    return RunSource(
         folder,
         read_record(folder / "events.jsonl"),
         read_toml(folder / "config.toml") if (folder / "config.toml").exists() else {},
-        RunDirectory(folder).summary,
+        RunFolder(folder).summary,
         privacy.read_text(encoding="utf-8") if privacy.exists() else "",
     )
 

@@ -10,16 +10,16 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.report import facts
 from tardigrad.experiments.report.chart import remove_pictures
 from tardigrad.experiments.report.curves import curve_charts
-from tardigrad.experiments.report.momentum import matrix_charts
+from tardigrad.experiments.report.momentum_chart import matrix_charts
 from tardigrad.experiments.report.page import Section, page
-from tardigrad.experiments.report.participation import accuracy_charts, not_drawn, participation_charts
-from tardigrad.experiments.report.partition import partition_charts
-from tardigrad.experiments.report.population import Findings, find_out
-from tardigrad.experiments.report.sources import Entry, Sources, read_sources
-from tardigrad.experiments.report.staleness import all_fresh, staleness_charts, weight_charts
-from tardigrad.experiments.report.statement import as_html
-from tardigrad.experiments.report.steps import step_chart, told
-from tardigrad.experiments.report.traffic import at_work_charts, timeline_charts
+from tardigrad.experiments.report.participation_chart import accuracy_charts, not_drawn, participation_charts
+from tardigrad.experiments.report.partition_chart import partition_charts
+from tardigrad.experiments.report.population import PopulationFindings, find_out
+from tardigrad.experiments.report.privacy_section import as_html
+from tardigrad.experiments.report.sources import Series, Sources, read_sources
+from tardigrad.experiments.report.staleness_chart import all_fresh, staleness_charts, weight_charts
+from tardigrad.experiments.report.steps_chart import step_chart, told
+from tardigrad.experiments.report.traffic_chart import at_work_charts, timeline_charts
 from tardigrad.privacy.statement import NOTHING_PROMISED
 
 WORDS_ALONE = ("Results", "Staleness", "Who takes part", "Privacy", "Trips that did not count", "Settings")
@@ -65,7 +65,7 @@ def _title(sources: Sources) -> str:
     return "; ".join(titles)
 
 
-def _lead(entries: list[Entry]) -> str:
+def _lead(entries: list[Series]) -> str:
     runs = [run for entry in entries for run in entry.runs]
     trips = sum(len(run.record.trips) for run in runs)
     seconds = sum(run.summary["wall_seconds"] for run in runs if run.summary is not None)
@@ -120,7 +120,7 @@ def _results(sources: Sources) -> str:
     return "".join(parts)
 
 
-def _staleness(entries: list[Entry]) -> list[Section]:
+def _staleness(entries: list[Series]) -> list[Section]:
     fresh = all_fresh(entries)
     stale, weights = staleness_charts(entries), weight_charts(entries)
     said = f"Every upload that counted was fresh in: {', '.join(fresh)}." if fresh else ""
@@ -130,7 +130,7 @@ def _staleness(entries: list[Entry]) -> list[Section]:
     ]
 
 
-def _clients(entries: list[Entry], found: Findings) -> list[Section]:
+def _clients(entries: list[Series], found: PopulationFindings) -> list[Section]:
     populations = found.populations
     taking_part = participation_charts(entries, populations)
     served = accuracy_charts(entries, populations)
@@ -149,7 +149,7 @@ def _clients(entries: list[Entry], found: Findings) -> list[Section]:
     ]
 
 
-def _momentum(entries: list[Entry]) -> list[Section]:
+def _momentum(entries: list[Series]) -> list[Section]:
     error = step_chart(entries, "least_squares_error")
     said = facts.paragraph(
         "Uploads are stale, so plain momentum weighs updates as MW does, not as M. Momentum approximation "
@@ -162,7 +162,7 @@ def _momentum(entries: list[Entry]) -> list[Section]:
     ]
 
 
-def _privacy(entries: list[Entry]) -> list[Section]:
+def _privacy(entries: list[Series]) -> list[Section]:
     private = [entry for entry in entries if entry.first.privacy not in ("", NOTHING_PROMISED)]
     if not private:
         return []
@@ -185,13 +185,13 @@ def _privacy(entries: list[Entry]) -> list[Section]:
     return [Section("Privacy", said + statements, [] if spent is None else [spent])]
 
 
-def _others(entries: list[Entry]) -> list[Section]:
+def _others(entries: list[Series]) -> list[Section]:
     names = [name for name in told(entries) if name not in ("epsilon", "least_squares_error")]
     charts = [chart for name in names[:MOST_OTHERS] if (chart := step_chart(entries, name)) is not None]
     return [Section("What the algorithms tell of their steps", "", charts)]
 
 
-def _settings(entries: list[Entry]) -> str:
+def _settings(entries: list[Series]) -> str:
     different = facts.differences(entries) if len(entries) > 1 else ""
     said = facts.paragraph("Where the entries differ:") if different else ""
     return said + different + facts.configs(entries)

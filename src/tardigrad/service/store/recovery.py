@@ -13,12 +13,12 @@ from tardigrad.core.events import Event, UploadReceived
 from tardigrad.core.upload import Upload
 from tardigrad.errors import RunError
 from tardigrad.privacy.releases import NEW_RUN
-from tardigrad.service.course import Course, Happened
-from tardigrad.service.layout import Layout, size_of, unpacked
-from tardigrad.service.refused import log
+from tardigrad.service.protocol.refusals import log
+from tardigrad.service.protocol.wire import Layout, size_of, unpacked
+from tardigrad.service.server.model_state import ModelState
+from tardigrad.service.server.run_state import Effects, RunState
+from tardigrad.service.server.worker_threads import Threads
 from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, Store, StoreError
-from tardigrad.service.threads import Threads
-from tardigrad.service.values import Values
 
 PATIENCE = 10
 """A snapshot that is due waits until evaluations have ended, but at most for this many intervals."""
@@ -29,7 +29,7 @@ take and the duration of a recovery."""
 Snapshot = tuple[dict[str, Tensor], dict[str, Any]]
 
 
-class Record(Protocol):
+class RunLog(Protocol):
     """The run's folder."""
 
     def record(self, events: list[Event]) -> None:
@@ -52,17 +52,17 @@ class Recovery:
     def __init__(
         self,
         run: str,
-        course: Course,
-        values: Values,
+        run_state: RunState,
+        values: ModelState,
         store: Store,
-        record: Record,
+        record: RunLog,
         threads: Threads,
         upload_layout: Layout,
         after_snapshot: Callable[[], None],
         private: bool,
     ) -> None:
         self.run = run
-        self._course, self._values, self._store = course, values, store
+        self._run_state, self._model_state, self._store = run_state, values, store
         self._record, self._threads = record, threads
         self._layout, self._after_snapshot = upload_layout, after_snapshot
         self._position = 0  # of the last entry that was applied
@@ -94,21 +94,21 @@ class Recovery:
                 self._store.adopt(self.run)
             self._position = document["position"]
             self._check_positions(accept_loss)
-            self._values.restore(tensors, document["values"])
-            self._course.restore(document["course"])
+            self._model_state.restore(tensors, document["values"])
+            self._run_state.restore(document["course"])
         else:
             self._check_positions(accept_loss)
-            self._values.evaluate(self._course.where())
+            self._model_state.evaluate(self._run_state.where())
         entries = self._store.entries(self._position)
         for position, entry in entries:
-            happened = self._course.apply(entry)
+            effects = self._run_state.apply(entry)
             upload = None
-            if happened.delivery is not None and happened.delivery.accepted:
+            if effects.delivery is not None and effects.delivery.accepted:
                 payload = self._store.read(entry.file, size_of(self._layout), entry.digest)
                 upload = upload_of(entry, unpacked(payload, self._layout))
-            self._values.do(happened, upload)
-            self.note(position, entry, happened)
-        self._values.settle()
+            self._model_state.do(effects, upload)
+            self.note(position, entry, effects)
+        self._model_state.settle()
         lost = self._record.unrecovered()
         if lost:
             trips = ", ".join(str(event.trip) for event in lost[:10]) + (", ..." if len(lost) > 10 else "")
@@ -151,12 +151,12 @@ class Recovery:
             raise RunError(f"{fault}; --accept-loss goes on without what is lost")
         log.error("%s; going on without it, as asked", fault, extra={"event": "loss"})
 
-    def note(self, position: int, entry: JournalEntry, happened: Happened) -> None:
+    def note(self, position: int, entry: JournalEntry, effects: Effects) -> None:
         """Note an entry that was applied: keep its answer and its payload until the next snapshot."""
         self._position = position
         if entry.file:
             self._used.append(entry.file)
-        delivery = happened.delivery
+        delivery = effects.delivery
         if delivery is not None and delivery.client is not None:
             answer = {
                 "accepted": delivery.accepted,
@@ -173,7 +173,7 @@ class Recovery:
         """Return the answer that was given to the upload of this trip, or None if there was none."""
         if trip in self._answers:
             return self._answers[trip]
-        if not 0 <= trip < self._course.book.next_trip or trip in self._course.book.in_flight:
+        if not 0 <= trip < self._run_state.book.next_trip or trip in self._run_state.book.in_flight:
             return None
         return await self._threads.on_disk(self._store.answer, trip)
 
@@ -184,14 +184,14 @@ class Recovery:
         if not self._used and not self._answers:
             return False
         soon = self.age > interval or len(self._used) * size_of(self._layout) > MOST_FILES
-        return soon and (self._values.settled() or self.age > PATIENCE * interval)
+        return soon and (self._model_state.settled() or self.age > PATIENCE * interval)
 
     async def snapshot(self) -> None:
         """Make a snapshot of everything that was applied until now. Entries that arrive meanwhile are
-        journaled and answered; only their values wait, because the values thread writes the snapshot."""
-        document = {"run": self.run, "position": self._position, "course": self._course.state()}
+        journaled and answered; only their values wait, because the model thread writes the snapshot."""
+        document = {"run": self.run, "position": self._position, "course": self._run_state.state()}
         answers, used = list(self._answers.values()), list(self._used)
-        written = self._threads.in_values(self._write, document)
+        written = self._threads.in_model_thread(self._write, document)
         try:
             # before the entries are forgotten; if the snapshot fails, answers are in both places
             await self._threads.on_disk(self._store.remember, answers)
@@ -211,10 +211,10 @@ class Recovery:
         self._threads.files.submit(self._store.recycle, used)
 
     def _write(self, document: dict[str, Any]) -> None:
-        """Write the snapshot, on the values thread. `after_snapshot` runs here too, before the next step: it
+        """Write the snapshot, on the model thread. `after_snapshot` runs here too, before the next step: it
         destroys the noise keys of exactly the steps that the snapshot contains."""
-        self._values.settle()
-        tensors, values = self._values.snapshot()
+        self._model_state.settle()
+        tensors, values = self._model_state.snapshot()
         self._record.snapshot(tensors, document | {"values": values})
         self._after_snapshot()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tardigrad.service.layout import digest as digest_of
+from tardigrad.service.protocol.wire import digest as digest_of
 from tardigrad.service.store.contract import StoreError
 
 SPARE = 256

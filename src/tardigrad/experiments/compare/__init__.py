@@ -1,0 +1,1 @@
+"""Several algorithms and seeds side by side."""

@@ -1,0 +1,79 @@
+"""What can be named in a config: kinds, their settings and defaults, read off the classes themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tardigrad.algorithms.algorithm import Individual
+from tardigrad.algorithms.registry import BuiltIn
+from tardigrad.core.pace import Pace
+from tardigrad.core.preconditioner import Preconditioner
+from tardigrad.core.setting import Setting
+from tardigrad.core.staleness import StalenessLaw
+from tardigrad.core.step import Momentum
+from tardigrad.data.catalogue import Source
+from tardigrad.data.partition import Partition
+from tardigrad.experiments.config.config import kinds_of
+from tardigrad.learning.models import Model
+from tardigrad.learning.schedule import Schedule
+from tardigrad.privacy.settings import AnyNoise, Privacy
+from tardigrad.simulation.delay import Delay
+
+LISTS: dict[str, Any] = {
+    "algorithms": BuiltIn,
+    "delays": Delay,
+    "paces": Pace,
+    "staleness": StalenessLaw,
+    "momentum": Momentum,
+    "preconditioners": Preconditioner,
+    "datasets": Source,
+    "partitions": Partition,
+    "models": Model,
+    "schedules": Schedule,
+    "privacy": Privacy,
+    "noise": AnyNoise,
+}
+
+
+@dataclass(frozen=True)
+class ListedKind:
+    """One kind that can be named."""
+
+    kind: str
+    about: str
+    settings: list[tuple[str, str, str]]
+    """Name, default, meaning."""
+
+
+def entries(what: str) -> list[ListedKind]:
+    """All kinds of one list."""
+    return [_entry(setting) for setting in kinds_of(LISTS[what])]
+
+
+def _entry(setting: type[Setting]) -> ListedKind:
+    about = " ".join((setting.__doc__ or "").split("\n\n")[0].split())
+    if issubclass(setting, Individual):
+        about += " (Needs individual uploads.)"
+    rows = []
+    own_first = sorted(setting.model_fields, key=lambda name: name not in vars(setting)["__annotations__"])
+    for name in own_first:
+        field = setting.model_fields[name]
+        if name == "kind":
+            continue
+        if field.is_required():
+            default = "required"
+        elif isinstance(field.default, Setting):
+            default = _short(field.default)
+        else:
+            default = "-" if field.default is None else str(field.default)
+        rows.append((name, default, " ".join((field.description or "").split())))
+    kind = setting.model_fields["kind"].default
+    return ListedKind(str(kind), about, rows)
+
+
+def _short(setting: Setting) -> str:
+    given = setting.model_dump(exclude_none=True)
+    kind = given.pop("kind", "")
+    inner = ", ".join(f"{name}={value}" for name, value in given.items() if not isinstance(value, dict))
+    return f"{kind}({inner})" if inner else str(kind)

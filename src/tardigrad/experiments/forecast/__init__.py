@@ -1,0 +1,1 @@
+"""What a config would do, without training: `tardigrad plan`."""

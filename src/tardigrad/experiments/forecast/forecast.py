@@ -1,0 +1,231 @@
+"""What if? The planner alone, without training: what a choice of K, concurrency, bounds or delays would mean.
+
+Delays do not depend on parameters, so bookkeeping in virtual time answers in seconds how stale uploads would
+be, how fast steps would come, who would take part how often, and what that would cost in bytes and privacy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Ticket
+from tardigrad.core.draws import key
+from tardigrad.data.clients import Clients
+from tardigrad.errors import ConfigError, TardigradError
+from tardigrad.experiments.config.config import Config, parse_config, read_toml
+from tardigrad.privacy.accounting import ByParticipation
+from tardigrad.privacy.blt import BLT
+from tardigrad.privacy.settings import Participation
+from tardigrad.simulation.delay import Durations
+from tardigrad.simulation.planner import GiveUp, Planner
+
+EPSILON_NOISE = 10.0
+"""The noise multiplier for which epsilon is told, where the config names none."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What one setting would mean."""
+
+    settings: dict[str, Any]
+    """What differs between the forecasts."""
+    trips: int
+    steps: int
+    virtual_time: float
+    steps_per_time: float
+    trips_per_time: float
+    megabytes_per_time: float | None
+    """Both ways; nothing where the model's size is not known."""
+    in_flight: float
+    """Clients at work, on average over time."""
+    staleness_mean: float
+    staleness_median: float
+    staleness_95: float
+    staleness_max: int
+    refused: dict[str, int]
+    given_up: int
+    clients_taking_part: int
+    participations_max: int
+    """Of the client that took part most often."""
+    separation_min: int | None
+    """Fewest steps between two contributions of one client; nothing if nobody came twice."""
+    fast_over_slow: float | None
+    """Contributions of the faster half of the clients over those of the slower; nothing if all are alike."""
+    rich_over_poor: float | None
+    """The same for clients with many examples over those with few."""
+    epsilon: float | None
+    """What those participations would cost with the noise multiplier of the config (or 10), at its delta (or
+    1e-7); nothing beyond what BLT noise is made for."""
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def forecasts(
+    file: Path, grid: Sequence[str], trips: int, settings: Sequence[str] = ()
+) -> Iterator[Forecast]:
+    """A forecast for each combination of the grid ("buffer.size=1,10,100")."""
+    axes = [_axis(text) for text in grid]
+    for values in itertools.product(*(options for _, options in axes)):
+        chosen = dict(zip((name for name, _ in axes), values))
+        changes = [*settings, *(f"{name}={value}" for name, value in chosen.items())]
+        config = parse_config(read_toml(file, f"`tardigrad init {file}` writes one"), str(file), changes)
+        yield forecast(config, trips, chosen)
+
+
+def _axis(text: str) -> tuple[str, list[str]]:
+    name, equals, values = text.partition("=")
+    options = [value.strip() for value in values.split(",") if value.strip()]
+    if not equals or not options:
+        raise ConfigError(f"--grid {text}: must be KEY=VALUE,VALUE,..., such as buffer.size=1,10,100")
+    return name.strip(), options
+
+
+def forecast(config: Config, trips: int, chosen: dict[str, Any] | None = None) -> Forecast:
+    """Run the planner for so many trips."""
+    if config.data is None:
+        raise ConfigError("data: a plan needs to know the clients; name a data set (synthetic will do)")
+    federation = config.data.federation(key(config.seed, "data"))
+    clients = federation.clients
+    config = config.resolved(len(clients))
+    assert config.pace is not None
+    opening = len(clients) if config.algorithm.opening else 0
+    limits = None
+    if isinstance(config.privacy, Participation):
+        size = config.buffer.size or 1
+        limits = config.privacy.limits(max(1, trips // size))
+    book = Bookkeeping(config.pace, config.buffer, config.algorithm.law, opening, limits)
+    durations = Durations(config.delay, clients, config.seed)
+    tally = _PlanCounts(Planner(book, clients, durations, config.seed))
+    tally.run(trips)
+    size_of_model = _bytes(config, federation.shape, federation.classes, federation.vectors)
+    return tally.forecast(config, clients, durations, size_of_model, chosen or {})
+
+
+def _bytes(config: Config, shape: tuple[int, ...], classes: int, vectors: Any) -> int | None:
+    """Of one download or upload, taken to be a vector each."""
+    if config.model is None:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        module = config.model.build_with(vectors, shape, classes)
+    return sum(p.numel() * p.element_size() for p in module.parameters())
+
+
+class _PlanCounts:
+    """Counts what the planner tells."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._staleness: Counter[int] = Counter()
+        self._steps_of: dict[int, list[int]] = {}
+        self._refused: Counter[str] = Counter()
+        self._given_up = self._trips = self._started = 0
+        self._work = 0.0  # client time at work
+        self._now = 0.0
+
+    def run(self, trips: int) -> None:
+        while self._trips < trips:
+            try:
+                planned = self._planner.advance()
+            except TardigradError:
+                if not self._trips:
+                    raise
+                return  # nobody is left: the plan ends here, and its numbers say so
+            if not planned:
+                return
+            for item in planned:
+                if isinstance(item, Delivery):
+                    self._arrived(item)
+                elif isinstance(item, GiveUp):
+                    self._given_up += 1
+                    self._work += item.time - item.ticket.time
+                    self._now = item.time
+                elif isinstance(item, Ticket):
+                    self._started += 1
+
+    def _arrived(self, item: Delivery) -> None:
+        self._trips += 1
+        self._now = item.time
+        self._work += item.time - (item.start_time or 0.0)
+        if item.accepted:
+            assert item.staleness is not None
+            assert item.step is not None
+            assert isinstance(item.client, int)
+            self._staleness[item.staleness] += 1
+            self._steps_of.setdefault(item.client, []).append(item.step)
+        else:
+            self._refused[str(item.reason)] += 1
+
+    def forecast(
+        self,
+        config: Config,
+        clients: Clients,
+        durations: Durations,
+        model: int | None,
+        chosen: dict[str, Any],
+    ) -> Forecast:
+        counts = {client: len(steps) for client, steps in self._steps_of.items()}
+        gaps = [b - a for steps in self._steps_of.values() for a, b in itertools.pairwise(steps)]
+        most = max(counts.values(), default=0)
+        separation = min(gaps) if gaps else None
+        steps, now = self._planner.book.version, max(self._now, 1e-12)
+        stale = np.repeat(list(self._staleness.keys()), list(self._staleness.values()))
+        return Forecast(
+            settings=chosen,
+            trips=self._trips,
+            steps=steps,
+            virtual_time=self._now,
+            steps_per_time=steps / now,
+            trips_per_time=self._trips / now,
+            megabytes_per_time=None if model is None else (self._started + self._trips) * model / now / 1e6,
+            in_flight=self._work / now,
+            staleness_mean=float(stale.mean()) if len(stale) else 0.0,
+            staleness_median=float(np.median(stale)) if len(stale) else 0.0,
+            staleness_95=float(np.quantile(stale, 0.95)) if len(stale) else 0.0,
+            staleness_max=int(stale.max()) if len(stale) else 0,
+            refused=dict(self._refused),
+            given_up=self._given_up,
+            clients_taking_part=len(counts),
+            participations_max=most,
+            separation_min=separation,
+            fast_over_slow=_share(counts, len(clients), lambda c: -durations.factor(c)),
+            rich_over_poor=_share(counts, len(clients), clients.examples),
+            epsilon=_epsilon(config, steps, most, separation),
+        )
+
+
+def _share(counts: dict[int, int], population: int, by: Any) -> float | None:
+    """Contributions of the upper half of the clients over those of the lower half; of 10,000 at most."""
+    seen = range(0, population, -(-population // 10_000))
+    values = np.array([by(client) for client in seen], dtype=float)
+    own = np.array([counts.get(client, 0) for client in seen], dtype=float)
+    middle = np.median(values)
+    upper, lower = own[values > middle], own[values < middle]
+    if not len(upper) or not len(lower) or lower.mean() == 0:
+        return None
+    return float(upper.mean() / lower.mean())
+
+
+def _epsilon(config: Config, steps: int, participations: int, separation: int | None) -> float | None:
+    privacy = config.privacy
+    noise = (privacy.noise_multiplier if privacy is not None else None) or EPSILON_NOISE
+    delta = privacy.delta if privacy is not None else 1e-7
+    kind = privacy.noise if isinstance(privacy, Participation) else BLT()
+    if steps == 0 or separation == 0:  # a client twice in one buffer: no such promise can be made
+        return None
+    try:
+        mode = ByParticipation(kind, max(1, participations), separation or steps)
+        epsilon = mode.epsilon(noise, steps, delta)
+    except ConfigError:
+        return None
+    return epsilon if math.isfinite(epsilon) else None

@@ -1,0 +1,211 @@
+"""Who takes part, and who is served: clients in fifths by their speed and by how much they hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tardigrad.experiments.report.chart import (
+    HEIGHT,
+    MUTED,
+    SERIES,
+    WIDTH,
+    Chart,
+    label_ends,
+    panel,
+    percent,
+    style,
+    thousands,
+)
+from tardigrad.experiments.report.population import Population
+from tardigrad.experiments.report.sources import RunSource, Series
+
+GROUPS = 5
+KINDS = {"slowness": ("by speed", "fastest", "slowest"), "examples": ("by data", "fewest", "most")}
+Populations = dict[Path, Population]
+Means = dict[int, NDArray[Any]]
+"""By entry: a row for each seed, a column for each group of clients."""
+
+
+def participation_charts(entries: list[Series], populations: Populations) -> list[Chart]:
+    """Accepted uploads of a client, over the average, by speed and by number of examples."""
+    charts = []
+    for kind, (by, low, high) in KINDS.items():
+        means = _means(entries, populations, kind, _contributions)
+        if not means:
+            continue
+        with panel(WIDTH + 50, max(HEIGHT, 17 * len(means) + 70)) as (figure, axis):
+            axis.axhline(1.0, color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
+            _draw(axis, means, entries)
+            axis.set_ylim(bottom=0)
+            axis.set_ylabel("accepted uploads of a client,\nover the average")
+            _group_axis(axis, entries, populations, kind)
+            _label(axis, means, entries)
+        gaps = {number: own.mean(axis=0) for number, own in means.items()}
+        worst = max(gaps, key=lambda number: float(np.abs(gaps[number][-1] - gaps[number][0])))
+        says = (
+            f"With {entries[worst].label} the {high} fifth of the clients contribute "
+            f"{_times(gaps[worst][-1], gaps[worst][0])} the {low} fifth; 1 is everybody's fair share."
+        )
+        words = "speed of their devices" if kind == "slowness" else "number of examples"
+        charts.append(Chart(f"participation-{by[3:]}", f"Who takes part, by {words}", says, figure))
+    return charts
+
+
+def accuracy_charts(entries: list[Series], populations: Populations) -> list[Chart]:
+    """The final model's accuracy over clients, and for fast and slow ones, for small and large ones."""
+    charts = []
+    if spread := _spread_chart(entries, populations):
+        charts.append(spread)
+    for kind, (by, low, high) in KINDS.items():
+        means = _means(entries, populations, kind, _accuracies)
+        if not means:
+            continue
+        with panel(WIDTH + 50, max(HEIGHT, 17 * len(means) + 70)) as (figure, axis):
+            _draw(axis, means, entries)
+            axis.set_ylabel("mean accuracy of the clients")
+            percent(axis)
+            _group_axis(axis, entries, populations, kind)
+            _label(axis, means, entries)
+        gaps = {number: float(own.mean(axis=0)[-1] - own.mean(axis=0)[0]) for number, own in means.items()}
+        worst = max(gaps, key=lambda number: abs(gaps[number]))
+        more = "more" if gaps[worst] > 0 else "less"
+        says = (
+            f"The largest gap is {entries[worst].label}'s: the {high} fifth of the clients has "
+            f"{abs(100 * gaps[worst]):.1f} points {more} accuracy than the {low} fifth."
+        )
+        words = "fast against slow clients" if kind == "slowness" else "by number of examples"
+        charts.append(Chart(f"client-accuracy-{by[3:]}", f"Accuracy, {words}", says, figure))
+    return charts
+
+
+def not_drawn(populations: Populations) -> list[str]:
+    """Sentences on charts that would show nothing."""
+    said = []
+    if populations and not any(_differ(one, "slowness") for one in populations.values()):
+        said.append(
+            "All devices are equally fast for good (delay.device_spread is 0), so nothing is shown by speed."
+        )
+    if populations and not any(_differ(one, "examples") for one in populations.values()):
+        said.append(
+            "All clients hold about equally many examples, so nothing is shown by number of examples."
+        )
+    return said
+
+
+def _spread_chart(entries: list[Series], populations: Populations) -> Chart | None:
+    ends, lowest = [], {}
+    with panel(WIDTH + 50, max(HEIGHT, 17 * len(entries) + 70)) as (figure, axis):
+        for number, entry in enumerate(entries):
+            found = [
+                accuracy
+                for run in entry.runs
+                if run.folder in populations
+                for accuracy in populations[run.folder].accuracy
+                if accuracy is not None
+            ]
+            if len(found) < 2:
+                continue
+            shares = np.linspace(0, 1, 101)
+            values = np.quantile(found, shares)
+            axis.plot(shares, values, **style(number))
+            ends.append((1.0, float(values[-1]), number, entry.label))
+            lowest[number] = float(np.mean(np.sort(found)[: max(1, len(found) // 10)]))
+        if not ends:
+            return None
+        axis.set_xlim(0, 1)
+        axis.set_xlabel("share of the clients, worst served first")
+        axis.set_ylabel("accuracy on the client's examples")
+        axis.xaxis.set_major_formatter("{x:.0%}")
+        percent(axis)
+        label_ends(axis, ends)
+    worst, best = min(lowest, key=lambda n: lowest[n]), max(lowest, key=lambda n: lowest[n])
+    says = (
+        f"The worst served tenth of the clients has {lowest[best]:.0%} on average with {entries[best].label}"
+    )
+    says += "." if worst == best else f", and {lowest[worst]:.0%} with {entries[worst].label}."
+    return Chart("client-accuracy", "Accuracy over clients", says, figure)
+
+
+def _contributions(run: RunSource, population: Population) -> NDArray[Any]:
+    """Accepted uploads of each client, over the mean."""
+    counts = run.record.contributions()
+    own = np.array([counts[name] for name in population.names], dtype=float)
+    return own / own.mean() if own.any() else np.full(len(own), np.nan)
+
+
+def _accuracies(run: RunSource, population: Population) -> NDArray[Any]:
+    return np.array([np.nan if one is None else one for one in population.accuracy], dtype=float)
+
+
+def _differ(population: Population, kind: str) -> bool:
+    values = getattr(population, kind)
+    return len(values) >= GROUPS and max(values) > 1.2 * min(values)
+
+
+def _groups(population: Population, kind: str) -> list[NDArray[Any]]:
+    """The clients in fifths, the smallest values first."""
+    return np.array_split(np.argsort(getattr(population, kind), kind="stable"), GROUPS)
+
+
+def _means(entries: list[Series], populations: Populations, kind: str, what: Any) -> Means:
+    found: Means = {}
+    for number, entry in enumerate(entries):
+        rows = []
+        for run in entry.runs:
+            population = populations.get(run.folder)
+            if population is None or not _differ(population, kind):
+                continue
+            values = what(run, population)
+            groups = [values[group] for group in _groups(population, kind)]
+            if all(np.isfinite(group).any() for group in groups):
+                rows.append([np.nanmean(group) for group in groups])
+        if rows:
+            found[number] = np.array(rows)
+    return found
+
+
+def _draw(axis: Any, means: Means, entries: list[Series]) -> None:
+    places = np.arange(GROUPS)
+    for number, own in means.items():
+        axis.plot(places, own.mean(axis=0), marker="o", markersize=4, **style(number))
+        if len(own) > 1:
+            axis.fill_between(
+                places, own.min(axis=0), own.max(axis=0), color=SERIES[number % len(SERIES)], alpha=0.13,
+                linewidth=0,
+            )  # fmt: skip
+
+
+def _label(axis: Any, means: Means, entries: list[Series]) -> None:
+    label_ends(
+        axis,
+        [(GROUPS - 1.0, float(own.mean(axis=0)[-1]), n, entries[n].label) for n, own in means.items()],
+    )
+
+
+def _group_axis(axis: Any, entries: list[Series], populations: Populations, kind: str) -> None:
+    """Which clients are in each fifth, as the first entry has them."""
+    population = next(
+        populations[run.folder]
+        for entry in entries
+        for run in entry.runs
+        if run.folder in populations and _differ(populations[run.folder], kind)
+    )
+    values = np.array(getattr(population, kind))
+    ticks = []
+    for group in _groups(population, kind):
+        low, high = values[group].min(), values[group].max()
+        ticks.append(f"{_short(low)}\nto {_short(high)}" if high > low else _short(low))
+    axis.set_xticks(range(GROUPS), ticks)
+    axis.set_xlabel("examples of a client" if kind == "examples" else "slowness of its device (1 is typical)")
+
+
+def _short(value: float) -> str:
+    return thousands(value) if value == int(value) else f"{value:.2g}"
+
+
+def _times(a: float, b: float) -> str:
+    return f"{a / b:.2f} times as often as" if b > 0 else "while nobody does in"

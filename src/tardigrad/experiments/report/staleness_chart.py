@@ -1,0 +1,71 @@
+"""How stale uploads were, and what they weighed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tardigrad.experiments.report.chart import SERIES, Chart, numbered, panel, percent, slug
+from tardigrad.experiments.report.sources import Series
+
+BARS = 40
+
+
+def staleness_charts(entries: list[Series]) -> list[Chart]:
+    """A histogram for each entry in which anything was stale."""
+    charts = []
+    for number, entry in enumerate(entries):
+        stale = np.concatenate([run.record.trips.staleness[run.record.trips.accepted] for run in entry.runs])
+        if not len(stale) or stale.max() == 0:
+            continue
+        counts = np.bincount(stale)
+        wide = -(-len(counts) // BARS)
+        shares = np.add.reduceat(counts, np.arange(0, len(counts), wide)) / len(stale)
+        middle, high = np.quantile(stale, [0.5, 0.95])
+        with panel() as (figure, axis):
+            places = np.arange(len(shares)) * wide + (wide - 1) / 2
+            axis.bar(places, shares, width=0.88 * wide, color=SERIES[number % len(SERIES)])
+            axis.set_xlabel("staleness (versions)")
+            axis.set_ylabel("share of accepted uploads")
+            percent(axis)
+            numbered(axis, whole=True)
+        fresh = f"{counts[0] / len(stale):.0%} are fresh"
+        says = (
+            f"Half of the accepted uploads are at most {middle:.0f} versions old, one in twenty is older "
+            f"than {high:.0f}; {fresh}."
+        )
+        charts.append(Chart(f"staleness-{number}-{slug(entry.label)}", entry.label, says, figure))
+    return charts
+
+
+def all_fresh(entries: list[Series]) -> list[str]:
+    """The labels of entries that had uploads, none of them stale."""
+    return [
+        entry.label
+        for entry in entries
+        if any(run.record.trips.accepted.any() for run in entry.runs)
+        and not any((run.record.trips.staleness > 0)[run.record.trips.accepted].any() for run in entry.runs)
+    ]
+
+
+def weight_charts(entries: list[Series]) -> list[Chart]:
+    """A histogram for each entry whose uploads did not all weigh the same."""
+    charts = []
+    for number, entry in enumerate(entries):
+        weights = np.concatenate([run.record.trips.weight[run.record.trips.accepted] for run in entry.runs])
+        if not len(weights) or weights.min() == weights.max():
+            continue
+        with panel() as (figure, axis):
+            axis.hist(
+                weights, bins=BARS, range=(0, float(weights.max())), color=SERIES[number % len(SERIES)],
+                weights=np.full(len(weights), 1 / len(weights)), rwidth=0.9,
+            )  # fmt: skip
+            axis.set_xlabel("weight of an upload")
+            axis.set_ylabel("share of accepted uploads")
+            percent(axis)
+            numbered(axis)
+        says = (
+            f"The median weight is {np.median(weights):.3g}; the lightest tenth of the accepted uploads "
+            f"weigh {np.quantile(weights, 0.1):.3g} or less, the heaviest {weights.max():.3g}."
+        )
+        charts.append(Chart(f"weights-{number}-{slug(entry.label)}", entry.label, says, figure))
+    return charts

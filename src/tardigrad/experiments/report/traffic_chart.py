@@ -1,0 +1,174 @@
+"""Who is under way when: clients at work over virtual time, and a short window of trips against versions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from tardigrad.experiments.report.chart import (
+    FRESH_TO_STALE,
+    INK,
+    MUTED,
+    SERIES,
+    Chart,
+    numbered,
+    panel,
+    slug,
+    thousands,
+)
+from tardigrad.experiments.report.run_record import RunRecord, Trips
+from tardigrad.experiments.report.sources import Series
+
+BINS = 240
+ROWS = 40
+"""Trips in a timeline."""
+MOST_VERSIONS = 24
+"""Versions that are marked in a timeline; where there are more, not every one is."""
+
+
+class AtWork(NamedTuple):
+    """In each of some bins of time: where it begins, and how many clients are at work."""
+
+    begin: NDArray[Any]
+    fewest: NDArray[Any]
+    most: NDArray[Any]
+    mean: NDArray[Any]
+
+
+def at_work_charts(entries: list[Series]) -> list[Chart]:
+    """Clients at work over virtual time, for each entry's first seed; all with the same vertical axis."""
+    found = {}
+    for number, entry in enumerate(entries):
+        trips = entry.first.record.trips
+        if len(trips) > 1 and (end := _shown_until(entry.first.record)) > (begin := float(trips.start.min())):
+            found[number] = (at_work(trips, begin, end), begin, end)
+    top = max((float(one.most.max()) for one, _, _ in found.values()), default=0.0)
+    charts = []
+    for number, (one, begin, end) in found.items():
+        colour = SERIES[number % len(SERIES)]
+        with panel(height=210) as (figure, axis):
+            axis.fill_between(
+                one.begin, one.fewest, one.most, step="post", color=colour, alpha=0.3, linewidth=0
+            )
+            axis.step(one.begin, one.mean, where="post", color=colour, linewidth=1.4)
+            axis.set_xlim(begin, end)
+            axis.set_ylim(0, 1.08 * top)
+            axis.set_xlabel("virtual time")
+            axis.set_ylabel("clients at work")
+            numbered(axis)
+            numbered(axis, "y", whole=True)
+        least, most = f"{one.fewest.min():,.0f}", f"{one.most.max():,.0f}"
+        since = f"From time {thousands(begin)} to" if begin > 0 else "Until time"
+        says = f"{since} {thousands(end)}, {one.mean.mean():,.3g} clients are at work"
+        says += " all the time." if least == most else f" on average, between {least} and {most}."
+        label = entries[number].label
+        charts.append(Chart(f"at-work-{number}-{slug(label)}", label, says, figure))
+    return charts
+
+
+def _shown_until(record: RunRecord) -> float:
+    """Some twenty trips' time: rounds can be told apart. On a server, the first trip may begin late."""
+    durations = record.trips.end - record.trips.start
+    some = 20 * float(np.quantile(durations, 0.9)) or record.time
+    return min(_known_until(record), float(record.trips.start.min()) + some)
+
+
+def _known_until(record: RunRecord) -> float:
+    """From here on, trips may be missing that were under way when the run stopped: they are not on record."""
+    trips = record.trips
+    if not len(trips):
+        return 0.0
+    return max(record.time / 2, record.time - float((trips.end - trips.start).max()))
+
+
+def at_work(trips: Trips, begin: float, end: float, bins: int = BINS) -> AtWork:
+    """From the first trip's start, `begin`, to `end`."""
+    edges = np.linspace(begin, end, bins + 1)
+    starts, ends = np.sort(trips.start), np.sort(trips.end)
+    times = np.unique(np.concatenate([edges[:-1], starts[starts < end], ends[ends < end]]))
+    count = np.searchsorted(starts, times, "right") - np.searchsorted(ends, times, "right")
+    lasts = np.diff(times, append=end)
+    first = np.searchsorted(times, edges[:-1])
+    mean = np.add.reduceat(count * lasts, first) / ((end - begin) / bins)
+    return AtWork(edges[:-1], np.minimum.reduceat(count, first), np.maximum.reduceat(count, first), mean)
+
+
+def timeline_charts(entries: list[Series]) -> list[Chart]:
+    """For each entry's first seed, some trips of a short window in the middle of the run."""
+    charts = []
+    for number, entry in enumerate(entries):
+        record = entry.first.record
+        durations = record.trips.end - record.trips.start
+        if len(durations) < 3 or durations.max() <= 0:
+            continue
+        begin, end = _window(record, durations)
+        trips = record.trips
+        seen = np.flatnonzero((trips.end > begin) & (trips.start < end))
+        if len(seen) < 3:
+            continue
+        some = seen[np.unique(np.linspace(0, len(seen) - 1, min(len(seen), ROWS)).astype(int))]
+        some = some[np.lexsort((trips.end[some], trips.start[some]))]
+        versions = record.steps["version"], record.steps["time"]
+        marked = np.flatnonzero((versions[1] >= begin) & (versions[1] <= end))
+        every = max(1, -(-len(marked) // MOST_VERSIONS))
+        with panel(height=320) as (figure, axis):
+            _draw_versions(axis, versions[0][marked[::every]], versions[1][marked[::every]])
+            _draw_trips(axis, trips, some)
+            axis.set_xlim(begin, end)
+            axis.set_ylim(len(some) + 0.5, -1.5)
+            axis.set_xlabel("virtual time")
+            axis.set_ylabel(f"{len(some)} of {len(seen):,} trips" if len(seen) > len(some) else "trips")
+            axis.set_yticks([])
+            axis.grid(visible=False)
+            numbered(axis)
+        moved = "once" if len(marked) == 1 else f"{len(marked):,} times"
+        moved += "" if every == 1 else f", of which every {every}th is marked"
+        says = f"From time {thousands(begin)} to {thousands(end)} the model moved {moved}."
+        charts.append(Chart(f"timeline-{number}-{slug(entry.label)}", entry.label, says, figure))
+    return charts
+
+
+def _window(record: RunRecord, durations: NDArray[Any]) -> tuple[float, float]:
+    """Two long trips' time, from the middle of the run on."""
+    length = 2 * float(np.quantile(durations, 0.9)) or float(durations.max())
+    begin = max(0.0, min(record.time / 2, _known_until(record) - length))
+    return begin, min(begin + length, record.time)
+
+
+def _draw_versions(axis: Axes, versions: NDArray[Any], times: NDArray[Any]) -> None:
+    for time in times:
+        axis.axvline(time, color=MUTED, linewidth=0.7, alpha=0.6)
+    for place in np.unique(np.linspace(0, len(times) - 1, min(len(times), 5)).astype(int)):
+        axis.annotate(
+            f"v{versions[place]:.0f}", (times[place], 1), xycoords=("data", "axes fraction"), xytext=(0, 2),
+            textcoords="offset points", ha="center", fontsize=9, color=MUTED, annotation_clip=True,
+        )  # fmt: skip
+
+
+def _draw_trips(axis: Axes, trips: Trips, some: NDArray[Any]) -> None:
+    stale = trips.staleness[some]
+    most = max(int(stale[trips.accepted[some]].max(initial=0)), 1)
+    for row, trip in enumerate(some.tolist()):
+        start, end = trips.start[trip], trips.end[trip]
+        if trips.gave_up[trip]:
+            axis.plot([start, end], [row, row], color=MUTED, linewidth=1.6, linestyle=(0, (2, 2)))
+        elif not trips.accepted[trip]:
+            axis.plot([start, end], [row, row], color=INK, linewidth=1.2, linestyle=(0, (1, 1)))
+            axis.plot([end], [row], marker="x", color=INK, markersize=5)
+        else:
+            colour = FRESH_TO_STALE(trips.staleness[trip] / most)
+            axis.plot([start, end], [row, row], color=colour, linewidth=2.2, solid_capstyle="round")
+            axis.plot([end], [row], marker="o", color=colour, markersize=3.5)
+    handles = [Line2D([], [], color=FRESH_TO_STALE(0.0), linewidth=2.2, label="fresh")]
+    if (stale > 0)[trips.accepted[some]].any():
+        label = f"{most} version{'s' * (most > 1)} behind"
+        handles.append(Line2D([], [], color=FRESH_TO_STALE(1.0), linewidth=2.2, label=label))
+    if (~trips.accepted & ~trips.gave_up)[some].any():
+        handles.append(Line2D([], [], color=INK, linewidth=1.2, linestyle=":", marker="x", label="refused"))
+    if trips.gave_up[some].any():
+        handles.append(Line2D([], [], color=MUTED, linewidth=1.6, linestyle="--", label="gave up"))
+    axis.figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9.5)

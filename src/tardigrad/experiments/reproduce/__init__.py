@@ -1,0 +1,1 @@
+"""The papers' claims, run again and judged."""

@@ -1,0 +1,287 @@
+"""One entry's study: trial after trial, each chosen from those before it, kept in a SQLite file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tardigrad.core.draws import key
+from tardigrad.core.events import Event, ModelEvaluated, UploadReceived
+from tardigrad.core.setting import Setting
+from tardigrad.errors import ConfigError, RunError
+from tardigrad.experiments.config.config import Config, parse_config
+from tardigrad.experiments.runs.run import Observer, run
+from tardigrad.experiments.tune.search_space import Dimension, Space, Value, setting_at, with_settings
+
+RANDOM_TRIALS = 5
+"""Before there is enough to learn from."""
+EVALUATIONS_BEFORE_PRUNING = 3
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One entry to tune: its settings, what may change in them, and how a trial is judged."""
+
+    label: str
+    source: str
+    """Where the entry is written, for errors."""
+    values: dict[str, Any]
+    """The entry's config as written, with the budget of a trial as its `stop`."""
+    space: Space
+    seeds: tuple[int, ...]
+    trials: int
+    pruning: bool
+    target: float | None = None
+    """Count the trips to this accuracy; nothing: the accuracy at the end counts."""
+
+    @property
+    def config(self) -> Config:
+        """The entry as it stands."""
+        return parse_config(dict(self.values), self.source)
+
+    def with_settings(self, settings: dict[str, Value], seed: int) -> Config:
+        """One run of a trial."""
+        changed = with_settings(self.values, self.config, settings, self.source)
+        return parse_config(changed | {"seed": seed}, self.source)
+
+    def check(self) -> None:
+        """A ConfigError unless every value of the space is valid by itself."""
+        config = self.config
+        for name, dimension in self.space.items():
+            for value in dimension.edges():
+                parse_config(with_settings(self.values, config, {name: value}, self.source), self.source)
+
+    @property
+    def own_settings(self) -> dict[str, Value]:
+        """The entry's values as far as the space holds them: the first trial."""
+        own = {name: setting_at(self.config, name) for name in self.space}
+        return {name: value for name, value in own.items() if self.space[name].holds(value)}
+
+    @property
+    def fingerprint(self) -> str:
+        """Differs where the trials would: a study is not gone on with for something else."""
+        space = {name: dimension.model_dump() for name, dimension in self.space.items()}
+        values = self.config.model_dump(mode="json")
+        parts = [values, space, self.seeds, self.pruning, self.target]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+class StudyResult(Setting):
+    """What a study came to."""
+
+    trials: int
+    """Finished, pruned and failed together."""
+    pruned: int
+    """Ended early."""
+    failed: int
+    """Diverged."""
+    trips: int
+    """Client trips spent on all of them."""
+    best: dict[str, Value]
+    """The settings of the best trial; nothing if none finished, or there was nothing to tune."""
+    value: float | None
+    """Its accuracy, or its trips to the target, if it reached it."""
+    reached: bool
+    """Whether it reached the target, where trips to one are counted."""
+
+
+@dataclass
+class _Judge:
+    """Watches one run of a trial: counts its trips, and ends it if it is behind the others."""
+
+    trial: Any
+    pruning: bool
+    trips: int = 0
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    """Trips and accuracy of every evaluation."""
+
+    def begin(self, config: Config, history: list[ModelEvaluated]) -> None:
+        pass
+
+    def see(self, events: list[Event]) -> None:
+        import optuna
+
+        for event in events:
+            if isinstance(event, UploadReceived):
+                self.trips += 1
+            elif isinstance(event, ModelEvaluated):
+                accuracy = event.metric("accuracy")
+                if accuracy is None:
+                    continue
+                self.curve.append((event.trips, accuracy))
+                if self.pruning:
+                    self.trial.report(accuracy, len(self.curve))
+                    if self.trial.should_prune():
+                        raise optuna.TrialPruned
+
+    def end(self) -> None:
+        pass
+
+
+def open_study(file: Path, subject: Subject) -> Any:
+    """The entry's study in this file, begun now or gone on with."""
+    import optuna
+    import sqlalchemy.exc
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    patient = {"connect_args": {"timeout": 60}}  # other entries' studies write to the same file
+    try:
+        study = optuna.create_study(
+            storage=optuna.storages.RDBStorage(f"sqlite:///{file}", engine_kwargs=patient),
+            study_name=subject.label,
+            direction="maximize",
+            load_if_exists=True,
+            pruner=optuna.pruners.MedianPruner(RANDOM_TRIALS, EVALUATIONS_BEFORE_PRUNING),
+        )
+    except sqlalchemy.exc.DatabaseError as error:
+        raise RunError(
+            f"{file} is damaged or cannot be written ({error.orig}); remove it to begin the trials anew"
+        ) from None
+    before = study.user_attrs.get("fingerprint")
+    if before not in (None, subject.fingerprint):
+        raise ConfigError(
+            f"{file}: holds the study of another {subject.label!r} (its settings, its search space or how "
+            "trials are judged have changed); give another --out, or put that back"
+        )
+    study.set_user_attr("fingerprint", subject.fingerprint)
+    return study
+
+
+def continue_study(
+    study: Any, subject: Subject, observers: tuple[Observer, ...] = (), workers: int = 0
+) -> Iterator[str]:
+    """Make the trials that are left; a few words after each.
+
+    One trial at a time, each chosen by a sampler whose seed depends on the label and the trial's number
+    among those that count: the trials are the same however often the study was stopped.
+    """
+    import optuna
+
+    for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)  # cut off: it is made anew
+    for number in range(len(_counted(study)), subject.trials):
+        study.sampler = optuna.samplers.TPESampler(
+            seed=key(0, f"tuning {subject.label}", number) % 2**32,
+            n_startup_trials=RANDOM_TRIALS,
+            multivariate=True,
+            constant_liar=False,
+        )
+        if number == 0 and not study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)):
+            study.enqueue_trial(subject.own_settings)
+        yield _make(study, subject, observers, workers)
+
+
+def _make(study: Any, subject: Subject, observers: tuple[Observer, ...], workers: int) -> str:
+    """One trial."""
+    import optuna
+
+    trial = study.ask({name: _distribution(dimension) for name, dimension in subject.space.items()})
+    settings = {name: _readable(value, subject.space[name]) for name, value in trial.params.items()}
+    trial.set_user_attr("settings", settings)
+    scores, spent, reached = [], 0, True
+    try:
+        for index, seed in enumerate(subject.seeds):
+            judge = _Judge(trial, subject.pruning and index == 0)
+            try:
+                config = subject.with_settings(settings, seed)
+                run(config, observers=(judge, *observers), workers=workers)
+            finally:
+                spent += judge.trips
+            score, there = _score(judge, subject)
+            scores.append(score)
+            reached &= there
+    except optuna.TrialPruned:
+        trial.set_user_attr("trips", spent)
+        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        return "ended early"
+    except RunError as error:
+        trial.set_user_attr("trips", spent)
+        trial.set_user_attr("failed", str(error))
+        study.tell(trial, _worst(subject))
+        return "failed"
+    trial.set_user_attr("trips", spent)
+    trial.set_user_attr("reached", reached)
+    score = statistics.fmean(scores)
+    study.tell(trial, score)
+    return said(abs(score) if reached else None, subject.target)
+
+
+def said(value: float | None, target: float | None) -> str:
+    """The value of a trial that ended well, for people."""
+    if value is None:
+        return f"did not reach {target:g}"
+    return f"{value:.2%}" if target is None else f"{value:,.0f} trips"
+
+
+def _score(judge: _Judge, subject: Subject) -> tuple[float, bool]:
+    """What one run is worth (more is better), and whether it reached the target."""
+    if not judge.curve:
+        raise ConfigError(f"{subject.source}: there is nothing to judge by: the run has no accuracy")
+    if subject.target is None:
+        return judge.curve[-1][1], True
+    trips = next((trips for trips, accuracy in judge.curve if accuracy >= subject.target), None)
+    if trips is not None:
+        return -float(trips), True
+    missing = subject.target - max(accuracy for _, accuracy in judge.curve)
+    return -judge.trips * (1.0 + missing), False  # behind all that reached it, the nearest first
+
+
+def _worst(subject: Subject) -> float:
+    """What a trial that diverged is worth."""
+    return 0.0 if subject.target is None else -1e12
+
+
+def _distribution(dimension: Dimension) -> Any:
+    import optuna
+
+    if dimension.choices is not None:
+        return optuna.distributions.CategoricalDistribution(dimension.choices)
+    low, high = dimension.low, dimension.high
+    if isinstance(low, int) and isinstance(high, int):
+        return optuna.distributions.IntDistribution(low, high, log=dimension.log)
+    assert low is not None
+    assert high is not None
+    return optuna.distributions.FloatDistribution(low, high, log=dimension.log)
+
+
+def _readable(value: Value, dimension: Dimension) -> Value:
+    """Four digits say enough, and fit into a file that people read."""
+    if dimension.choices is not None or not isinstance(value, float):
+        return value
+    assert dimension.low is not None
+    assert dimension.high is not None
+    return min(max(float(f"{value:.4g}"), dimension.low), dimension.high)
+
+
+def _counted(study: Any) -> list[Any]:
+    """The trials that were made to an end: not those that were cut off, nor those that wait."""
+    import optuna
+
+    states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+    return list(study.get_trials(deepcopy=False, states=states))
+
+
+def findings(study: Any, subject: Subject) -> StudyResult:
+    """What the study has come to so far."""
+    import optuna
+
+    trials = _counted(study)[: subject.trials]
+    failed = [trial for trial in trials if "failed" in trial.user_attrs]
+    pruned = [trial for trial in trials if trial.state == optuna.trial.TrialState.PRUNED]
+    whole = [trial for trial in trials if trial not in failed and trial not in pruned]
+    best = max(whole, key=lambda trial: trial.value, default=None)
+    reached = bool(best and best.user_attrs["reached"])
+    return StudyResult(
+        trials=len(trials),
+        pruned=len(pruned),
+        failed=len(failed),
+        trips=sum(trial.user_attrs["trips"] for trial in trials),
+        best=best.user_attrs["settings"] if best else {},
+        value=abs(best.value) if best and reached else None,
+        reached=reached,
+    )

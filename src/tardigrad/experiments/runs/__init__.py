@@ -1,0 +1,1 @@
+"""One run, simulated or served, from the config to the result and its folder."""

@@ -1,0 +1,69 @@
+"""Fingerprints of what a config only names: data, model, traces, an algorithm's own file.
+
+A run that is resumed with other data or another model would silently become a mixture; so what was there at
+the start is written down, and compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tardigrad.algorithms.registry import BUILT_IN
+from tardigrad.data.clients import Federation
+from tardigrad.experiments.config.config import Config
+from tardigrad.learning.flat import FlatModule
+
+Inputs = dict[str, str]
+
+SOME_CLIENTS = 1000
+SOME_EXAMPLES = 64
+
+
+def fingerprints(config: Config, federation: Federation, flat: FlatModule) -> Inputs:
+    """By name: the first model, the data, and each file that the config mentions."""
+    inputs = {"the model": _model(flat), "the data": _data(federation)}
+    for key, file in (
+        ("pace.file", getattr(config.pace, "file", None)),
+        ("delay.file", getattr(config.delay, "file", None)),
+    ):
+        if file is not None:
+            inputs[f"what {key} holds"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    if not isinstance(config.algorithm, BUILT_IN):
+        try:
+            source = inspect.getsource(type(config.algorithm))
+        except (OSError, TypeError):
+            source = type(config.algorithm).__qualname__  # typed in at a prompt
+        inputs["the algorithm's own file"] = hashlib.sha256(source.encode()).hexdigest()
+    return inputs
+
+
+def _model(flat: FlatModule) -> str:
+    sha = hashlib.sha256(str(flat.module).encode())
+    _add(sha, flat.vector)
+    return sha.hexdigest()
+
+
+def _data(federation: Federation) -> str:
+    """Of how much everybody holds and of some examples: all of them would take too long to read."""
+    clients = federation.clients
+    every = range(0, len(clients), -(-len(clients) // SOME_CLIENTS))
+    sha = hashlib.sha256(f"{len(clients)} {[clients.examples(client) for client in every]}".encode())
+    for client in sorted({0, len(clients) // 2, len(clients) - 1}):
+        features, labels, index = clients.indexed(client)
+        some = torch.arange(min(len(labels), SOME_EXAMPLES)) if index is None else index[:SOME_EXAMPLES]
+        _add(sha, features[some])
+        _add(sha, labels[some])
+    if federation.test is not None:
+        _add(sha, federation.test[0][:SOME_EXAMPLES])
+        _add(sha, federation.test[1])
+    return sha.hexdigest()
+
+
+def _add(sha: hashlib._Hash, tensor: Tensor) -> None:
+    sha.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)

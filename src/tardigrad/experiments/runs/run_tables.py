@@ -1,0 +1,147 @@
+"""What a run came to: a table in the terminal, curves as a picture. Reads the events alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from tardigrad.core.events import ModelEvaluated, UploadReceived, read_events
+from tardigrad.errors import ConfigError
+from tardigrad.experiments.runs.run_folder import RunFolder
+
+PICTURES = (".png", ".svg", ".pdf")
+BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def show_summary(summary: dict[str, Any], console: Console, title: str = "") -> None:
+    """The result of a run as a table."""
+    table = Table(title=escape(title) or None, show_header=False, title_justify="left")
+    table.add_column(style="cyan")
+    table.add_column()
+    for name, value in summary.items():
+        if name in ("metrics", "profile") or (name in ("oracle", "epsilon", "privacy_void") and not value):
+            continue
+        if name == "oracle":
+            text = "yes: it used the simulated future, which no real run can"
+        elif name == "epsilon" and summary.get("privacy_void"):
+            text = f"{value:.4g} (VOID: this run is not private)"
+        elif isinstance(value, float):
+            text = f"{value:.4g}" if name != "virtual_time" else f"{value:,.2f}"
+        elif isinstance(value, dict):
+            text = ", ".join(f"{reason}: {count:,}" for reason, count in value.items()) or "none"
+        else:
+            text = f"{value:,}" if isinstance(value, int) else str(value)
+        table.add_row(name.replace("_", " "), Text(text))
+    for name, value in summary.get("metrics", {}).items():
+        if name not in summary:
+            text = "not finite" if value is None else f"{value:.4g}"
+            table.add_row(Text(name.replace("_", " ")), text)  # not markup: clients may have named it
+    console.print(table)
+
+
+def show_profile(seconds: dict[str, float], console: Console) -> None:
+    """Where a run's time went: this process, and the workers, each by their own share."""
+    groups = {
+        "this process": {n: s for n, s in seconds.items() if not n.startswith("workers: ")},
+        "workers, together": {n.removeprefix("workers: "): s for n, s in seconds.items() if ": " in n},
+    }
+    for title, parts in groups.items():
+        if not parts:
+            continue
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
+        table.add_column(title)
+        table.add_column("seconds", justify="right")
+        table.add_column("share", justify="right")
+        table.add_column("")
+        whole = sum(parts.values()) or 1.0
+        for name, spent in sorted(parts.items(), key=lambda part: -part[1]):
+            share = spent / whole
+            table.add_row(name, f"{spent:,.2f}", f"{share:.1%}", "█" * round(30 * share))
+        console.print(table)
+
+
+def show_run(directory: Path, console: Console) -> None:
+    """The result, the course of accuracy and the spread of staleness of a run's folder."""
+    events = _events(directory)
+    accuracy, staleness, trips = [], Counter[int](), 0
+    refused = Counter[str]()
+    for event in read_events(events):
+        if isinstance(event, ModelEvaluated):
+            found = event.metric("accuracy")
+            accuracy += [] if found is None else [found]
+        elif isinstance(event, UploadReceived):
+            trips = event.trip + 1
+            if event.staleness is not None and event.accepted:
+                staleness[event.staleness] += 1
+            else:
+                refused[str(event.reason)] += 1
+    summary_file = directory / "summary.json"
+    if summary_file.exists():
+        show_summary(RunFolder(directory).summary or {}, console, str(directory))
+    else:
+        again = "tardigrad serve" if (directory / "journal.sqlite").exists() else "tardigrad run ... --resume"
+        console.print(
+            f"{directory}: not finished; {trips:,} trips so far, "
+            f"refused: {dict(refused) or 'none'}. Go on with: {again}",
+            highlight=False,
+            markup=False,
+        )
+    if accuracy:
+        console.print(
+            f"accuracy   {_spark(accuracy)}  {accuracy[0]:.1%} to {accuracy[-1]:.1%}", highlight=False
+        )
+    if staleness:
+        top = max(staleness)
+        counts = [float(staleness[s]) for s in range(top + 1)]
+        mean = sum(s * n for s, n in staleness.items()) / staleness.total()
+        console.print(f"staleness  {_spark(counts, floor=0.0)}  0 to {top}, mean {mean:.2f}", highlight=False)
+
+
+def plot_run(directory: Path, file: Path) -> None:
+    """Draw accuracy over trips and over virtual time, and the staleness of accepted uploads."""
+    from tardigrad.experiments.compare.plot import Curve, draw_run
+
+    curve: list[tuple[float, float, float]] = []
+    staleness: list[int] = []
+    for event in read_events(_events(directory)):
+        if isinstance(event, ModelEvaluated):
+            accuracy = event.metric("accuracy")
+            if accuracy is not None:
+                curve.append((event.trips, event.time, accuracy))
+        elif isinstance(event, UploadReceived) and event.accepted and event.staleness is not None:
+            staleness.append(event.staleness)
+    if not curve:
+        raise ConfigError(f"{directory}: no evaluation with an accuracy yet, so there is nothing to draw")
+    check_picture(file)
+    draw_run(Curve(directory.name, [curve]), staleness, file)
+
+
+def check_picture(file: Path) -> None:
+    """A ConfigError if no picture can be written there."""
+    if file.suffix.lower() not in PICTURES:
+        raise ConfigError(f"{file}: a picture's name ends in {', '.join(PICTURES)}")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file}: there is no folder {file.parent}")
+
+
+def _events(directory: Path) -> Path:
+    file = directory / "events.jsonl"
+    if not file.exists():
+        raise ConfigError(f"{directory}: holds no run (there is no events.jsonl)")
+    return file
+
+
+def _spark(values: list[float], floor: float | None = None, width: int = 40) -> str:
+    """A line of blocks, as high as the values."""
+    if len(values) > width:
+        values = [values[i * len(values) // width] for i in range(width - 1)] + [values[-1]]
+    low = min(values) if floor is None else floor
+    span = (max(values) - low) or 1.0
+    return "".join(BLOCKS[round((value - low) / span * (len(BLOCKS) - 1))] for value in values)

@@ -1,0 +1,244 @@
+"""Trackers: the events of a run, sent on to TensorBoard, MLflow or Weights & Biases.
+
+The step axis is the number of client trips. A tracker is told nothing that is not in the events: when a run
+goes on, it reads the record from the beginning and leaves out what it has sent already.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from abc import abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, read_events, to_record
+from tardigrad.core.snapshot import write_text
+from tardigrad.errors import ConfigError
+from tardigrad.experiments.config.config import Config
+
+PROJECT = "tardigrad"
+AXES = ("event", "trips")
+"""What is not a curve by itself."""
+
+
+class Tracker:
+    """An observer that draws every number of steps and evaluations over client trips."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self._last: dict[str, float] = {}
+
+    def begin(self, config: Config, history: list[ModelEvaluated]) -> None:
+        """The run starts, or goes on with what its record holds."""
+        self._open(config)
+        record = self.out / "events.jsonl"
+        if record.exists():
+            self.see(list(read_events(record)))
+
+    def see(self, events: list[Event]) -> None:
+        """Draw these."""
+        for event in events:
+            if isinstance(event, ModelMoved | ModelEvaluated):
+                values = {f"{event.kind}/{name}": value for name, value in _numbers(event)}
+                self._last |= values
+                self._draw(values, event.trips)
+            elif isinstance(event, RunEnded):
+                self._summarise({"stopped_by": event.reason, "client_trips": event.trips} | self._last)
+
+    def end(self) -> None:
+        """The run is over, whichever way."""
+        self._close()
+
+    @abstractmethod
+    def _open(self, config: Config) -> None: ...
+
+    @abstractmethod
+    def _draw(self, values: dict[str, float], trips: int) -> None: ...
+
+    @abstractmethod
+    def _summarise(self, summary: dict[str, Any]) -> None: ...
+
+    @abstractmethod
+    def _close(self) -> None: ...
+
+
+class TensorBoard(Tracker):
+    """Event files in the run's folder, written anew when the run goes on."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(out)
+        try:
+            import torch.utils.tensorboard  # noqa: F401
+        except ImportError:
+            raise ConfigError(
+                "--track tensorboard needs TensorBoard: pip install 'tardigrad[tensorboard]'"
+            ) from None
+
+    def _open(self, config: Config) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
+
+        folder = self.out / "tensorboard"
+        for old in folder.glob("events.out.tfevents.*"):  # all that is in them is in the record too
+            old.unlink()
+        self._writer = SummaryWriter(str(folder))
+        metrics = {"evaluation/accuracy": 0.0, "evaluation/loss": 0.0}
+        for part in hparams(dict(_flat(config)), metrics):
+            self._writer._get_file_writer().add_summary(part)
+        self._writer.add_text("config", _code(config.to_toml()))
+
+    def _draw(self, values: dict[str, float], trips: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, trips)
+
+    def _summarise(self, summary: dict[str, Any]) -> None:
+        self._writer.add_text("summary", _code(json.dumps(summary, indent=2)))
+
+    def _close(self) -> None:
+        self._writer.close()
+
+
+class MLflow(Tracker):
+    """A run of the experiment "tardigrad", where MLFLOW_TRACKING_URI says (else MLflow's default)."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(out)
+        try:
+            from mlflow import MlflowClient
+        except ImportError:
+            raise ConfigError("--track mlflow needs MLflow: pip install 'tardigrad[mlflow]'") from None
+        self._client = MlflowClient()
+        self._sent: dict[str, set[int]] = {}
+        self._waiting: list[Any] = []
+        self._status = "KILLED"
+
+    def _open(self, config: Config) -> None:
+        from mlflow.entities import Param
+
+        note = self.out / "mlflow.json"
+        if note.exists():
+            self._run = json.loads(note.read_text())["run"]
+            self._client.update_run(self._run, status="RUNNING")
+        else:
+            found = self._client.get_experiment_by_name(PROJECT)
+            experiment = found.experiment_id if found else self._client.create_experiment(PROJECT)
+            self._run = self._client.create_run(experiment, run_name=self.out.name).info.run_id
+            write_text(note, json.dumps({"run": self._run}) + "\n")
+        parameters = [Param(name, str(value)) for name, value in _flat(config)]
+        for start in range(0, len(parameters), 100):  # as many as it takes at once
+            self._client.log_batch(self._run, params=parameters[start : start + 100])
+
+    def _draw(self, values: dict[str, float], trips: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        for name, value in values.items():
+            if name not in self._sent:
+                known = self._client.get_metric_history(self._run, name)
+                self._sent[name] = {metric.step for metric in known}
+            if trips not in self._sent[name]:
+                self._sent[name].add(trips)
+                self._waiting.append(Metric(name, value, now, trips))
+        if len(self._waiting) >= 500:
+            self._send()
+
+    def _send(self) -> None:
+        self._client.log_batch(self._run, metrics=self._waiting)
+        self._waiting = []
+
+    def _summarise(self, summary: dict[str, Any]) -> None:
+        self._client.set_tag(self._run, "summary", json.dumps(summary))
+        self._status = "FINISHED"
+
+    def _close(self) -> None:
+        self._send()
+        self._client.set_terminated(self._run, self._status)
+
+
+class WandB(Tracker):
+    """A run of the project "tardigrad"; WANDB_MODE=offline keeps it in the run's folder."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(out)
+        try:
+            import wandb
+        except ImportError:
+            raise ConfigError(
+                "--track wandb needs Weights & Biases: pip install 'tardigrad[wandb]'"
+            ) from None
+        self._wandb = wandb
+        self._note = out / "wandb.json"
+        self._finished = False
+
+    def _open(self, config: Config) -> None:
+        self._id, self._sent = uuid.uuid4().hex[:8], -1
+        if self._note.exists():
+            before = json.loads(self._note.read_text())
+            self._id, self._sent = before["run"], before["trips"]
+        self._until = self._sent
+        self._write()
+        self._run = self._wandb.init(
+            project=PROJECT, id=self._id, resume="allow", name=self.out.name, dir=str(self.out),
+            config=config.model_dump(mode="json", exclude_none=True),
+        )  # fmt: skip
+
+    def see(self, events: list[Event]) -> None:
+        super().see(events)
+        if any(isinstance(event, ModelEvaluated) for event in events):
+            self._write()
+
+    def _draw(self, values: dict[str, float], trips: int) -> None:
+        if trips > self._until:
+            self._run.log(values, step=trips)
+            self._sent = trips
+
+    def _write(self) -> None:
+        """Down to where everything was handed over."""
+        write_text(self._note, json.dumps({"run": self._id, "trips": self._sent}) + "\n")
+
+    def _summarise(self, summary: dict[str, Any]) -> None:
+        self._run.summary.update(summary)
+        self._finished = True
+
+    def _close(self) -> None:
+        self._write()
+        self._run.finish(exit_code=0 if self._finished else 1)
+
+
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+
+
+def make_tracker(kind: str, out: Path | None) -> Tracker:
+    """The tracker of this name for a run with this folder."""
+    if kind not in TRACKERS:
+        raise ConfigError(f"--track {kind}: must be one of {', '.join(TRACKERS)}")
+    if out is None:
+        raise ConfigError(f"--track {kind} needs --out DIR: what was tracked is told from the run's record")
+    return TRACKERS[kind](out)
+
+
+def _numbers(event: ModelMoved | ModelEvaluated) -> Iterator[tuple[str, float]]:
+    for name, value in to_record(event).items():
+        if name not in AXES and isinstance(value, int | float):
+            yield name, float(value)
+
+
+def _flat(config: Config) -> Iterator[tuple[str, bool | int | float | str]]:
+    """Every setting by its key; lists as JSON."""
+
+    def walk(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                yield from walk(f"{prefix}.{name}" if prefix else name, inner)
+        else:
+            yield prefix, value if isinstance(value, bool | int | float | str) else json.dumps(value)
+
+    yield from walk("", config.model_dump(mode="json", exclude_none=True))
+
+
+def _code(text: str) -> str:
+    """As Markdown that is shown as it is."""
+    return "\n".join(f"    {line}" for line in text.splitlines())

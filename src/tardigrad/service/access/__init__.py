@@ -1,0 +1,1 @@
+"""Who may take part: enrolment, certificates, signed requests."""

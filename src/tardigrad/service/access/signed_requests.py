@@ -1,0 +1,147 @@
+"""Who is asking: every request is signed by its client, for one call, one session and one moment.
+
+A session is a random number of the server's process. What was signed for another process is worth nothing
+to this one, so that the nonces it has seen need not outlive it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from google.protobuf.message import DecodeError
+
+from tardigrad.errors import ConfigError
+from tardigrad.service.access.enrolment import Enrolled
+from tardigrad.service.protocol.refusals import Cause, Refused, log
+from tardigrad.service.protocol.v1 import service_pb2 as v1
+from tardigrad.service.server.clock import SYSTEM, Clock, SteadyTime
+
+WINDOW_MS = 90_000
+"""How far a client's clock may be from the server's, and how long nonces are remembered."""
+NONCE = 16
+REFRESH_SECONDS = 1.0
+
+
+class Signer:
+    """A client's side: signs requests."""
+
+    def __init__(self, client: str, key: Ed25519PrivateKey, clock: Clock = SYSTEM) -> None:
+        self.client = client
+        self.session = b""
+        self._key, self._time = key, SteadyTime(clock)
+        self.ahead_ms = 0
+        """How far the server's clock is ahead of ours, as far as we were told."""
+
+    def sign(self, method: str, content: bytes = b"") -> v1.Signed:
+        """A request that the server takes once."""
+        claim = v1.Claim(
+            client=self.client,
+            method=method,
+            session=b"" if method == "Join" else self.session,
+            nonce=os.urandom(NONCE),
+            time_ms=self._time.now_ms() + self.ahead_ms,
+            content=content,
+        ).SerializeToString()
+        return v1.Signed(claim=claim, signature=self._key.sign(claim))
+
+    def set_clock(self, server_ms: int) -> None:
+        """Go by the server's clock from now on."""
+        self.ahead_ms = server_ms - self._time.now_ms()
+
+
+class RequestVerifier:
+    """The server's side: lets in what a client on the list has signed, for this call, just now, once."""
+
+    def __init__(self, enrolled: Enrolled, clock: Clock = SYSTEM) -> None:
+        self.session = os.urandom(NONCE)
+        self._enrolled, self._clock = enrolled, clock
+        self._time = SteadyTime(clock)
+        self._began_ms = self.now_ms()
+        self._nonces: set[bytes] = set()
+        self._ages: deque[tuple[int, bytes]] = deque()
+        self._refreshed = clock.monotonic()
+        self._warned = ""
+
+    def now_ms(self) -> int:
+        """Return the time by which claims are judged, in milliseconds since 1970; it never steps."""
+        return self._time.now_ms()
+
+    def admit(self, signed: v1.Signed, method: str) -> tuple[str, bytes]:
+        """Return the client and what it asks for, or raise `Refused`."""
+        claim = _claim_of(signed)
+        if self._list_is_due(claim.client):
+            self._refresh()
+        return self._judged(claim, signed, method)
+
+    async def admitted(self, signed: v1.Signed, method: str) -> tuple[str, bytes]:
+        """Do the same in the event loop: the list of clients is read in a thread."""
+        claim = _claim_of(signed)
+        if self._list_is_due(claim.client):
+            await asyncio.to_thread(self._refresh)
+        return self._judged(claim, signed, method)
+
+    def _list_is_due(self, client: str) -> bool:
+        late = self._clock.monotonic() - self._refreshed >= REFRESH_SECONDS
+        return late or not self._enrolled.knows(client)
+
+    def _judged(self, claim: v1.Claim, signed: v1.Signed, method: str) -> tuple[str, bytes]:
+        client = claim.client
+        if not self._enrolled.knows(client):
+            raise Refused(
+                Cause.NOT_ENROLLED,
+                f"client {client[:64]!r} is not enrolled here; ask for `tardigrad enroll`",
+            )
+        if not self._enrolled.signed(client, signed.signature, signed.claim):
+            raise Refused(Cause.SIGNATURE, f"this is not signed with the key that {client} is enrolled with")
+        if claim.method != method:
+            raise Refused(Cause.MISDIRECTED, f"signed for {claim.method[:32]!r}, not for {method}")
+        if claim.session != (b"" if method == "Join" else self.session):
+            raise Refused(Cause.SESSION, "signed for another session of the server; join again")
+        now = self.now_ms()
+        # a claim to join has no session: what was signed before we began may have been used before
+        if abs(now - claim.time_ms) > WINDOW_MS or (method == "Join" and claim.time_ms < self._began_ms):
+            raise Refused(
+                Cause.TIME,
+                f"signed {(now - claim.time_ms) / 1000:.1f} s ago by the server's clock, or before the "
+                f"server began; at most {WINDOW_MS // 1000} s are allowed",
+            )
+        self._forget(now)
+        if len(claim.nonce) != NONCE or claim.nonce in self._nonces:
+            raise Refused(Cause.REPLAYED, "this request was made before; each one needs a nonce of its own")
+        self._nonces.add(claim.nonce)
+        self._ages.append((now + 2 * WINDOW_MS, claim.nonce))  # it may be dated a window ahead
+        return client, claim.content
+
+    def reload(self) -> None:
+        """Read the list of clients now, and say so in the log."""
+        self._refresh()
+        log.info("the list has %d clients", len(self._enrolled), extra={"event": "clients"})
+
+    def _forget(self, now: int) -> None:
+        while self._ages and self._ages[0][0] < now:
+            self._nonces.discard(self._ages.popleft()[1])
+
+    def _refresh(self) -> None:
+        """Who was enrolled or struck off meanwhile; a list that cannot be read changes nothing."""
+        self._refreshed = self._clock.monotonic()
+        warned, self._warned = self._warned, ""
+        try:
+            self._enrolled.refresh()
+        except ConfigError as error:
+            self._warned = str(error)
+            if self._warned != warned:  # once for each damage: strangers can have the list read again
+                log.warning("%s; going by the list as it was", error, extra={"event": "clients"})
+
+
+def _claim_of(signed: v1.Signed) -> v1.Claim:
+    claim = v1.Claim()
+    try:
+        claim.ParseFromString(signed.claim)
+    except DecodeError:
+        claim.Clear()
+    if not claim.client:
+        raise Refused(Cause.UNSIGNED, "the request is not a signed claim")
+    return claim

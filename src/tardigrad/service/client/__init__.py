@@ -1,0 +1,1 @@
+"""The client: it fetches tasks, trains, and delivers uploads."""

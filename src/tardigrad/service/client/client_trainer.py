@@ -1,0 +1,81 @@
+"""A client's training: its module and examples, the server's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tardigrad.core.upload import Task, Vectors
+from tardigrad.data.clients import given
+from tardigrad.errors import ConfigError
+from tardigrad.learning.evaluate import evaluate
+from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.local import Trainer
+from tardigrad.service.client.app import Client
+from tardigrad.service.client.client_memory import TrainedUpload
+from tardigrad.service.protocol.task_settings import from_json, is_private, local_noise
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A task with what it takes to do it."""
+
+    task: Task
+    seed: int
+    settings: str
+    evaluate: bool
+    epoch: int
+    """Of the server process that granted the ticket; it is returned with the trip."""
+
+
+class ClientTrainer:
+    """Trains whatever task it is given. Nothing of one trip is left for the next."""
+
+    def __init__(self, name: str, app: Client) -> None:
+        self._name, self._app = name, app
+        self._flat = FlatModule(app.module)
+        if self._flat.vector.element_size() != 4:
+            raise ConfigError(f"module: its parameters are {self._flat.vector.dtype}; they must be float32")
+        self._federation = given({name: app.examples}, app.held_out, self._flat.vector.dtype, app.head)
+        self._trainer: Trainer | None = None
+        self._settings = ""
+
+    def check_shapes(self, shapes: list[tuple[int, ...]]) -> None:
+        """A ConfigError if the server's model is another."""
+        own = [tuple(shape) for shape in self._flat.shapes]
+        if own != shapes:
+            raise ConfigError(
+                f"module: its parameters have the shapes {own[:6]} ({len(own)} in all), but the server's "
+                f"model has {shapes[:6]} ({len(shapes)} in all); give the same module"
+            )
+
+    def remembers(self, settings: str) -> bool:
+        """Whether the algorithm keeps something between trips."""
+        return self._with(settings).algorithm.remembers
+
+    def train(self, assignment: Assignment, memory: Vectors) -> TrainedUpload:
+        """Do one trip."""
+        trainer, task = self._with(assignment.settings), assignment.task
+        metrics: dict[str, float] = {}
+        evaluated = 0
+        if assignment.evaluate and self._federation.test is not None:
+            metrics = evaluate(
+                self._flat, self._federation.head, task.vectors["model"], *self._federation.test,
+                trainer.transform,
+            )  # fmt: skip
+            evaluated = len(self._federation.test[1])
+        upload, remembered = trainer.train(task, memory, self._federation.clients.indexed(0), assignment.seed)
+        noise = local_noise(assignment.settings)
+        if noise is not None:
+            upload = noise.layer().client(upload, task)
+        return TrainedUpload(
+            task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch
+        )
+
+    def _with(self, settings: str) -> Trainer:
+        if self._trainer is None or settings != self._settings:
+            algorithm, local = from_json(settings, self._app.algorithm)
+            head, transform = self._federation.head, self._app.transform
+            # in a private run, whether a client delivers must not depend on its data
+            self._trainer = Trainer(self._flat, head, algorithm, local, transform, is_private(settings))
+            self._settings = settings
+        return self._trainer

@@ -1,0 +1,114 @@
+"""What a server has seen since its process began: for metrics and for `tardigrad status`.
+
+>>> staleness = Spread((0, 1, 5))
+>>> for value in (0, 1, 3, 9): staleness.add(value)
+>>> staleness.counts, staleness.mean
+([1, 1, 1, 1], 3.25)
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import takewhile
+
+from tardigrad.core.bookkeeping import Delivery, Reason
+from tardigrad.service.protocol.refusals import log
+
+STALENESS = (0, 1, 2, 5, 10, 20, 50, 100, 200)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+LATELY = 300.0
+"""Seconds for which a client that was heard of counts as active."""
+
+
+class Histogram:
+    """How values are spread: counts up to each bound, and of what is above the last."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        """One more."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def mean(self) -> float:
+        """Of all; zero if there are none."""
+        return self.sum / max(1, sum(self.counts))
+
+
+class Counters:
+    """Costs some additions for each upload. Nothing of it is kept on disk."""
+
+    def __init__(self) -> None:
+        self.staleness = Histogram(STALENESS)
+        """Of accepted uploads."""
+        self.step_seconds = Histogram(SECONDS)
+        """To add an upload and make the next version of it."""
+        self.commit_seconds = Histogram(SECONDS)
+        """To have entries on disk."""
+        self.bytes_in = 0
+        """Of uploads that came whole."""
+        self.bytes_out = 0
+        """Of tasks."""
+        self.expired = 0
+        self.metrics_dropped = 0
+        """Metrics of clients that the server does not take."""
+        self._warned = -1.0  # when an upload was last refused by its norm, and logged
+        self._seen: dict[str, float] = {}  # by client, who was heard of last comes last
+
+    def heard(self, client: str) -> None:
+        """A client has asked for something, and is who it says."""
+        self._seen.pop(client, None)
+        self._seen[client] = time.monotonic()
+
+    def dropped(self, client: str, metrics: Sequence[str]) -> None:
+        """Metrics that the server does not take; the first are named in the log."""
+        if metrics and not self.metrics_dropped:
+            log.warning(
+                "metrics of %s are dropped (%s): only finite numbers under the names of the head and of "
+                "evaluation.metrics are taken", client, ", ".join(metrics[:4]),
+                extra={"event": "metrics", "client": client},
+            )  # fmt: skip
+        self.metrics_dropped += len(metrics)
+
+    def delivered(self, delivery: Delivery, norm: float) -> None:
+        """An upload counts, or does not. One that is refused by its norm is logged as a warning, at most
+        once a second."""
+        now = time.monotonic()
+        if delivery.reason in (Reason.NORM, Reason.OUTLIER) and now - self._warned >= 1.0:
+            self._warned = now
+            log.warning(
+                "trip %d of %s does not count (%s): its norm is %g", delivery.trip, delivery.client,
+                delivery.reason, norm,
+                extra={"event": "upload", "client": delivery.client, "trip": delivery.trip,
+                       "why": delivery.reason},
+            )  # fmt: skip
+        if delivery.accepted and delivery.staleness is not None:
+            self.staleness.add(delivery.staleness)
+        log.debug(
+            "trip %d of %s: %s", delivery.trip, delivery.client, delivery.reason or "accepted",
+            extra={"event": "upload", "client": delivery.client, "trip": delivery.trip,
+                   "why": delivery.reason, "staleness": delivery.staleness},
+        )  # fmt: skip
+
+    @property
+    def clients(self) -> int:
+        """Different ones that were heard of."""
+        return len(self._seen)
+
+    @property
+    def active(self) -> int:
+        """Those that were heard of lately."""
+        since = time.monotonic() - LATELY
+        return sum(1 for _ in takewhile(lambda then: then >= since, reversed(self._seen.values())))
+
+    def last_seen(self, most: int) -> dict[str, float]:
+        """Who was heard of last, and how many seconds ago."""
+        now = time.monotonic()
+        names = [name for name, _ in zip(reversed(self._seen), range(most), strict=False)]
+        return {name: round(now - self._seen[name], 1) for name in names}

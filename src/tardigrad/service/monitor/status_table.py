@@ -1,0 +1,72 @@
+"""A run's status as a table in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from tardigrad.service.monitor.logs import harmless
+from tardigrad.service.monitor.status import Status
+
+SILENT = 5.0
+"""Seconds after which a server that writes every second is missed."""
+
+
+def status_table(status: Status, before: Status | None = None) -> Table:
+    """What is known now; how fast it goes is reckoned from `before`, or from the beginning."""
+    table = Table(box=box.SIMPLE, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column()
+    for name, text in rows(status, before):
+        table.add_row(name, Text(text))  # not markup: others have a say in it
+    return table
+
+
+def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
+    """Names and texts; what was told by others is made harmless."""
+    state = f"over ({status.over})" if status.over else "goes on"
+    if not status.over and status.age > SILENT:
+        state = f"nothing was heard of the server for {status.age:.0f} s; is it running?"
+    found = [
+        ("run", harmless(state)),
+        ("time", f"{status.time:,.0f} s"),
+        ("version", f"{status.version:,}"),
+        ("trips", f"{status.trips:,}"),
+        ("uploads a second", f"{pace(status, before):.2f}"),
+        ("in flight", f"{status.in_flight:,}"),
+        ("waiting", f"{status.waiting:,}"),
+        ("staleness, mean", f"{status.staleness:.2f}"),
+        ("given up", f"{status.given_up:,}"),
+        ("uploads refused", _counts(status.uploads_refused)),
+    ]
+    if status.steps_discarded:
+        found.append(("steps discarded", f"{status.steps_discarded:,} (the model stayed as it was)"))
+    if status.metrics_dropped:
+        found.append(("metrics dropped", f"{status.metrics_dropped:,}"))
+    if status.requests_refused:
+        found.append(("requests refused", _counts(status.requests_refused)))
+    told = [f"{harmless(name)} {_number(value)}" for name, value in islice(status.metrics.items(), 8)]
+    found.append(("last evaluation", ", ".join(told) or "none yet"))
+    if status.last_seen:
+        seen = [f"{harmless(name)} ({ago + status.age:.0f} s ago)" for name, ago in status.last_seen.items()]
+        found.append(("seen last", ", ".join(seen)))
+    return found
+
+
+def pace(status: Status, before: Status | None) -> float:
+    """Uploads a second."""
+    if before is not None and status.written > before.written:
+        return (status.trips - before.trips) / (status.written - before.written)
+    return status.trips / status.time if status.time > 0 else 0.0
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{harmless(name)}: {count:,}" for name, count in counts.items()) or "none"

@@ -1,0 +1,104 @@
+"""Refusals: what a client is told, with its gRPC status, and what the server counts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from enum import StrEnum
+
+import grpc
+
+log = logging.getLogger("tardigrad.service")
+OVER = "tardigrad-over"
+"""In the trailing metadata of a refusal: why the run is over."""
+LONGEST = 500
+"""Characters of a sentence, some of which may be a client's own words."""
+LONGEST_NAME = 64
+
+
+class Cause(StrEnum):
+    """The reasons that are counted."""
+
+    UNSIGNED = "not signed"
+    NOT_ENROLLED = "not enrolled"
+    SIGNATURE = "wrong signature"
+    MISDIRECTED = "signed for another call"
+    SESSION = "another session"
+    TIME = "too old or too new"
+    REPLAYED = "replayed"
+    RATE = "too many requests"
+    FULL = "too much in reception"
+    SILENT = "silent or too slow"
+    DISK = "disk full"
+    BODY = "body differs from its digest"
+    LENGTH = "wrong length"
+    SHAPE = "wrong vectors"
+    VERSION = "wrong version"
+    VALUES = "not finite"
+    NUMBERS = "impossible numbers"
+    UNSOLICITED = "unknown or ended trip"
+    NOT_YOURS = "another client's trip"
+    NO_EPOCH = "client too old"
+    DUPLICATE = "delivered already with other values"
+    AT_ONCE = "delivered twice at once"
+    STOPPING = "server is stopping"
+
+
+STATUS = {
+    Cause.UNSIGNED: grpc.StatusCode.INVALID_ARGUMENT,
+    Cause.NOT_ENROLLED: grpc.StatusCode.PERMISSION_DENIED,
+    Cause.SIGNATURE: grpc.StatusCode.UNAUTHENTICATED,
+    Cause.MISDIRECTED: grpc.StatusCode.UNAUTHENTICATED,
+    Cause.SESSION: grpc.StatusCode.UNAUTHENTICATED,
+    Cause.TIME: grpc.StatusCode.UNAUTHENTICATED,
+    Cause.REPLAYED: grpc.StatusCode.UNAUTHENTICATED,
+    Cause.RATE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Cause.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Cause.SILENT: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Cause.DISK: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Cause.UNSOLICITED: grpc.StatusCode.NOT_FOUND,
+    Cause.NOT_YOURS: grpc.StatusCode.PERMISSION_DENIED,
+    Cause.NO_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
+    Cause.DUPLICATE: grpc.StatusCode.ALREADY_EXISTS,
+    Cause.AT_ONCE: grpc.StatusCode.ABORTED,
+    Cause.STOPPING: grpc.StatusCode.UNAVAILABLE,
+}
+"""All others: INVALID_ARGUMENT."""
+
+
+class Refused(Exception):
+    """A request that is not granted: why, and one sentence for the client."""
+
+    def __init__(self, why: Cause, sentence: str, retry_after: float | None = None) -> None:
+        sentence = sentence if len(sentence) <= LONGEST else sentence[:LONGEST] + "..."
+        super().__init__(sentence)
+        self.why = why
+        self.sentence = sentence
+        self.retry_after = retry_after
+        """Seconds after which it may be worth another try."""
+
+    @property
+    def status(self) -> grpc.StatusCode:
+        """As gRPC says it."""
+        return STATUS.get(self.why, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+class Refusals:
+    """How often what was refused, since the process began."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._logged: dict[Cause, float] = {}
+
+    def note(self, client: str, method: str, refused: Refused) -> None:
+        """Count it, and write it to the log; of one kind not more than one a second."""
+        self.counts[refused.why.value] += 1
+        client, method = client[:LONGEST_NAME], method[:LONGEST_NAME]
+        now = time.monotonic()
+        if now - self._logged.get(refused.why, -1.0) >= 1.0:
+            self._logged[refused.why] = now
+            log.warning(
+                "refused %s of %s (%s): %s", method, client or "somebody", refused.why, refused.sentence,
+                extra={"event": "refused", "client": client, "method": method, "why": refused.why.value},
+            )  # fmt: skip

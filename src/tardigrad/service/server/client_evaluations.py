@@ -1,0 +1,72 @@
+"""What clients find on their own held-out examples, put together by version.
+
+A report is of the model that a client downloaded. When nobody who started from a version is under way any
+more, its reports become one evaluation, weighted by their examples and marked as federated.
+
+>>> reports = Reports()
+>>> reports.enter(0, 10, {"accuracy": 0.5}); reports.enter(0, 30, {"accuracy": 0.9})
+>>> reports.finished([0], RunPosition(version=2, trips=5, time=1.0, bytes=0))[0].metrics
+{'accuracy': 0.8}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tardigrad.core.events import ModelEvaluated, RunPosition
+
+MOST_METRICS = 32
+
+
+class ClientEvaluations:
+    """Sums by version."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, dict[str, float]] = {}
+        self._examples: dict[int, int] = {}
+        self._clients: dict[int, int] = {}
+        self.metrics: dict[str, float] = {}
+        """Of the last evaluation."""
+
+    def enter(self, version: int, examples: int, metrics: dict[str, float]) -> None:
+        """A client reports."""
+        sums = self._sums.setdefault(version, {})
+        for name, value in metrics.items():
+            sums[name] = sums.get(name, 0.0) + examples * value
+        self._examples[version] = self._examples.get(version, 0) + examples
+        self._clients[version] = self._clients.get(version, 0) + 1
+
+    def versions(self) -> list[int]:
+        """Those that were reported of and not yet told."""
+        return sorted(self._sums)
+
+    def finished(self, versions: Iterable[int], position: RunPosition) -> list[ModelEvaluated]:
+        """Return the evaluations of these versions, of which no client will report any more. `position` is
+        how far the run has come; an evaluation has the version that was evaluated instead of its own."""
+        told = []
+        for version in sorted(versions):
+            sums = self._sums.pop(version, None)
+            if sums is None:
+                continue
+            examples, clients = self._examples.pop(version), self._clients.pop(version)
+            self.metrics = {name: total / examples for name, total in sums.items()}
+            told.append(
+                ModelEvaluated(
+                    *position._replace(version=version), federated=True, clients=clients, examples=examples,
+                    metrics=self.metrics,
+                )
+            )  # fmt: skip
+        return told
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as JSON."""
+        rows = [[v, self._examples[v], self._clients[v], dict(sums)] for v, sums in self._sums.items()]
+        return {"rows": rows, "metrics": dict(self.metrics)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state()`."""
+        self._sums = {row[0]: row[3] for row in state["rows"]}
+        self._examples = {row[0]: row[1] for row in state["rows"]}
+        self._clients = {row[0]: row[2] for row in state["rows"]}
+        self.metrics = state["metrics"]

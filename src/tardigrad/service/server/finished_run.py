@@ -1,0 +1,69 @@
+"""A run that is over: clients that come late, and are on the list, are told so."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from tardigrad.service.access.enrolment import LIST, Enrolled
+from tardigrad.service.access.signed_requests import RequestVerifier
+from tardigrad.service.protocol.refusals import OVER, Cause, Refused
+from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
+from tardigrad.service.server.lifecycle import Endpoint, RunPlan
+from tardigrad.service.server.rpc import OPTIONS
+
+
+class FinishedRunServicer(v1_grpc.FederationServicer):
+    """Whoever joins hears why the run ended; there is nothing else to ask for."""
+
+    def __init__(self, gate: RequestVerifier, reason: str) -> None:
+        self._gate, self._reason = gate, reason
+
+    async def Join(self, request: Any, context: grpc.aio.ServicerContext) -> None:
+        """No session any more."""
+        try:
+            await self._gate.admitted(request, "Join")
+        except Refused as refused:
+            told = (("tardigrad-time-ms", str(self._gate.now_ms())), ("tardigrad-why", refused.why.value))
+            await context.abort(refused.status, refused.sentence, told)
+        await context.abort(
+            grpc.StatusCode.FAILED_PRECONDITION, f"the run is over ({self._reason})", ((OVER, self._reason),)
+        )
+
+    async def _join_first(self, _: Any, context: grpc.aio.ServicerContext) -> None:
+        """Whoever was here before the end has a session that is none any more."""
+        refused = Refused(Cause.SESSION, "the server was restarted; join again")
+        await context.abort(refused.status, refused.sentence, (("tardigrad-why", refused.why.value),))
+
+    FetchTask = Deliver = GiveUp = Watch = _join_first
+
+
+async def tell_over(plan: RunPlan, endpoint: Endpoint, reason: str, listening: Callable[[int], None]) -> None:
+    """Listen for as long as a server does after the end, or until somebody asks to stop."""
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    if not plan.settings.linger_seconds:
+        return
+    server = grpc.aio.server(options=OPTIONS)
+    gate = RequestVerifier(Enrolled(endpoint.keys / LIST))
+    loop.add_signal_handler(signal.SIGHUP, gate.reload)
+    v1_grpc.add_FederationServicer_to_server(FinishedRunServicer(gate, reason), server)
+    credentials, address = endpoint.credentials(), f"{endpoint.host}:{endpoint.port}"
+    if credentials is None:
+        port = server.add_insecure_port(address)
+    else:
+        port = server.add_secure_port(address, credentials)
+    await server.start()
+    listening(port)
+    try:
+        await asyncio.wait_for(asked.wait(), plan.settings.linger_seconds)
+    except TimeoutError:
+        pass
+    finally:
+        await server.stop(1.0)

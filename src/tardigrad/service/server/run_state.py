@@ -1,0 +1,208 @@
+"""The course of a run without its values: bookkeeping, counts, when to evaluate and when to stop.
+
+Deterministic: the same entries give the same course, so that the journal is enough to repeat it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Reason, Ticket
+from tardigrad.core.events import ModelEvaluated, RunPosition, TripGivenUp, UploadReceived
+from tardigrad.core.stop import Stop
+from tardigrad.data.evaluation import Evaluation
+from tardigrad.privacy.layers.central_noise import BUDGET
+from tardigrad.service.server.client_evaluations import ClientEvaluations
+from tardigrad.service.server.norm_limits import Admission
+from tardigrad.service.store.contract import JournalEntry as JournalEntry
+
+
+@dataclass(slots=True)
+class Effects:
+    """What an entry came to, and what it means for the values."""
+
+    ticket: Ticket | None = None
+    """A check-in that was granted."""
+    delivery: Delivery | None = None
+    events: list[UploadReceived | TripGivenUp] = field(default_factory=list)
+    moved: bool = False
+    """The model moves now."""
+    where: RunPosition = field(default_factory=RunPosition)
+    """How far the run has come afterwards."""
+    evaluate: bool = False
+    """The model is evaluated now, on central data."""
+    reported: list[ModelEvaluated] = field(default_factory=list)
+    """What clients found on their own data, of versions about which nobody will report any more."""
+    forget: list[int] = field(default_factory=list)
+    """Versions that nobody will start from any more."""
+
+
+class RunState:
+    """One run on a server, as bookkeeping sees it."""
+
+    def __init__(
+        self,
+        book: Bookkeeping,
+        stop: Stop,
+        evaluation: Evaluation,
+        download_bytes: int,
+        upload_bytes: int,
+        centrally: bool,
+        admission: Admission | None = None,
+        budget: int | None = None,
+    ) -> None:
+        """Without `admission` no upload is refused by its norm. `budget`: steps that the privacy budget
+        allows, or None for any number."""
+        self.book = book
+        self._stop, self._budget, self._evaluation = stop, budget, evaluation
+        self._download_bytes, self._upload_bytes = download_bytes, upload_bytes
+        self._centrally = centrally
+        self.admission = admission
+        self.time = 0.0
+        self.trips = 0
+        self.given_up = 0
+        self.bytes = 0
+        self.refused: Counter[str] = Counter()
+        self.over: str | None = None
+        """Why the run has ended."""
+        self.open: dict[str, list[Ticket]] = {}
+        """Tickets under way, by client."""
+        self.epochs: dict[int, int] = {}
+        """The epoch of each ticket under way, by trip."""
+        self.reports = ClientEvaluations()
+        self._starting: Counter[int] = Counter()  # trips under way, by their version
+
+    def where(self) -> RunPosition:
+        """Return how far the run has come."""
+        return RunPosition(self.book.version, self.trips, self.time, self.bytes)
+
+    def wants_reports(self, version: int) -> bool:
+        """Whether who starts from this version should evaluate it."""
+        if self._centrally:
+            return False
+        return self._evaluation.every_trips is not None or self._evaluation.due(version, True, 0, False)
+
+    def apply(self, entry: JournalEntry) -> Effects:
+        """An entry counts now."""
+        effects = Effects()
+        if self.over is not None:
+            return effects
+        before = self.book.version
+        ended: Ticket | None = None
+        self.time = entry.time
+        match entry.kind:
+            case "check_in":
+                self._check_in(entry, effects)
+            case "deliver":
+                ended = self.book.in_flight.get(entry.trip)
+                self._deliver(entry, effects)
+            case "give_up":
+                ended = self.book.in_flight.get(entry.trip)
+                self._give_up(entry, effects)
+            case "end":
+                self.over = entry.reason
+        effects.where = self.where()
+        if ended is not None:
+            self._ended(ended)
+        if effects.moved or ended is not None:
+            suspects = {before} | ({ended.version} if ended is not None else set())
+            done = [v for v in suspects if v < self.book.version and not self._starting[v]]
+            effects.forget = done
+            effects.reported = self.reports.finished(done, self.where())
+        effects.evaluate = self._centrally and self._evaluation.due(
+            self.book.version, effects.moved, self.trips, entry.kind == "deliver" and ended is not None
+        )
+        if self.over is None:
+            self.over = self.reason_by_now(self.time, self.reports.metrics)
+        return effects
+
+    def reason_by_now(self, time: float, metrics: dict[str, float]) -> str | None:
+        """Return why the run should end at this time with these metrics of the last evaluation, or None if
+        it goes on."""
+        version = self.book.version
+        spent = self._budget is not None and version >= self._budget
+        accuracy = metrics.get("accuracy", 0.0)
+        return self._stop.reason(self.trips, version, time, accuracy, BUDGET if spent else None)
+
+    def _check_in(self, entry: JournalEntry, effects: Effects) -> None:
+        ticket = self.book.check_in(entry.client, entry.time)
+        if isinstance(ticket, Ticket):
+            effects.ticket = ticket
+            self._starting[ticket.version] += 1
+            self.open.setdefault(entry.client, []).append(ticket)
+            self.epochs[ticket.trip] = entry.epoch
+            self.bytes += self._download_bytes
+
+    def _deliver(self, entry: JournalEntry, effects: Effects) -> None:
+        refused = Reason(entry.refusal) if entry.refusal else None
+        delivery = self.book.deliver(entry.trip, entry.time, entry.examples, refused)
+        effects.delivery = delivery
+        if delivery.client is None:  # it had ended: nothing changes
+            return
+        self.trips += 1
+        self.bytes += self._upload_bytes
+        effects.moved = delivery.closes
+        if delivery.reason is not None:
+            self.refused[delivery.reason] += 1
+        elif self.admission is not None:
+            self.admission.accepted(entry.norm)
+        wanted = not self._centrally  # a client may offer metrics that nobody asked for
+        if wanted and entry.evaluated and delivery.start_version is not None:
+            self.reports.enter(delivery.start_version, entry.evaluated, json.loads(entry.metrics))
+        effects.events.append(UploadReceived.of(delivery, delivery.client))
+
+    def _give_up(self, entry: JournalEntry, effects: Effects) -> None:
+        gave_up = self.book.give_up(entry.trip)
+        if gave_up is None:
+            return
+        ticket, effects.moved = gave_up
+        self.given_up += 1
+        effects.events.append(TripGivenUp.of(ticket, ticket.client, entry.time))
+
+    def _ended(self, ticket: Ticket) -> None:
+        client = str(ticket.client)
+        self._starting[ticket.version] -= 1
+        self.epochs.pop(ticket.trip, None)
+        left = [one for one in self.open[client] if one.trip != ticket.trip]
+        if left:
+            self.open[client] = left
+        else:
+            del self.open[client]
+
+    def last_reports(self) -> list[ModelEvaluated]:
+        """Return, at the end of the run, what clients found of versions from which some are still under
+        way."""
+        return self.reports.finished(self.reports.versions(), self.where())
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as JSON; nothing of it changes when the run goes on."""
+        return {
+            "book": self.book.state(),
+            "time": self.time,
+            "trips": self.trips,
+            "given_up": self.given_up,
+            "bytes": self.bytes,
+            "refused": dict(self.refused),
+            "over": self.over,
+            "reports": self.reports.state(),
+            "norms": [] if self.admission is None else self.admission.state(),
+            "epochs": [list(one) for one in self.epochs.items()],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state()`."""
+        self.book.restore(state["book"])
+        self.time, self.trips, self.given_up = state["time"], state["trips"], state["given_up"]
+        self.bytes, self.over = state["bytes"], state["over"]
+        self.refused = Counter(state["refused"])
+        self.reports.restore(state["reports"])
+        if self.admission is not None:
+            self.admission.restore(state.get("norms", []))
+        self.epochs = dict.fromkeys(self.book.in_flight, 0) | dict(state.get("epochs", []))  # 0: older
+        self._starting = Counter(ticket.version for ticket in self.book.in_flight.values())
+        self.open = {}
+        for ticket in self.book.in_flight.values():
+            self.open.setdefault(str(ticket.client), []).append(ticket)

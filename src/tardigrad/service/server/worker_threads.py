@@ -1,0 +1,31 @@
+"""The threads of a server besides the one of its event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+
+class Threads:
+    """Run work that would block the event loop: one thread for tensors, one for the journal, and one for file
+    operations whose result nobody awaits."""
+
+    def __init__(self) -> None:
+        self.model = ThreadPoolExecutor(1, "model")
+        self.disk = ThreadPoolExecutor(1, "journal")
+        self.files = ThreadPoolExecutor(1, "files")
+
+    def in_model_thread(self, function: Callable[..., Any], *given: Any) -> asyncio.Future[Any]:
+        """Call the function on the model thread, after all work that was submitted to it before."""
+        return asyncio.get_running_loop().run_in_executor(self.model, function, *given)
+
+    def on_disk(self, function: Callable[..., Any], *given: Any) -> asyncio.Future[Any]:
+        """Call the function on the journal's thread, after all work that was submitted to it before."""
+        return asyncio.get_running_loop().run_in_executor(self.disk, function, *given)
+
+    def close(self) -> None:
+        """Wait until all submitted work is done, and end the threads."""
+        for threads in (self.model, self.disk, self.files):
+            threads.shutdown()

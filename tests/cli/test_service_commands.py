@@ -1,0 +1,198 @@
+"""The commands, as a user types them; with the example that is shipped."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tardigrad.cli import app
+from tardigrad.errors import ConfigError, RunError
+from tardigrad.service.access.enrolment import make_key, read_key
+from tardigrad.service.access.signed_requests import Signer
+from tardigrad.service.client.app import load_app
+from tardigrad.service.client.client_trainer import ClientTrainer
+from tardigrad.service.client.participant import Participant
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "service"
+NAMES = ("ann", "bob", "eve")
+
+
+def command(*words):
+    result = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def serve(folder, *more):
+    """It lingers for longer than a client ever waits before it tries again, so that all hear of the end."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tardigrad", "serve", str(EXAMPLE / "run.toml"), "--out", str(folder / "live"),
+         "--keys", str(folder / "keys"), "--model", f"{EXAMPLE / 'my_client.py'}:model", "--port", "0",
+         "--set", "stop.trips=30", "--set", "service.linger_seconds=12", *more],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def listening(process):
+    line = process.stdout.readline()
+    assert line.startswith("listening on "), line + process.stderr.read()
+    return line.split()[-1]
+
+
+def participant(folder, address, name, seen):
+    keys = folder / "keys"
+    signer = Signer(name, read_key(keys / f"{name}.key"))
+    trainee = ClientTrainer(name, load_app(f"{EXAMPLE / 'my_client.py'}:client", name))
+    authority = (keys / "ca.pem").read_bytes()
+    return Participant(address, signer, authority, trainee, keys / f"{name}.state", 60.0, seen.append)
+
+
+def test_enroll_serve_stop_serve_again_show(tmp_path):
+    command("enroll", *NAMES, "--keys", tmp_path / "keys")
+    seen = []
+
+    async def scene():
+        process = serve(tmp_path)
+        try:
+            address = listening(process)
+            clients = [participant(tmp_path, address, name, seen) for name in NAMES]
+            work = asyncio.gather(*(client.take_part() for client in clients))
+            while len(seen) < 9:
+                await asyncio.sleep(0.01)
+            os.kill(process.pid, signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, 60) == 0
+            assert "the same command goes on" in process.stdout.read()
+            process = serve(tmp_path)
+            address = await asyncio.to_thread(listening, process)
+            for client in clients:
+                client._address = address  # a port of its own, in a test
+            assert await asyncio.wait_for(work, 60) == ["trips"] * 3
+            assert await asyncio.to_thread(process.wait, 60) == 0
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    asyncio.run(scene())
+    live = tmp_path / "live"
+    events = [json.loads(line) for line in (live / "events.jsonl").read_text().splitlines()]
+    assert sum(event["event"] == "upload" for event in events) == 30
+    assert events[-1]["event"] == "end"
+    found = [event for event in events if event["event"] == "evaluation"]
+    assert all(event["federated"] for event in found)
+    assert found[0]["version"] == 0
+    assert found[-1]["accuracy"] > found[0]["accuracy"]
+    assert not (live / "journal.sqlite").exists()
+    assert "30" in command("show", live)
+
+    ended = serve(tmp_path, "--set", "service.linger_seconds=0")  # a limit may be changed
+    out, err = ended.communicate(timeout=60)
+    assert ended.returncode == 0, err
+    assert "the run is over (trips)" in out
+    (live / "summary.json").rename(live / "summary.elsewhere")
+    lost, told = serve(tmp_path), (live / "events.jsonl").read_bytes()
+    assert "put them back from a backup" in lost.communicate(timeout=60)[1]
+    assert lost.returncode == 3
+    assert (live / "events.jsonl").read_bytes() == told
+    (live / "summary.elsewhere").rename(live / "summary.json")
+    changed = serve(tmp_path, "--set", "local.lr=0.2")
+    _, err = changed.communicate(timeout=60)
+    assert changed.returncode == 2
+    assert "local.lr" in err
+
+
+def test_sighup_reads_the_list_of_clients_again(tmp_path):
+    command("enroll", *NAMES, "--keys", tmp_path / "keys")
+    process = serve(tmp_path)
+    try:
+        listening(process)
+        said = []
+
+        def hear(words):
+            while not said or words not in said[-1]:
+                line = process.stderr.readline()
+                assert line, said
+                said.append(line)
+
+        command("enroll", "zoe", "--keys", tmp_path / "keys")
+        process.send_signal(signal.SIGHUP)
+        hear("the list has 4 clients")
+        (tmp_path / "keys" / "clients.txt").write_text("nonsense\n")
+        process.send_signal(signal.SIGHUP)
+        hear("going by the list as it was")
+        hear("the list has 4 clients")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("damage", ["service = [", "service = 3", "[service]\npopulation = 'many'", "\x00"])
+def test_a_damaged_config_of_a_run_is_one_sentence(damage, tmp_path):
+    command("enroll", "ann", "--keys", tmp_path / "keys")
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live" / "config.toml").write_text(damage)
+    with pytest.raises(
+        RunError, match=r"config\.toml is damaged \(.*\); put it back from a backup"
+    ) as caught:
+        command(
+            "serve", EXAMPLE / "run.toml", "--out", tmp_path / "live", "--keys", tmp_path / "keys",
+            "--model", f"{EXAMPLE / 'my_client.py'}:model", "--port", 0,
+        )  # fmt: skip
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unexpected_error_is_code_one(tmp_path):
+    """A bug, or what the system does: here in the file that makes the client."""
+    make_key(tmp_path / "ann.key")
+    (tmp_path / "app.py").write_text("def client():\n    return 1 / 0\n")
+    words = ["join", "127.0.0.1:1", "--app", "app.py:client", "--key", "ann.key", "--insecure"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tardigrad", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_example_is_short():
+    code = [line for line in (EXAMPLE / "my_client.py").read_text().splitlines() if line.strip()]
+    assert len(code) < 30
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("client = 3", "must be a tardigrad.service.client.app.Client"),
+        ("import nothing_like_it", "cannot be imported"),
+        ("other = 3", "has nothing called client"),
+    ],
+)
+def test_a_wrong_app_is_named(text, said, tmp_path):
+    (tmp_path / "app.py").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        load_app(f"{tmp_path / 'app.py'}:client", "ann")
+
+
+@pytest.mark.parametrize(
+    ("address", "ca", "said"),
+    [
+        ("localhost", b"", r"'localhost' is not a port"),
+        ("localhost:70000", b"", r"'70000' is not a port from 1 to 65535"),
+        ("localhost:7433", b"junk", r"ca\.pem: is not a certificate in PEM"),
+        ("localhost:7433", b"", r"ca\.pem: is not a certificate in PEM"),
+    ],
+)
+def test_what_cannot_get_better_is_not_tried_for_long(address, ca, said, tmp_path):
+    make_key(tmp_path / "ann.key")
+    (tmp_path / "ca.pem").write_bytes(ca)
+    with pytest.raises(ConfigError, match=said):
+        command("join", address, "--app", EXAMPLE / "my_client.py:client", "--key", tmp_path / "ann.key")

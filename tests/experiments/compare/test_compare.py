@@ -1,0 +1,268 @@
+"""Comparisons: what the table says, by hand; broken entries; killed and started again."""
+
+import csv
+import io
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from scipy import stats
+
+import tardigrad as td
+from tardigrad.experiments.compare.compare import Comparison, _file_name, compare, load_comparison, tabulate
+from tardigrad.experiments.compare.outcome import Outcome, Point
+from tardigrad.experiments.compare.pool import alone
+from tardigrad.experiments.compare.statistics import paired
+from tardigrad.experiments.compare.tables import _tex as latex_cell
+from tardigrad.experiments.compare.tables import comma_separated, latex, markdown, show
+
+
+def outcome(label, seed, accuracies, every=100, error=None):
+    curve = [Point(every * i, 10 * i, i / 2, 1e6 * i, a) for i, a in enumerate(accuracies)]
+    return Outcome(label, seed, Path(label), {"oracle": False}, curve, Counter({0: 3, 2: 1}), error)
+
+
+COMPARISON = Comparison(
+    title="T & T", seeds=(0, 1), targets=(0.5, 0.9), entries={"a": {}, "b|c": {}, "d": {}}
+)
+OUTCOMES = [
+    outcome("a", 0, [0.1, 0.5, 0.9]),
+    outcome("a", 1, [0.1, 0.2, 0.6, 0.95]),
+    outcome("b|c", 0, [0.1, 0.2, 0.3, 0.4, 0.6]),
+    outcome("b|c", 1, [0.1, 0.2, 0.3, 0.55, 0.91]),
+    outcome("d", 0, [0.1], error="boom"),
+    outcome("d", 1, [0.1, 0.99]),
+]
+
+
+def test_the_table_by_hand():
+    table = tabulate(COMPARISON, OUTCOMES)
+    a, b, d = table["rows"]
+    assert a["targets"]["0.5"]["trips"] == {"mean": 150.0, "sd": pytest.approx(math.sqrt(5000))}
+    assert a["targets"]["0.5"]["steps"]["mean"] == 15
+    assert a["targets"]["0.5"]["time"]["mean"] == 0.75
+    assert a["targets"]["0.5"]["bytes"]["mean"] == 1.5e6
+    assert a["targets"]["0.9"]["reached"] == 2
+    assert b["targets"]["0.9"] == {"reached": 1, "trips": None, "steps": None, "time": None, "bytes": None}
+    assert b["budget"]["trips"] == 400
+    assert a["accuracy"]["mean"] == pytest.approx(0.925)
+    assert a["staleness"]["mean"] == 0.5
+    assert d == {"entry": "d", "failed": ["boom"]}
+    (trips, time_) = table["sentences"]["0.5"]
+    assert trips.startswith("a takes 0.41 times the client trips of b|c (95 % interval")
+    assert "could be chance" in trips
+    assert "virtual time" in time_
+    assert table["sentences"]["0.9"] == []
+
+
+def test_all_forms_have_every_entry():
+    table = tabulate(COMPARISON, OUTCOMES)
+    text = markdown(table)
+    assert "| a | 150 ± 71 | 1.00 | 0.8 ± 0.4 | 1.00 | 15 | 1.5 | 92.5 ± 3.5 | 0.5 |" in text
+    assert r"| b\|c | > 400 | 1 of 2 |" in text
+    assert "- d failed: boom" in text
+    rows = list(csv.DictReader(comma_separated(table).splitlines()))
+    assert [(row["entry"], row["target"]) for row in rows[:2]] == [("a", "0.5"), ("a", "0.9")]
+    assert float(rows[0]["trips_mean"]) == 150.0
+    assert rows[-1]["error"] == "boom"
+    assert r"150 $\pm$ 71" in latex(table)
+    assert latex(table).count(r"\begin{tabular}") == 2
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"), [(120, []), (62, ["stale", "MB"]), (56, ["stale", "MB", "steps"])]
+)
+def test_in_a_narrow_terminal_columns_are_left_out_but_no_number_is_cut(width, left_out):
+    table, said = tabulate(COMPARISON, OUTCOMES), io.StringIO()
+    show(table, Console(file=said, width=width))
+    lines = said.getvalue().splitlines()
+    assert "150 ± 71" in said.getvalue()
+    assert "…" not in said.getvalue()
+    head = next(line for line in lines if "entry" in line)
+    assert [name for name in ("stale", "MB", "steps") if name not in head] == left_out
+    assert max(map(len, lines)) <= width
+
+
+def test_the_paired_test_is_scipys_on_logarithms():
+    first, second = [10.0, 13.0, 9.0, 20.0], [14.0, 15.0, 16.0, 21.0]
+    found = paired(first, second)
+    expected = stats.ttest_rel([math.log(x) for x in first], [math.log(x) for x in second])
+    assert found.p == pytest.approx(expected.pvalue)
+    low, high = expected.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)))
+    assert paired([1.0], [2.0]) is None
+    assert paired([0.0, 1.0], [2.0, 1.0]) is None
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan])
+def test_costs_that_have_no_ratio_are_not_compared(wrong):
+    assert paired([wrong, 1.0, 2.0], [2.0, 1.0, 3.0]) is None
+    assert paired([2.0, 1.0, 3.0], [1.0, 2.0, wrong]) is None
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 6])
+def test_the_same_ratio_with_every_seed_is_judged_by_its_sign(seeds):
+    """There is no spread to make a t-test or an interval of; rounding is none either."""
+    costs = [0.1 * 3**n for n in range(seeds)]
+    found = paired([2 * cost for cost in costs], costs)
+    assert found.ratio == pytest.approx(2.0)
+    assert (found.low, found.high) == (None, None)
+    assert found.p == 2 * 0.5**seeds == stats.binomtest(seeds, seeds).pvalue
+    assert paired(costs, costs).p == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("entries = {}", "entries: "),
+        ("seeds = []\n[entries.a]", "seeds: "),
+        ("seeds = [1, 1]\n[entries.a]", "the same seed twice"),
+        ('[entries."a b"]\n[entries."a-b"]', "would share a folder"),
+        ("target = 0.9\n[entries.a]", "did you mean 'targets'"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, text, said):
+    (tmp_path / "c.toml").write_text(text)
+    with pytest.raises(td.ConfigError, match=said):
+        load_comparison(tmp_path / "c.toml")
+
+
+FILE = """
+seeds = [0, 1]
+targets = [0.5]
+[base]
+stop = { trips = 300 }
+evaluation = { every_trips = 50 }
+[entries.FedBuff]
+[entries.FedAsync]
+algorithm = "fedasync"
+"""
+
+
+def test_killed_in_the_middle_and_started_again_gives_the_same_table(tmp_path):
+    (tmp_path / "c.toml").write_text(FILE)
+    command = [sys.executable, "-m", "tardigrad", "compare", str(tmp_path / "c.toml"), "--json", "--out"]
+    straight = subprocess.run([*command, tmp_path / "a"], capture_output=True, text=True, check=True)
+    process = subprocess.Popen([*command, tmp_path / "b"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while process.poll() is None and not list((tmp_path / "b").glob("*/summary.json")):
+        time.sleep(0.02)
+    assert process.poll() is None, "it was through before it could be killed"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    finished = {file: file.stat().st_mtime_ns for file in (tmp_path / "b").glob("*/summary.json")}
+    assert finished
+    deadline = time.monotonic() + 30
+    while True:  # the workers notice within a second or two that their parent is gone
+        again = subprocess.run([*command, tmp_path / "b"], capture_output=True, text=True)
+        if again.returncode == 0 or time.monotonic() > deadline:
+            break
+        assert "somebody else is running it" in again.stdout + again.stderr
+        time.sleep(0.5)
+    tables = [json.loads(done.stdout.strip().splitlines()[-1]) for done in (straight, again)]
+    for table in tables:
+        del table["folders"]
+    assert tables[0] == tables[1]
+    assert {file: file.stat().st_mtime_ns for file in finished} == finished
+    assert os.path.getsize(tmp_path / "b/comparison.png") > 1000  # noqa: PTH202
+
+
+DIGITS = """
+seeds = [0]
+targets = [0.5]
+[base]
+data = { kind = "digits", partition = { kind = "iid", clients = 10 } }
+model = { kind = "mlp", hidden = [8] }
+stop = { trips = 20 }
+evaluation = { every_trips = 10 }
+pace = { kind = "asynchronous", concurrency = 2 }
+buffer = { size = 2 }
+[entries.A]
+[entries."cost $5 \\\\beta_{ to $6"]
+buffer = { size = 4 }
+"""
+
+
+def test_a_finished_run_whose_record_is_damaged_is_not_believed(tmp_path):
+    file, out = tmp_path / "c.toml", tmp_path / "out"
+    file.write_text(DIGITS)
+    table = compare(file, out, Console(quiet=True))
+    assert [row["failed"] for row in table["rows"]] == [[], []]
+    assert (out / "comparison.png").exists()  # though a label looks like a formula
+    assert "±" not in (out / "comparison.md").read_text()  # one seed has no spread
+    [events] = out.glob("A-seed0-*/events.jsonl")
+    whole = events.read_bytes()
+    events.write_bytes(whole[: len(whole) // 3])
+    for _ in range(2):
+        rows = compare(file, out, Console(quiet=True))["rows"]
+        assert "is damaged or gone" in rows[0]["failed"][0]
+        assert rows[1]["failed"] == []
+        events.unlink(missing_ok=True)
+
+
+def test_one_comparison_at_a_time_in_a_folder(tmp_path):
+    file = tmp_path / "c.toml"
+    file.write_text(DIGITS)
+    with alone(tmp_path):
+        code = f"""
+from pathlib import Path
+from rich.console import Console
+from tardigrad.experiments.compare.compare import compare
+compare(Path({str(file)!r}), Path({str(tmp_path)!r}), Console())
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "is going on there right now" in done.stderr
+
+
+def test_a_run_whose_process_dies_does_not_sink_the_others(tmp_path):
+    (tmp_path / "deadly.py").write_text(
+        "import os, signal, tardigrad as td\n"
+        "class Deadly(td.SumOnly):\n"
+        "    def step(self, state, buffer):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    file = tmp_path / "c.toml"
+    file.write_text(DIGITS + f'[entries.deadly]\nalgorithm = {{ kind = "{tmp_path}/deadly.py:Deadly" }}\n')
+    rows = compare(file, tmp_path / "out", Console(quiet=True))["rows"]
+    failed = {row["entry"]: row["failed"] for row in rows}
+    assert failed.pop("deadly") == ["its process died (out of memory?); run it again to go on"]
+    assert len(failed) == 2
+    assert not any(failed.values())
+
+
+def test_a_program_that_compares_is_not_run_again_by_the_workers(tmp_path):
+    (tmp_path / "c.toml").write_text(DIGITS)
+    program = """
+from pathlib import Path
+from rich.console import Console
+from tardigrad.experiments.compare.compare import compare
+print("once")
+table = compare(Path("c.toml"), Path("out"), Console(stderr=True))
+print([row["failed"] for row in table["rows"]])
+"""
+    (tmp_path / "unguarded.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "unguarded.py"], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert done.stdout.splitlines() == ["once", "[[], []]"], done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_odd_labels(tmp_path):
+    file = tmp_path / "c.toml"
+    for entries, said in (
+        ('[entries.""]', "needs a name"),
+        ("targets = [90]\n[entries.a]", "less than or equal"),
+    ):
+        file.write_text(entries)
+        with pytest.raises(td.ConfigError, match=said):
+            load_comparison(file)
+    assert len(_file_name("日" * 90).encode()) <= 80
+    assert latex_cell("a\\b_{$5}") == r"a\textbackslash{}b\_\{\$5\}"

@@ -1,0 +1,234 @@
+"""Every table of the papers runs, and what is said of it follows from its runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from event_records import read_records
+from tardigrad.cli import app
+from tardigrad.errors import ConfigError
+from tardigrad.experiments.reproduce import reproduce as module
+from tardigrad.experiments.reproduce.reproduce import SIZES, library, load, reproduce
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+ASKED = {
+    "fedbuff": "table1 table2 table5 table6 figure1 figure3 figure4 figure6 figure7",
+    "momentum_approximation": "figure1 figure2 figure3 figure4 figure5 table1 table2 table3 table4",
+    "fedac": "figures1-2 table1 table2 figure3 figure4",
+    "masfl": "figure1 figure2",
+    "fedasync": "figures1-6 figure7 figures8-9",
+}
+NAMES = [f"{paper}/{name}" for paper, names in ASKED.items() for name in names.split()]
+
+TINY = """
+title = "Tiny"
+measure = "trips"
+paper = { source = "A paper, Table 9", measure = "trips", numbers = { A = { digits = 7 } } }
+claims = [{ says = "A needs fewer trips than B", better = "A", than = ["B"] }]
+[base]
+data = { kind = "digits", partition = { kind = "iid", clients = 20 } }
+model = { kind = "mlp", hidden = [16] }
+pace = { kind = "asynchronous", concurrency = 5 }
+buffer = { size = 2 }
+stop = { trips = 60 }
+evaluation = { every_trips = 5 }
+[entries.A]
+local = { lr = 0.3, batch_size = 8 }
+[entries.B]
+local = { lr = 0.003, batch_size = 8 }
+[scales.smoke]
+seeds = [0]
+targets = [0.6]
+[scales.small]
+targets = [0.6]
+tuning = "none"
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    folder = tmp_path / "experiments"
+    (folder / "paper").mkdir(parents=True)
+    (folder / "paper/table9.toml").write_text(TINY)
+    return folder
+
+
+def quiet():
+    return Console(quiet=True)
+
+
+def test_everything_that_was_asked_for_is_there():
+    assert sorted(library(EXPERIMENTS)) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_makes_configs_at_every_scale(name):
+    reproduction = load(library(EXPERIMENTS)[name])
+    assert set(reproduction.scales) == set(SIZES)
+    assert reproduction.claims
+    for size in SIZES:
+        for task, comparison in reproduction.comparisons(size).items():
+            for label in comparison.entries:
+                comparison.config(label, 0, f"{name}, {size}, {task}")
+    assert len(reproduction.scales["small"].seeds) >= 3
+    assert reproduction.scales["small"].tuning
+
+
+def test_all_run_at_the_smoke_scale(tmp_path):
+    results = reproduce(["all"], "smoke", tmp_path, quiet(), EXPERIMENTS)
+    assert sorted(results) == sorted(NAMES)
+    for name, result in results.items():
+        assert result["failed"] == {}, name
+        assert all(claim["verdict"] == "not run" for claim in result["claims"])
+        assert (tmp_path / name / "reproduction.md").read_text().startswith("# ")
+
+
+def test_verdict_and_numbers_follow_from_the_runs(tiny, tmp_path):
+    result = reproduce(["paper/table9"], "small", tmp_path / "out", quiet(), tiny)["paper/table9"]
+    runs = sorted((tmp_path / "out/runs").iterdir())
+    assert len(runs) == 6
+    trips = []
+    for run in runs:
+        if "lr = 0.3\n" in (run / "config.toml").read_text():
+            evaluations = [e for e in read_records(run / "events.jsonl") if e["event"] == "evaluation"]
+            trips.append(next(e["trips"] for e in evaluations if e["accuracy"] >= 0.6))
+    assert result["ours"][""]["A"]["mean"] == pytest.approx(sum(trips) / 3)
+    assert result["ours"][""]["B"] == {"mean": None, "sd": None, "reached": 0, "budget": 60}
+    [claim] = result["claims"]
+    assert claim["verdict"] == "holds"
+    assert "at least" in claim["found"]
+    text = (tmp_path / "out/paper/table9/reproduction.md").read_text()
+    assert "| A | 7 |" in text
+    assert "**holds**" in text
+    assert "> 60 (0 of 3)" in text
+    again = reproduce(["paper"], "small", tmp_path / "out", quiet(), tiny)["paper/table9"]
+    assert again == result
+
+
+def test_runs_are_shared_and_not_repeated(tiny, tmp_path, monkeypatch):
+    (tiny / "paper/table10.toml").write_text(TINY.replace("Table 9", "Table 10"))
+    reproduce(["paper/table9"], "smoke", tmp_path / "out", quiet(), tiny)
+    ran = []
+
+    def run_all(jobs, console):
+        left = [key for key, job in jobs.items() if not (job.folder / "summary.json").exists()]
+        ran.extend(left)
+        return {}
+
+    monkeypatch.setattr(module, "run_all", run_all)
+    result = reproduce(["paper/table10"], "smoke", tmp_path / "out", quiet(), tiny)["paper/table10"]
+    assert ran == []
+    assert result["failed"] == {}
+
+
+def configs_of(name, size):
+    """By task and entry, with the first seed."""
+    return {
+        (task, label): comparison.config(label, 0, name)
+        for task, comparison in load(library(EXPERIMENTS)[name]).comparisons(size).items()
+        for label in comparison.entries
+    }
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_momentum_approximation_pays_for_private_versions(size):
+    """Figure 5: S = 1.1 S_D for MA and MA-light (Appendix B.1); FedBuff uses no versions."""
+    for (task, label), config in configs_of("momentum_approximation/figure5", size).items():
+        assert config.privacy.versions == ("private" if label.startswith("MA") else "public"), label
+        assert config.privacy.version_overhead == 1.1
+        assert config.privacy.clip == (0.1 if task.startswith("FLAIR") else 0.2)
+
+
+TABLE_3 = {  # of FedBuff's paper: local lr, server lr (of a sum), beta, clip
+    "epsilon 6": (1.0, 4.3, 0.99, 1.2e-4),
+    "epsilon 12": (1e-2, 54, 0.0, 1.1e-3),
+    "epsilon 24": (0.1, 870, 0.3, 1e-4),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_private_fedbuff_has_the_papers_discount_momentum_and_rates(size):
+    """Figure 4: staleness exponent 0.5 (Appendix B.3.2), rates of a sum of K = 10 (Appendix B.2)."""
+    configs = configs_of("fedbuff/figure4", size)
+    for task, (local_lr, lr, beta, clip) in TABLE_3.items():
+        config = configs[task, "FedBuff, DP-FTRL"]
+        assert config.algorithm.law(3) == 0.5
+        if size == "paper":
+            momentum = config.algorithm.momentum
+            assert (getattr(momentum, "beta", 0.0), config.local.lr, config.privacy.clip) == (
+                beta, local_lr, clip
+            )  # fmt: skip
+            assert config.algorithm.lr == pytest.approx(10 * lr)
+        else:
+            assert config.algorithm.momentum.kind == "heavy_ball"
+    if size == "paper":
+        assert "Table 3" in load(library(EXPERIMENTS)["fedbuff/figure4"]).scales[size].tuning
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["figure3", "table2"])
+def test_weight_prediction_has_the_server_optimizers_momentum(name, size):
+    for (_, label), config in configs_of(f"momentum_approximation/{name}", size).items():
+        if label == "WP":
+            assert (config.algorithm.momentum.kind, config.algorithm.momentum.beta) == ("ema", 0.9)
+
+
+def test_with_one_seed_claims_are_not_tested(tiny, tmp_path):
+    file = tiny / "paper/table9.toml"
+    file.write_text(TINY.replace("[scales.small]", "[scales.small]\nseeds = [0]"))
+    result = reproduce(["all"], "small", tmp_path / "out", quiet(), tiny)["paper/table9"]
+    assert result["claims"][0]["verdict"] == "not tested"
+    text = (tmp_path / "out/paper/table9/reproduction.md").read_text()
+    assert "**not tested**" in text
+    assert "±" not in text
+
+
+def test_a_run_that_fails_is_shown_and_its_claim_is_not_judged(tiny, tmp_path):
+    file = tiny / "paper/table9.toml"
+    file.write_text(TINY.replace("lr = 0.003", "lr = 1e30"))
+    result = reproduce(["all"], "small", tmp_path / "out", quiet(), tiny)["paper/table9"]
+    assert len(result["failed"]) == 3
+    assert "not finite" in next(iter(result["failed"].values()))
+    assert result["ours"][""]["A"]["mean"] is not None
+    assert result["claims"][0]["verdict"] == "not run"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('than = ["B"]', 'than = ["C"]', "is about 'C', which is no entry"),
+        ('than = ["B"]', 'than = ["B"], tasks = ["Mars"]', "is about 'Mars', which is no task"),
+        ('than = ["B"]', 'then = ["B"]', r"unknown key 'claims\.0\.then'; did you mean 'than'\?"),
+        ('measure = "trips"\npaper', 'measure = "joy"\npaper', "measure: must be"),
+        ("[scales.small]", "[scales.huge]", "scales"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence(tiny, old, new, said):
+    file = tiny / "paper/table9.toml"
+    file.write_text(TINY.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=said):
+        load(file)
+
+
+def test_the_command(tiny, tmp_path):
+    def tardigrad(*arguments):
+        return CliRunner().invoke(app, ["reproduce", "--from", str(tiny), *arguments])
+
+    out = ("--out", str(tmp_path / "out"))
+    listed = tardigrad(*out)
+    assert "paper/table9" in listed.stdout
+    assert "not run" in listed.stdout
+    done = tardigrad("paper/table9", "--scale", "smoke", *out, "--json")
+    assert json.loads(done.stdout)["paper/table9"]["scale"] == "smoke"
+    for wrong, said in (
+        (["paper/table8"], "no such table"),
+        (["paper/table9", "--scale", "huge"], "must be one of smoke"),
+        (["paper/table9", "--scale", "paper"], "has no scale 'paper'"),
+        (["--from", str(tmp_path / "nowhere")], "no reproductions"),
+    ):
+        error = tardigrad(*wrong).exception
+        assert isinstance(error, ConfigError)
+        assert said in str(error)

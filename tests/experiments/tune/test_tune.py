@@ -1,0 +1,336 @@
+"""Tuning: what may be tried, the same trials however often it is stopped, what it found and what it cost."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import tomli_w
+from rich.console import Console
+
+import tardigrad as td
+from observers import InterruptAfter
+from tardigrad.algorithms.registry import BUILT_IN
+from tardigrad.experiments.compare.compare import compare, load_comparison
+from tardigrad.experiments.reproduce.study import (
+    RANDOM_TRIALS,
+    StudyResult,
+    Subject,
+    _make,
+    continue_study,
+    findings,
+    open_study,
+)
+from tardigrad.experiments.tune.search_space import Dimension
+from tardigrad.experiments.tune.shipped_spaces import shipped_space
+from tardigrad.experiments.tune.tune import subjects, tune, tuned
+
+FAST = {
+    "data": {"kind": "digits", "partition": {"kind": "iid", "clients": 20}},
+    "model": {"kind": "mlp", "hidden": [8]},
+    "pace": {"kind": "asynchronous", "concurrency": 10},
+    "buffer": {"size": 5},
+    "evaluation": {"every_trips": 10},
+    "stop": {"trips": 60},
+}
+RATES = {"local.lr": Dimension(low=0.01, high=1.0, log=True)}
+
+
+def subject(space=RATES, **changes):
+    default = Subject("a", "test", FAST, space, seeds=(3,), trials=4, pruning=False)
+    return replace(default, **changes)
+
+
+def finish(subject, file, observers=()):
+    study = open_study(file, subject)
+    words = list(continue_study(study, subject, observers))
+    return study, words
+
+
+def made(study):
+    """Settings and outcome of every trial that counts, in order."""
+    trials = [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
+    return [(t.user_attrs["settings"], t.value, t.state.name, t.user_attrs["trips"]) for t in trials]
+
+
+def test_the_first_trial_is_the_entry_itself_and_the_best_is_the_largest(tmp_path):
+    study, words = finish(subject(), tmp_path / "s.db")
+    found, trials = findings(study, subject()), made(study)
+    assert trials[0][0] == {"local.lr": 0.1}
+    assert len(words) == len(trials) == found.trials == 4
+    assert len({settings["local.lr"] for settings, *_ in trials}) == 4
+    assert all(0.01 <= settings["local.lr"] <= 1.0 for settings, *_ in trials)
+    assert found.trips == 4 * 60
+    value = max(value for _, value, *_ in trials)
+    assert found.value == value
+    assert found.best in [settings for settings, v, *_ in trials if v == value]
+    config = subject().with_settings(found.best, seed=3)
+    assert td.run(config).accuracy == found.value
+
+
+def test_stopped_in_every_trial_and_gone_on_with_gives_the_same_trials(tmp_path):
+    few = subject(trials=7, pruning=True)
+    straight, _ = finish(few, tmp_path / "a.db")
+    for commits in (30, 200, 350, 100, 10_000):
+        try:
+            stopped, _ = finish(few, tmp_path / "b.db", (InterruptAfter(commits),))
+        except KeyboardInterrupt:
+            continue
+    assert made(stopped) == made(straight)
+    assert len(stopped.trials) == 7 + 4, "stopped in the middle of four trials, which do not count"
+    assert findings(stopped, few) == findings(straight, few)
+
+
+def test_finished_trials_are_not_repeated_and_more_can_be_asked_for(tmp_path):
+    study, _ = finish(subject(trials=2), tmp_path / "s.db")
+    first = made(study)
+    _, words = finish(subject(trials=2), tmp_path / "s.db")
+    assert words == []
+    study, words = finish(subject(trials=3), tmp_path / "s.db")
+    assert len(words) == 1
+    assert made(study)[:2] == first
+    assert findings(study, subject(trials=2)).trips == 2 * 60
+
+
+def test_a_study_of_something_else_is_not_gone_on_with(tmp_path):
+    finish(subject(trials=1), tmp_path / "s.db")
+    with pytest.raises(td.ConfigError, match=r"another --out"):
+        finish(subject(trials=1, seeds=(4,)), tmp_path / "s.db")
+
+
+def test_a_trial_that_diverges_is_the_worst_and_its_trips_count(tmp_path):
+    wild = {"local.lr": Dimension(choices=(0.1, 1e30))}
+    study, words = finish(subject(wild, trials=8), tmp_path / "s.db")
+    found = findings(study, subject(wild, trials=8))
+    assert 0 < words.count("failed") == found.failed < 8
+    assert found.best == {"local.lr": 0.1}
+    assert all((value == 0) == (settings["local.lr"] > 1) for settings, value, *_ in made(study))
+    assert found.trips < 8 * 60
+
+
+def test_when_all_trials_diverge_there_is_no_best(tmp_path):
+    wild = {"local.lr": Dimension(choices=(1e30,))}
+    study, _ = finish(subject(wild, trials=2), tmp_path / "s.db")
+    found = findings(study, subject(wild, trials=2))
+    assert (found.failed, found.best, found.value) == (2, {}, None)
+
+
+def test_a_trial_behind_the_others_is_ended_early(tmp_path):
+    """Five trials at a good rate, then one at a hopeless one."""
+    both = {"local.lr": Dimension(choices=(0.3, 1e-9))}
+    study = open_study(tmp_path / "t.db", subject(both, pruning=True))
+    for lr in [0.3] * RANDOM_TRIALS + [1e-9]:
+        study.enqueue_trial({"local.lr": lr})
+        said = _make(study, subject(both, pruning=True), (), 0)
+    assert said == "ended early"
+    last = study.trials[-1]
+    assert last.state.name == "PRUNED"
+    assert last.user_attrs["trips"] < 60
+    assert findings(study, subject(both, trials=6)).pruned == 1
+
+
+def test_trips_to_a_target(tmp_path):
+    values = FAST | {"stop": {"trips": 200, "accuracy": 0.6}}
+    slow_and_fast = {"local.lr": Dimension(choices=(1e-9, 0.5))}
+    one = subject(slow_and_fast, values=values, target=0.6, trials=5)
+    study, words = finish(one, tmp_path / "s.db")
+    found = findings(study, one)
+    assert found.best == {"local.lr": 0.5}
+    assert found.reached
+    config = one.with_settings(found.best, seed=3)
+    assert td.run(config).client_trips == found.value
+    assert "did not reach 0.6" in words
+    hopeless = replace(one, space={"local.lr": Dimension(choices=(1e-9, 1e-8))}, trials=2)
+    found = findings(finish(hopeless, tmp_path / "h.db")[0], hopeless)
+    assert (found.value, found.reached, set(found.best)) == (None, False, {"local.lr"})
+    assert min(value for _, value, *_ in made(study)) < -200
+
+
+def test_several_seeds_are_averaged(tmp_path):
+    one = subject({"local.lr": Dimension(choices=(0.2,))}, seeds=(3, 4), trials=1)
+    study, _ = finish(one, tmp_path / "s.db")
+    alone = [td.run(one.with_settings({"local.lr": 0.2}, seed)).accuracy for seed in (3, 4)]
+    assert findings(study, one).value == pytest.approx(sum(alone) / 2)
+    assert findings(study, one).trips == 120
+
+
+MOMENTA = ["none", "ema", "heavy_ball", "nesterov", "approximation", "light_approximation"]
+CONFIGS = [{"kind": algorithm.model_fields["kind"].default} for algorithm in BUILT_IN]
+CONFIGS += [{"kind": "fedbuff", "momentum": momentum} for momentum in MOMENTA]
+CONFIGS += [{"kind": "fedbuff", "preconditioner": "adam"}, {"kind": "fedac", "momentum": "none"}]
+CONFIGS += [{"kind": "fedasync", "staleness": s} for s in ("constant", "linear", "exponential", "hinge")]
+
+
+@pytest.mark.parametrize("ranges", ["practical", "papers"])
+@pytest.mark.parametrize("algorithm", CONFIGS, ids=lambda a: "-".join(a.values()))
+def test_shipped_spaces_are_valid(algorithm, ranges):
+    space = shipped_space(td.Config(algorithm=algorithm), ranges)
+    subject(space, values={"algorithm": algorithm}).check()
+    assert ("local.lr" in space) == (algorithm["kind"] != "adamasfl")
+    assert ("algorithm.momentum.beta" in space) == (
+        algorithm["kind"] == "fedbuff" and algorithm.get("momentum", "none") != "none"
+    )
+    assert shipped_space(td.Config(algorithm=algorithm), "none") == {}
+
+
+def comparison(tmp_path, text):
+    (tmp_path / "c.toml").write_text(text)
+    return load_comparison(tmp_path / "c.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[entries.a]\n[tune]\ntrial = 3", "did you mean 'trials'"),
+        ("[entries.a]\n[tune]\ntrials = 0", "tune.trials: must be greater than 0"),
+        ("[entries.a]\n[tune]\nobjective = 'loss'", "tune.objective: must be 'accuracy' or 'trips'"),
+        ("[entries.a]\n[tune.spaces.a]\n'local.lr' = {low = 1}", "give low and high, or choices"),
+        ("[entries.a]\n[tune.spaces.a]\n'local.lr' = {low = 2, high = 1}", "low must be below high"),
+        ("[entries.a]\n[tune.spaces.a]\n'local.lr' = {low = 0, high = 1, log = true}", "low must be above 0"),
+        ("[entries.a]\n[tune.spaces.b]\n'local.lr' = {low = 1, high = 2}", "there is no entry 'b'"),
+        (
+            "[entries.a]\n[tune.spaces.a]\n'local.rate' = {low = 1, high = 2}",
+            "there is no setting 'rate'",
+        ),
+        ("[entries.a]\n[tune.spaces.a]\n'stop.trips' = {low = 1, high = 2}", "stop.trips is not for tuning"),
+        ("[entries.a]\n[tune.spaces.a]\n'seed' = {low = 1, high = 2}", "seed is not for tuning"),
+        (
+            "[entries.a]\n[tune.spaces.a]\n'algorithm.kind' = {choices = ['fedbuff', 'fedasync']}",
+            "algorithm.kind is not for tuning",
+        ),
+        ("[entries.a]\n[tune.spaces.a]\n'local.batch_size' = {low = 1.0, high = 9.0}", "valid integer"),
+        ("[entries.a]\n[tune.spaces.a]\n'server.lr' = {low = 1, high = 2}", "there is no table 'server'"),
+        (
+            "[entries.a]\n[tune.spaces.a]\n'local.lr' = {low = -1, high = 2}",
+            "local.lr: must be greater than 0",
+        ),
+        ("seeds = [0, 1]\n[entries.a]\n[tune]\nseeds = [1]", "1 is among `seeds`"),
+    ],
+)
+def test_bad_tables_are_named(tmp_path, text, said):
+    with pytest.raises(td.ConfigError, match=said.replace("(", r"\(")):
+        subjects(comparison(tmp_path, text), "c.toml")
+
+
+def test_what_is_tuned_and_with_what(tmp_path):
+    text = """
+    seeds = [4, 7]
+    targets = [0.8, 0.9]
+    [base]
+    stop = { trips = 100, accuracy = 0.5 }
+    [entries.a]
+    [entries.b]
+    algorithm = "adamasfl"
+    [tune]
+    trials = 9
+    objective = "trips"
+    budget = { trips = 50 }
+    [tune.spaces.a]
+    "buffer.size" = { low = 1, high = 10 }
+    "local.lr" = { choices = [0.1, 0.2] }
+    """
+    a, b = subjects(comparison(tmp_path, text), "c.toml")
+    assert set(a.space) == {"local.lr", "algorithm.lr", "buffer.size"}
+    assert a.space["local.lr"].choices == (0.1, 0.2)
+    assert a.seeds == b.seeds == (8,)
+    assert (a.trials, b.trials) == (9, 1)
+    assert a.config.stop == td.Stop(trips=50, accuracy=0.8)
+    text = text.replace('"trips"', '"accuracy"').replace("budget", "# budget")
+    assert subjects(comparison(tmp_path, text), "c.toml")[0].config.stop == td.Stop(trips=100)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        "",
+        "algorithm = 'fedbuff'",
+        "algorithm = { kind = 'fedbuff', staleness = 'constant' }",
+        "local = { epochs = 2 }",
+    ],
+)
+def test_the_tuned_file_says_what_the_best_trial_ran(tmp_path, base):
+    text = f"""
+    title = "T"
+    [base]
+    {base}
+    [entries.a]
+    algorithm = {{ kind = "fedbuff", momentum = "ema" }}
+    [entries.b]
+    [tune.spaces.b]
+    "algorithm.lr" = {{ low = 0.5, high = 1.5 }}
+    """
+    before = comparison(tmp_path, text)
+    a, b = subjects(before, "c.toml")
+    some = StudyResult(trials=1, pruned=0, failed=0, trips=60, best={}, value=0.5, reached=True)
+    best = {"a": {"local.lr": 0.25, "algorithm.momentum.beta": -0.5}, "b": {"algorithm.lr": 1.25}}
+    found = {label: some.model_copy(update={"best": settings}) for label, settings in best.items()}
+    after = comparison(tmp_path, tomli_w.dumps(tuned(before, [a, b], found)))
+    assert after.tune is None
+    for one in (a, b):
+        expected = one.with_settings(found[one.label].best, seed=0)
+        assert after.config(one.label, 0, "tuned") == expected
+    assert after.config("a", 0, "").algorithm.momentum == td.EMA(beta=-0.5)
+
+
+FILE = {
+    "title": "Small",
+    "seeds": [0],
+    "targets": [0.5],
+    "base": FAST,
+    "entries": {"FedBuff": {}},
+    "tune": {"trials": 8},
+}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_stopped_from_outside_and_started_again_finds_the_same(tmp_path, number, code):
+    file, out = tmp_path / "c.toml", tmp_path / "out"
+    file.write_text(tomli_w.dumps(FILE))
+    (one,) = subjects(load_comparison(file), str(file))
+    expected = findings(finish(one, tmp_path / "straight.db")[0], one).model_dump()
+
+    command = [sys.executable, "-m", "tardigrad", "tune", file, "--out", out]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if "trial 2" in line:
+            break
+    process.send_signal(number)
+    process.communicate()
+    assert process.returncode == code
+    assert not (out / "tuning.json").exists()
+    said = io.StringIO()
+    assert tune(file, out, Console(file=said)) == {"trials": 8, "per_entry": {"FedBuff": expected}}
+    assert "trial 2 of 8" not in said.getvalue()
+    assert "trial 8 of 8" in said.getvalue()
+
+
+def test_compare_takes_what_was_tuned_and_says_the_cost(tmp_path):
+    (tmp_path / "c.toml").write_text(tomli_w.dumps(FILE | {"entries": {"Ada": {"algorithm": "adamasfl"}}}))
+    said = io.StringIO()
+    told = tune(tmp_path / "c.toml", tmp_path / "tuned", Console(file=said))
+    assert "Ada: nothing to tune" in said.getvalue()
+    assert told["per_entry"]["Ada"] | {"value": 0} == {
+        "trials": 1, "pruned": 0, "failed": 0, "trips": 60, "best": {}, "value": 0, "reached": True,
+    }  # fmt: skip
+    table = compare(tmp_path / "tuned/tuned.toml", tmp_path / "out", Console(file=said))
+    assert table["tuning"] == told == json.loads((tmp_path / "out/tuning.json").read_text())
+    line = "Tuned with 8 trials an entry, 60 client trips in all"
+    assert line in (tmp_path / "out/comparison.md").read_text()
+    assert line in said.getvalue()
+
+
+def test_a_damaged_study_is_named(tmp_path):
+    (tmp_path / "s.db").write_bytes(b"SQLite format 3\0 no more")
+    with pytest.raises(td.RunError, match=r"s\.db is damaged or cannot be written \(.*\); remove it"):
+        open_study(tmp_path / "s.db", subject())
+
+
+def test_a_tuning_file_that_is_none_is_named(tmp_path):
+    (tmp_path / "c.toml").write_text('tuning = "t.json"\n[entries.a]\n')
+    (tmp_path / "t.json").write_text("[]")
+    with pytest.raises(td.ConfigError, match=r"t\.json is no tuning\.json"):
+        compare(tmp_path / "c.toml", tmp_path / "out", Console())
+    assert not (tmp_path / "out").exists()

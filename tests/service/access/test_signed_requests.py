@@ -1,0 +1,287 @@
+"""Who is let in, and with what."""
+
+import asyncio
+import contextlib
+import socket
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from service_harness import FakeClock, app_of, enrolled_key, serving
+
+import tardigrad as td
+from tardigrad.errors import ConfigError
+from tardigrad.experiments.runs.run import build
+from tardigrad.service.access.certificates import make_certificates
+from tardigrad.service.access.enrolment import LIST, Enrolled, enter, make_key, public_text, read_key
+from tardigrad.service.access.signed_requests import WINDOW_MS, RequestVerifier, Signer
+from tardigrad.service.client.client_trainer import ClientTrainer
+from tardigrad.service.client.connection import Connection
+from tardigrad.service.protocol.refusals import Cause, Refused
+from tardigrad.service.protocol.v1 import service_pb2 as v1
+from tardigrad.service.server.lifecycle import Endpoint
+
+CONFIG = td.Config(
+    data=td.Digits(partition=td.IID(clients=4)), model=td.MLP(hidden=(4,)),
+    pace=td.Asynchronous(concurrency=2), buffer=td.Buffer(size=2), stop=td.Stop(trips=20),
+    service={"requests_per_second": 1000, "poll_seconds": 0.2, "idle_seconds": 2.0},
+)  # fmt: skip
+
+
+def gate_and_signer(tmp_path, clock=None):
+    clock = clock or FakeClock()
+    key = enrolled_key(tmp_path, "ann")
+    gate = RequestVerifier(Enrolled(tmp_path / LIST), clock)
+    signer = Signer("ann", key, clock)
+    signer.session = gate.session
+    return gate, signer
+
+
+def refused(gate, signed, method="FetchTask"):
+    with pytest.raises(Refused) as caught:
+        gate.admit(signed, method)
+    return caught.value.why
+
+
+def test_a_request_counts_once_and_for_its_call_only(tmp_path):
+    gate, signer = gate_and_signer(tmp_path)
+    signed = signer.sign("FetchTask", b"what")
+    assert gate.admit(signed, "FetchTask") == ("ann", b"what")
+    assert refused(gate, signed) is Cause.REPLAYED
+    assert refused(gate, signer.sign("GiveUp")) is Cause.MISDIRECTED
+
+
+def test_strangers_and_forged_requests_are_refused(tmp_path):
+    gate, signer = gate_and_signer(tmp_path)
+    stranger = Signer("eve", Ed25519PrivateKey.generate())
+    stranger.session = gate.session
+    assert refused(gate, stranger.sign("FetchTask")) is Cause.NOT_ENROLLED
+    forger = Signer("ann", Ed25519PrivateKey.generate())
+    forger.session = gate.session
+    assert refused(gate, forger.sign("FetchTask")) is Cause.SIGNATURE
+    signed = signer.sign("FetchTask", b"mine")
+    claim = v1.Claim()
+    claim.ParseFromString(signed.claim)
+    claim.content = b"changed"
+    changed = v1.Signed(claim=claim.SerializeToString(), signature=signed.signature)
+    assert refused(gate, changed) is Cause.SIGNATURE
+    assert refused(gate, v1.Signed(claim=b"\xff\xff", signature=b"")) is Cause.UNSIGNED
+
+
+def test_old_requests_are_refused_also_by_a_server_that_has_forgotten_them(tmp_path):
+    clock = FakeClock()
+    gate, signer = gate_and_signer(tmp_path, clock)
+    signed, join = signer.sign("FetchTask"), signer.sign("Join")
+    clock.advance(1)
+    restarted = RequestVerifier(Enrolled(tmp_path / LIST), clock)
+    assert refused(restarted, signed) is Cause.SESSION
+    assert refused(restarted, join, "Join") is Cause.TIME
+    clock.advance(WINDOW_MS / 1000)
+    assert refused(gate, signed) is Cause.TIME
+
+
+def test_nonces_are_forgotten_no_sooner_than_their_requests_expire(tmp_path):
+    clock = FakeClock()
+    gate, signer = gate_and_signer(tmp_path, clock)
+    signer.ahead_ms = WINDOW_MS  # dated as far ahead as is allowed
+    signed = signer.sign("FetchTask")
+    gate.admit(signed, "FetchTask")
+    clock.advance(2 * WINDOW_MS / 1000)
+    assert refused(gate, signed) is Cause.REPLAYED
+    clock.advance(1)
+    assert refused(gate, signed) is Cause.TIME
+    gate.admit(Signer("ann", signer._key, clock).sign("Join"), "Join")
+    assert len(gate._nonces) == 1
+
+
+def test_who_is_struck_off_the_list_is_out_and_who_is_entered_is_in(tmp_path):
+    clock = FakeClock()
+    gate, _ = gate_and_signer(tmp_path, clock)
+    bob = Signer("bob", make_key(tmp_path / "bob.key"), clock)
+    assert refused(gate, bob.sign("Join"), "Join") is Cause.NOT_ENROLLED
+    enter(tmp_path / LIST, "bob", public_text(bob._key))
+    assert gate.admit(bob.sign("Join"), "Join") == ("bob", b"")
+    (tmp_path / LIST).write_text("")
+    clock.advance(2)
+    assert refused(gate, bob.sign("Join"), "Join") is Cause.NOT_ENROLLED
+
+
+@pytest.mark.parametrize("damage", [b"ann\n", b"\xff\xfe\n", None])
+def test_a_damaged_list_changes_nothing_for_a_server_that_runs(damage, tmp_path):
+    clock = FakeClock()
+    gate, signer = gate_and_signer(tmp_path, clock)
+    (tmp_path / LIST).unlink()
+    if damage is None:
+        (tmp_path / LIST).mkdir()
+    else:
+        (tmp_path / LIST).write_bytes(damage)
+    clock.advance(2)
+    assert gate.admit(signer.sign("FetchTask"), "FetchTask") == ("ann", b"")
+    with pytest.raises(ConfigError, match=LIST):
+        Enrolled(tmp_path / LIST)
+
+
+def test_keys_are_for_their_owner_and_never_overwritten(tmp_path):
+    key = make_key(tmp_path / "ann.key")
+    assert (tmp_path / "ann.key").stat().st_mode & 0o077 == 0
+    assert public_text(read_key(tmp_path / "ann.key")) == public_text(key)
+    with pytest.raises(ConfigError, match="exists already"):
+        make_key(tmp_path / "ann.key")
+    enter(tmp_path / LIST, "ann", public_text(key))
+    with pytest.raises(ConfigError, match="enrolled already"):
+        enter(tmp_path / LIST, "ann", public_text(key))
+    with pytest.raises(ConfigError, match="a name is up to 64"):
+        enter(tmp_path / LIST, "../ann", public_text(key))
+
+
+def test_without_tls_only_on_this_machine_and_without_disk_only_without_tls():
+    Endpoint("127.0.0.1", insecure=True, durable=False).check()
+    with pytest.raises(ConfigError, match="--insecure"):
+        Endpoint("0.0.0.0", insecure=True).check()
+    with pytest.raises(ConfigError, match="--no-durability"):
+        Endpoint(durable=False).check()
+
+
+async def failed(call):
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    raise AssertionError("it was let in")
+
+
+def test_over_the_wire(tmp_path):
+    """Another client's ticket, a changed body, a replayed delivery, somebody unknown."""
+    simulation = build(CONFIG)
+
+    async def scene():
+        async with serving(CONFIG, tmp_path) as running:
+            stranger = Signer("eve", Ed25519PrivateKey.generate())
+            async with contextlib.AsyncExitStack() as stack:
+                joining = stack.enter_async_context(Connection(running.address, stranger, None))
+                assert await failed(joining) is grpc.StatusCode.PERMISSION_DENIED
+                ann = await stack.enter_async_context(running.connect("ann"))
+                bob = await stack.enter_async_context(running.connect("bob"))
+                task = await ann.fetch()
+                finished = ClientTrainer("ann", app_of(simulation, 0)).train(task, {})
+                assert await failed(bob.deliver(finished)) is grpc.StatusCode.PERMISSION_DENIED
+                assert (
+                    await failed(bob.give_up(finished.trip, finished.epoch))
+                    is grpc.StatusCode.PERMISSION_DENIED
+                )
+
+                sent = []
+                honest = ann._stub.Deliver
+                ann._stub.Deliver = lambda parts, timeout: _tampering(honest, parts, timeout, sent)
+                assert await failed(ann.deliver(finished)) is grpc.StatusCode.INVALID_ARGUMENT
+                ann._stub.Deliver = honest
+                assert (await ann.deliver(finished)).accepted
+                again = honest(_parts(sent))
+                assert await failed(again) is grpc.StatusCode.UNAUTHENTICATED
+                assert (await ann.deliver(finished)).accepted  # signed anew: the recorded answer
+                assert running.coordinator.run_state.trips == 1
+            return running.refusals
+
+    counts = asyncio.run(scene())
+    assert counts[Cause.NOT_ENROLLED] == 1
+    assert counts[Cause.NOT_YOURS] == 2
+    assert counts[Cause.BODY] == 1
+    assert counts[Cause.REPLAYED] == 1
+
+
+async def _parts(sent):
+    for part in sent:
+        yield part
+
+
+async def _tampering(deliver, parts, timeout, sent):
+    async def changed():
+        async for part in parts:
+            sent.append(part)
+            if part.chunk:
+                part = v1.UploadPart(chunk=bytes([part.chunk[0] ^ 1]) + part.chunk[1:])
+            yield part
+
+    return await deliver(changed(), timeout=timeout)
+
+
+def test_tls_with_our_own_authority_and_with_no_other(tmp_path):
+    from tardigrad.service.server.rpc import Server
+
+    ours, others = tmp_path / "ours", tmp_path / "others"
+    for folder in (ours, others):
+        folder.mkdir()
+        make_certificates(folder, ["localhost", "127.0.0.1"])
+
+    async def scene():
+        async with serving(CONFIG, tmp_path) as running:
+            server = Server(running.server.servicer)
+            port = await server.start("127.0.0.1:0", Endpoint(keys=ours).credentials())
+            signer = running.signer("ann")
+            async with Connection(f"localhost:{port}", signer, (ours / "ca.pem").read_bytes()) as ann:
+                assert ann.run == running.coordinator.run
+            wrong = Connection(f"localhost:{port}", signer, (others / "ca.pem").read_bytes())
+            assert await failed(wrong.__aenter__()) is grpc.StatusCode.UNAVAILABLE
+            plain = Connection(f"localhost:{port}", signer, None)
+            assert await failed(plain.__aenter__()) is grpc.StatusCode.UNAVAILABLE
+            await server.stop(0)
+
+    asyncio.run(scene())
+
+
+def test_where_nobody_can_listen_is_named(tmp_path):
+    from tardigrad.service.server.rpc import Server
+
+    async def scene():
+        async with serving(CONFIG, tmp_path) as running:
+            port = running.port
+            for address, said in (
+                (f"127.0.0.1:{port}", f"--host 127.0.0.1 --port {port}: cannot listen there .*in use"),
+                ("nowhere.invalid:7433", r"--host nowhere\.invalid --port 7433: cannot listen there"),
+                ("192.0.2.1:0", r"--host 192\.0\.2\.1 --port 0: cannot listen there"),
+                (":7433", "--host '' --port 7433: cannot listen there"),
+                ("a" * 70 + ".example:7433", "cannot listen there"),
+            ):
+                with pytest.raises(ConfigError, match=said):
+                    await Server(running.server.servicer).start(address, None)
+
+    asyncio.run(scene())
+
+
+def test_on_ipv6(tmp_path):
+    from tardigrad.service.server.rpc import Server
+
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+
+    async def scene():
+        async with serving(CONFIG, tmp_path) as running:
+            for address in ("::1:0", "[::1]:0"):
+                server = Server(running.server.servicer)
+                port = await server.start(address, None)
+                async with Connection(f"[::1]:{port}", running.signer("ann"), None) as ann:
+                    assert ann.run == running.coordinator.run
+                await server.stop(0)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("name", "of"), [("server.pem", None), ("server.key", None), ("server.key", "ca.key")]
+)
+def test_a_certificate_that_is_at_fault_is_blamed(name, of, tmp_path):
+    from tardigrad.service.server.rpc import Server
+
+    make_certificates(tmp_path, ["localhost"])
+    (tmp_path / name).write_bytes(b"junk" if of is None else (tmp_path / of).read_bytes())
+
+    async def scene():
+        async with serving(CONFIG, tmp_path / "run") as running:
+            with pytest.raises(ConfigError, match=r"server\.pem and server\.key cannot be used"):
+                await Server(running.server.servicer).start(
+                    "127.0.0.1:0", Endpoint(keys=tmp_path).credentials()
+                )
+
+    asyncio.run(scene())

@@ -1,0 +1,70 @@
+"""The quickstart of examples/service, typed as it stands: two terminals, three clients."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tardigrad.service.server.service_settings import ServiceSettings
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "service"
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def terminal(commands, folder):
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.Popen(
+        ["bash", "-e", "-c", commands], cwd=folder, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def end(process):
+    if process.poll() is None:
+        os.killpg(process.pid, 9)
+    process.communicate()
+
+
+def test_the_documents_are_complete():
+    text = (DOCS / "service.md").read_text()
+    assert [name for name in ServiceSettings.model_fields if f"| `{name}` |" not in text] == []
+    code = (EXAMPLE / "my_client.py").read_text().split('"""', 2)[2].strip()
+    assert code in text
+    assert re.findall(r"```\n(.*?)```", (EXAMPLE / "README.md").read_text(), re.DOTALL) == re.findall(
+        r"```\n(.*?)```", text, re.DOTALL
+    )
+
+
+def test_as_it_is_typed(tmp_path):
+    here = tmp_path / "service"
+    shutil.copytree(EXAMPLE, here, ignore=shutil.ignore_patterns("keys", "live", "__pycache__"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    first, second = re.findall(r"```\n(.*?)```", (here / "README.md").read_text(), re.DOTALL)
+    assert "7433" in second
+    # in seconds: fewer trips, no lingering, a port that is free
+    short = f"serve run.toml --port {port} --set stop.trips=15 --set service.linger_seconds=6"
+    server = terminal(first.replace("serve run.toml", short), here)
+    clients = None
+    try:
+        for line in server.stdout:
+            if line.startswith("listening on"):
+                break
+        clients = terminal(second.replace("7433", str(port)), here)
+        told, _ = clients.communicate(timeout=120)
+        assert clients.returncode == 0, told
+        assert told.count("the run is over (trips)") == 3
+        said, _ = server.communicate(timeout=60)
+        assert server.returncode == 0, said
+        assert "tardigrad show live" in said
+    finally:
+        end(server)
+        if clients is not None:
+            end(clients)
+    assert (here / "live" / "model.safetensors").exists()
+    assert not (here / "live" / "journal.sqlite").exists()
