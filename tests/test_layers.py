@@ -51,7 +51,7 @@ def test_imports_go_up(path):
     assert violations(path.read_text(), package) == set()
 
 
-OPENERS = {"service/serving.py", "experiments/serve.py"}
+OPENERS = {"service/server/lifecycle.py", "experiments/runs/serve.py"}
 """Modules that choose, open or remove a server's store; all others are given a `Store`."""
 STORE = ROOT / "service" / "store"
 DATABASES = {"sqlite3", "_sqlite3"}

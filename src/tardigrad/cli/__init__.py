@@ -155,7 +155,7 @@ def init(file: File = Path("tardigrad.toml")) -> None:
         raise ConfigError(f"{file}: exists already; give another name")
     if not file.parent.is_dir():
         raise ConfigError(f"{file}: there is no folder {file.parent}")
-    file.write_text(files("tardigrad.experiments").joinpath("template.toml").read_text())
+    file.write_text(files("tardigrad.experiments.config").joinpath("template.toml").read_text())
     Console().print(
         f"wrote {file}; run it with: tardigrad run {file} --out runs/first", highlight=False, markup=False
     )

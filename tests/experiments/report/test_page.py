@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from test_report import make_comparison
+from test_write import make_comparison
 
 from tardigrad.experiments.report.write import report
 

@@ -222,7 +222,7 @@ def test_accuracies_of_clients_are_those_of_the_final_model(own):
     federation = data.federation(population.key(0, "data"))
     features, labels = (torch.cat(part) for part in zip(*map(federation.clients.load, range(30))))
     module = td.MLP(hidden=(16,)).build_with(None, federation.shape, 10)
-    module.load_state_dict(population.RunDirectory(entry.first.folder).model())
+    module.load_state_dict(population.RunFolder(entry.first.folder).model())
     right = (module(federation.transform.evaluate(features)).argmax(dim=1) == labels).double().mean()
     assert np.average(found.accuracy, weights=found.examples) == pytest.approx(float(right))
 

@@ -13,7 +13,7 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.reproduce import reproduce as module
 from tardigrad.experiments.reproduce.reproduce import SIZES, library, load, reproduce
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 ASKED = {
     "fedbuff": "table1 table2 table5 table6 figure1 figure3 figure4 figure6 figure7",
     "momentum_approximation": "figure1 figure2 figure3 figure4 figure5 table1 table2 table3 table4",

@@ -14,8 +14,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from service_harness import FakeClock, app_of, enrolled_key, serving
-from test_client import APP
 from test_metrics import CONFIG, scrape
+from test_participant import APP
 
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.run import build
@@ -189,7 +189,7 @@ def test_the_metric_says_when_each_certificate_expires(tmp_path):
     name = "tardigrad_certificate_expiry_seconds"
     assert 9 * 86_400 < found[name, "server.pem"] <= 10 * 86_400
     assert 824 * 86_400 < found[name, "ca.pem"] < 825 * 86_400
-    described = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
+    described = (Path(__file__).parents[3] / "docs" / "deployment.md").read_text()
     assert f"`{name}" in described
     assert name in text
 

@@ -112,7 +112,7 @@ class Servers:
     async def __aenter__(self):
         self._nursery = await asyncio.create_subprocess_exec(
             sys.executable, __file__, str(self.folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            start_new_session=True,
+            start_new_session=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
         self._reading = asyncio.ensure_future(self._read())
         return self

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "service"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "service"
 ADDRESS = "192.0.2.1"  # of a range that is reserved for tests
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tardigrad.service.server.service_settings import ServiceSettings
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "service"
-DOCS = Path(__file__).parents[2] / "docs"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "service"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def terminal(commands, folder):

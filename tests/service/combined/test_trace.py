@@ -75,7 +75,7 @@ class Processes:
             enrolled_key(keys, str(client))
             command = [sys.executable, str(PUPPET), str(client), str(keys / f"{client}.key")]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            env = os.environ | {"OMP_NUM_THREADS": "1"}
+            env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
             self._processes.append(subprocess.Popen(command, env=env, **pipes))
         assert [self._hear(client) for client in range(CLIENTS)] == ["ready"] * CLIENTS
 

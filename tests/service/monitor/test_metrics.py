@@ -77,7 +77,7 @@ def test_what_is_told_is_what_happened(tmp_path):
     assert after["tardigrad_disk_free_bytes",] > 0
     assert after["tardigrad_snapshot_age_seconds",] > 0
     assert "process_resident_memory_bytes" in text
-    described = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
+    described = (Path(__file__).parents[3] / "docs" / "deployment.md").read_text()
     told = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP tardigrad_")}
     assert [name for name in told if f"`{name}" not in described] == []
     assert not any(name in text for name in NAMES)

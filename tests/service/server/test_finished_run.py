@@ -7,7 +7,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from service_harness import enrolled_key, serving
-from test_client import ALONE, participant
+from test_participant import ALONE, participant
 
 import tardigrad as td
 from tardigrad.core.events import ModelMoved, RunPosition

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from service_harness import app_of, serving
-from test_uploads import BAD, CONFIG, SIMULATION
+from test_upload_checks import BAD, CONFIG, SIMULATION
 
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_trainer import ClientTrainer

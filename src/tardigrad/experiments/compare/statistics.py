@@ -45,8 +45,8 @@ class MeanAndDeviation:
     def of(values: Sequence[float]) -> MeanAndDeviation | None:
         """Of some values; nothing, if there are none.
 
-        >>> Spread.of([1.0, 3.0])
-        Spread(mean=2.0, sd=1.4142135623730951)
+        >>> MeanAndDeviation.of([1.0, 3.0])
+        MeanAndDeviation(mean=2.0, sd=1.4142135623730951)
         """
         if not values:
             return None

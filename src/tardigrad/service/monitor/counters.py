@@ -1,6 +1,6 @@
 """What a server has seen since its process began: for metrics and for `tardigrad status`.
 
->>> staleness = Spread((0, 1, 5))
+>>> staleness = Histogram((0, 1, 5))
 >>> for value in (0, 1, 3, 9): staleness.add(value)
 >>> staleness.counts, staleness.mean
 ([1, 1, 1, 1], 3.25)

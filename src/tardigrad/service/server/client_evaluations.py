@@ -3,7 +3,7 @@
 A report is of the model that a client downloaded. When nobody who started from a version is under way any
 more, its reports become one evaluation, weighted by their examples and marked as federated.
 
->>> reports = Reports()
+>>> reports = ClientEvaluations()
 >>> reports.enter(0, 10, {"accuracy": 0.5}); reports.enter(0, 30, {"accuracy": 0.9})
 >>> reports.finished([0], RunPosition(version=2, trips=5, time=1.0, bytes=0))[0].metrics
 {'accuracy': 0.8}
