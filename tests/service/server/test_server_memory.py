@@ -9,13 +9,13 @@ import json, resource, torch
 import tardigrad as td
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.core.situation import Situation
-from tardigrad.service.server.model_state import Values
+from tardigrad.service.server.model_state import ModelState
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 def values():
-    return Values(Aggregator(td.FedBuff(), torch.zeros(size), Situation(2, 2)), None, None, False, False)
+    return ModelState(Aggregator(td.FedBuff(), torch.zeros(size), Situation(2, 2)), None, None, False, False)
 
 size, versions = 10_000_000, 6
 first = values()
