@@ -57,7 +57,7 @@ def test_clients_that_keep_their_cache_equal_a_server_that_keeps_all(lr, dtype):
     tolerance = 1e-9 if dtype == torch.float64 else 1e-4
     state = simulation.aggregator.state
     np.testing.assert_allclose(state["cache"], h, rtol=tolerance, atol=tolerance)
-    memories = simulation.engine._memories
+    memories = simulation.engine.memories
     for client in range(CLIENTS):
         if client in memories:
             kept = memories[client]["delta"]

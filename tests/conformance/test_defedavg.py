@@ -28,7 +28,8 @@ from pydantic import ValidationError
 import tardigrad as td
 from event_records import records
 from tardigrad.algorithms.defedavg import DeFedAvg
-from tardigrad.core.events import UploadReceived, to_record
+from tardigrad.core.event_log import to_record
+from tardigrad.core.events import UploadReceived
 from tardigrad.experiments.runs.run import build
 from tardigrad.simulation.engine import Engine
 

@@ -26,7 +26,8 @@ from pydantic import ValidationError
 
 import tardigrad as td
 from tardigrad.algorithms.fedac import FedAC
-from tardigrad.core.events import ModelMoved, to_record
+from tardigrad.core.event_log import to_record
+from tardigrad.core.events import ModelMoved
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Member, Received, Upload
 from tardigrad.experiments.runs.run import build
@@ -130,7 +131,7 @@ def test_fedac_follows_the_paper(case, dtype, steps):
     x, c, c_i, met = naive_fedac(**options)
     assert_same(models, x, dtype)
     tolerance = 1e-8 if dtype == torch.float64 else 1e-3  # controls divide by the learning rate
-    state, memories = simulation.aggregator.state, simulation.engine._memories
+    state, memories = simulation.aggregator.state, simulation.engine.memories
     if algorithm.correction:
         np.testing.assert_allclose(state["control"], c[-1], rtol=tolerance, atol=tolerance)
         for i, memory in memories.items():
@@ -293,7 +294,7 @@ def test_scaled_by_the_population_the_control_is_the_mean_of_the_clients():
     algorithm = FedAC(lr=0.02, weights="uniform", control_scale="population")
     stop = td.Stop(steps=15)  # just after a step: every control that is kept has counted
     _, simulation = run_package(algorithm, torch.float64, stop=stop)
-    mean = sum(memory["control"] for memory in simulation.engine._memories.values()) / CLIENTS
+    mean = sum(memory["control"] for memory in simulation.engine.memories.values()) / CLIENTS
     torch.testing.assert_close(simulation.aggregator.state["control"], mean, rtol=1e-11, atol=1e-11)
 
 

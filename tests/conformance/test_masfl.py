@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 import tardigrad as td
 from tardigrad.algorithms.masfl import AdaMasFL, MasFL
-from tardigrad.core.events import to_record
+from tardigrad.core.event_log import to_record
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Task
 from tardigrad.experiments.runs.run import build
@@ -104,7 +104,7 @@ def assert_controls(simulation, c, table, dtype):
     """The server's c and every client's c_i."""
     tolerance = 1e-9 if dtype == torch.float64 else 1e-3
     np.testing.assert_allclose(simulation.aggregator.state["control"], c, rtol=tolerance, atol=tolerance)
-    for client, memory in simulation.engine._memories.items():
+    for client, memory in simulation.engine.memories.items():
         np.testing.assert_allclose(memory["control"], table[client], rtol=tolerance, atol=tolerance)
 
 

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 import tardigrad as td
 from tardigrad.algorithms.scaffold import SCAFFOLD
-from tardigrad.core.events import to_record
+from tardigrad.core.event_log import to_record
 from tardigrad.core.upload import Task
 from tardigrad.experiments.runs.run import build
 from tardigrad.simulation.engine import Engine
@@ -114,14 +114,14 @@ def test_scaffold_follows_the_paper(case, dtype, events):
     tolerance = 1e-9 if dtype == torch.float64 else 1e-3  # controls divide by the learning rate
     np.testing.assert_allclose(simulation.aggregator.state["control"], c[-1], rtol=tolerance, atol=tolerance)
     for i in range(CLIENTS):
-        kept = simulation.engine._memories[i]["control"]
+        kept = simulation.engine.memories[i]["control"]
         np.testing.assert_allclose(kept, c_i[i][-1], rtol=tolerance, atol=tolerance)
 
 
 def test_late_clients_are_refused_and_remember_nothing(events):
     _, simulation = run_package(SCAFFOLD(), torch.float64, size=None, bound=None, **OVER_SELECTED)
     assert any(event["event"] == "upload" and not event["accepted"] for event in events)
-    mean = sum(memory["control"] for memory in simulation.engine._memories.values()) / CLIENTS
+    mean = sum(memory["control"] for memory in simulation.engine.memories.values()) / CLIENTS
     torch.testing.assert_close(simulation.aggregator.state["control"], mean, rtol=1e-12, atol=1e-12)
 
 

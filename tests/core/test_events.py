@@ -11,6 +11,14 @@ import jsonschema
 import pytest
 
 import tardigrad as td
+from tardigrad.core.event_log import (
+    event_of,
+    events_schema,
+    from_record,
+    read_events,
+    to_record,
+    write_events,
+)
 from tardigrad.core.events import (
     EVENTS,
     CheckInRefused,
@@ -20,12 +28,6 @@ from tardigrad.core.events import (
     RunStarted,
     TripGivenUp,
     UploadReceived,
-    event_of,
-    events_schema,
-    from_record,
-    read_events,
-    to_record,
-    write_events,
 )
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "architecture.md"

@@ -7,19 +7,40 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
 from tardigrad.algorithms.layers import Surroundings, UploadBuffer, UploadLayer, check_layers
-from tardigrad.core.bookkeeping import Delivery
-from tardigrad.core.momentum import State
+from tardigrad.core.outcomes import Accepted
 from tardigrad.core.precision import at_least_float32, is_short
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import Member, Received, Task, Upload, Vectors, WeightedSum
 from tardigrad.errors import RunError
+
+
+class BufferState(TypedDict):
+    """What a snapshot contains of an `UploadBuffer`, besides the tensors."""
+
+    members: list[tuple[int, int, float, float]]
+    """The fields of each `Member`."""
+    received: list[tuple[int, int, float]]
+    """Examples, steps and loss of each upload."""
+
+
+class AggregatorState(TypedDict):
+    """What a snapshot contains of an `Aggregator`, besides the tensors."""
+
+    version: int
+    numbers: dict[str, float]
+    """The numbers of the algorithm's state."""
+    buffers: list[BufferState]
+    """The closed buffers, the oldest first, and the open one."""
+    layers: dict[str, dict[str, object]]
+    """The documents of the layers, by their names."""
 
 
 class Aggregator:
@@ -76,8 +97,9 @@ class Aggregator:
     @property
     def evaluated_model(self) -> Tensor:
         """The model that people judge by: the newest, or the running average."""
-        model: Tensor = self.state["model" if self.model_average is None else "model_average"]
-        return model.to(self._dtype)
+        return tensor_of(self.state, "model" if self.model_average is None else "model_average").to(
+            self._dtype
+        )
 
     def broadcast(self) -> Vectors:
         """What a client downloads at this version."""
@@ -93,15 +115,13 @@ class Aggregator:
         vectors = rule.finish(rule.start.clone(), 1, 1.0)
         return {name: torch.zeros_like(at_least_float32(v)) for name, v in vectors.items()}
 
-    def add(self, delivery: Delivery, upload: Upload, start: Tensor) -> None:
-        """Take an accepted upload into the buffer. `start`: the model it started from."""
-        assert delivery.accepted, "only accepted uploads reach the aggregator"
-        assert delivery.start_version is not None
-        assert delivery.staleness is not None
+    def add(self, delivery: Accepted, upload: Upload, start: Tensor) -> None:
+        """Add an accepted upload to the buffer. `start`: the model that it started from."""
+        assert isinstance(delivery, Accepted), "only accepted uploads reach the aggregator"
         buffer = self._open
         for layer in self.layers:
             upload = layer.add(buffer, delivery, upload, start)
-        member = Member(delivery.start_version, delivery.staleness, delivery.weight, delivery.mass)
+        member = Member(delivery.ticket.version, delivery.staleness, delivery.weight, delivery.mass)
         buffer.members.append(member)
         if isinstance(self.algorithm, Individual):
             own = {  # copies: the driver reuses the memory of an upload
@@ -206,10 +226,11 @@ class Aggregator:
 
     # -- snapshots ---------------------------------------------------------------------------------
 
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything that is needed to go on: tensors, and the rest as JSON. Write it before going on: the
-        tensors are the live ones."""
-        tensors, numbers = {}, {}
+    def snapshot(self) -> tuple[dict[str, Tensor], AggregatorState]:
+        """Return everything that is needed to continue: tensors, and the rest as JSON. Write it before the
+        run goes on, because the tensors are not copied."""
+        tensors: dict[str, Tensor] = {}
+        numbers: dict[str, float] = {}
         for name, value in self.state.items():
             if isinstance(value, Tensor):
                 tensors[f"state/{name}"] = value
@@ -226,15 +247,15 @@ class Aggregator:
             tensors |= {f"layer/{layer.name}/{name}": value for name, value in more.items()}
         return tensors, {"version": self.version, "numbers": numbers, "buffers": buffers, "layers": layers}
 
-    def restore(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
-        """Go on from `snapshot()`."""
+    def restore(self, tensors: dict[str, Tensor], rest: AggregatorState) -> None:
+        """Continue from a `snapshot()`."""
         self.version = rest["version"]
-        device, places = self.state["model"].device, dict(self.state)
+        device, places = tensor_of(self.state, "model").device, self.state
         stored = strip_prefix("state/", tensors)
         for name, value in stored.items():  # some of it may stay on the CPU: small matrices do
             place = places.get(name)
             stored[name] = value.to(place.device if isinstance(place, Tensor) else device)
-        self.state = dict(rest["numbers"]) | stored
+        self.state = {**rest["numbers"], **stored}
         *closed, self._open = (
             _restored_buffer(strip_prefix(f"buffer/{index}/", tensors), document, device)
             for index, document in enumerate(rest["buffers"])
@@ -244,20 +265,18 @@ class Aggregator:
             layer.restore(strip_prefix(f"layer/{layer.name}/", tensors), rest["layers"][layer.name])
 
 
-def _buffer_state(buffer: UploadBuffer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _buffer_state(buffer: UploadBuffer) -> tuple[dict[str, Tensor], BufferState]:
     tensors = {f"sum/{name}": value for name, value in buffer.sums.items()}
     tensors |= {f"extra/{name}": value for name, value in buffer.extras.items()}
-    received = []
+    received: list[tuple[int, int, float]] = []
     for index, one in enumerate(buffer.received):
         tensors[f"received/{index}/start"] = one.start
         tensors |= {f"received/{index}/vector/{n}": v for n, v in one.upload.vectors.items()}
-        received.append([one.upload.examples, one.upload.steps, one.upload.loss])
-    return tensors, {"members": [list(member) for member in buffer.members], "received": received}
+        received.append((one.upload.examples, one.upload.steps, one.upload.loss))
+    return tensors, {"members": [*buffer.members], "received": received}
 
 
-def _restored_buffer(
-    tensors: dict[str, Tensor], document: dict[str, Any], device: torch.device
-) -> UploadBuffer:
+def _restored_buffer(tensors: dict[str, Tensor], document: BufferState, device: torch.device) -> UploadBuffer:
     extras = strip_prefix("extra/", tensors)  # they stay on the CPU
     tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     members = [Member(*row) for row in document["members"]]
@@ -272,7 +291,7 @@ def _restored_buffer(
     return UploadBuffer(strip_prefix("sum/", tensors), received, members, extras)
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> bool:
     if isinstance(value, Tensor):
         return bool(torch.isfinite(value).all())
     if isinstance(value, list | tuple):

@@ -9,11 +9,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from tardigrad.core.bookkeeping import Buffer
-from tardigrad.core.momentum import State
 from tardigrad.core.pace import Asynchronous, Pace, Poisson, Synchronous
 from tardigrad.core.setting import Setting
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import Constant, StalenessLaw
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import Received, Task, Vectors, WeightedSum
 from tardigrad.errors import ConfigError
 
@@ -124,7 +124,7 @@ class Algorithm(Setting):
 
     def broadcast(self, state: State) -> Vectors:
         """What a client downloads now."""
-        return {"model": state["model"]}
+        return {"model": tensor_of(state, "model")}
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
         """The client half, for one trip."""

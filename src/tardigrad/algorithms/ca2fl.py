@@ -10,9 +10,9 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, Rule, SumOnly
-from tardigrad.core.momentum import State
 from tardigrad.core.precision import at_least_float32
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State
 from tardigrad.core.upload import Task, Vectors, WeightedSum
 
 
@@ -58,6 +58,6 @@ class CA2FL(SumOnly):
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
         v = state["cache"] + buffer.mean("difference")  # h + (1/M) sum of delta_i - h_i
         state["model"] = state["model"] - self.lr * v
-        change = buffer.change_of_mean("difference", state["mass"])  # (1/N) sum
+        change = buffer.change_of_mean("difference", float(state["mass"]))  # (1/N) sum
         state["cache"] = state["cache"] + change  # the mean of all h_i again
         return {}

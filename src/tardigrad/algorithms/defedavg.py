@@ -9,8 +9,8 @@ from pydantic import PositiveFloat
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
 from tardigrad.core.bookkeeping import Buffer
-from tardigrad.core.momentum import State
 from tardigrad.core.pace import Pace, Queued, Scripted
+from tardigrad.core.state import State
 from tardigrad.core.upload import WeightedSum
 from tardigrad.errors import ConfigError
 

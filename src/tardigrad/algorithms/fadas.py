@@ -8,9 +8,10 @@ from pydantic import Field, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
-from tardigrad.core.momentum import EMA, State
+from tardigrad.core.momentum import EMA
 from tardigrad.core.preconditioner import AMSGrad
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State
 from tardigrad.core.step import Step
 from tardigrad.core.upload import WeightedSum
 
@@ -51,7 +52,7 @@ class FADAS(SumOnly):
         lr = self._lr(max(member.staleness for member in buffer.members))
         correction = 1.0
         if self.bias_correction:  # of m; that of v is the preconditioner's
-            correction = 1 - self.beta1 ** (state["second_moment_steps"] + 1)
+            correction = 1 - self.beta1 ** (int(state["second_moment_steps"]) + 1)
         state["model"] = self._step(lr / correction).move(state, buffer.mean(), buffer)
         return {"lr": lr}
 

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics, Rule
 from tardigrad.algorithms.scaffold import ControlledRule
-from tardigrad.core.momentum import Nesterov, State
+from tardigrad.core.momentum import Nesterov
 from tardigrad.core.preconditioner import Adam
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.step import Step
 from tardigrad.core.upload import Received, Task, Vectors, WeightedSum
 
@@ -79,7 +80,7 @@ class FedAC(Individual):
 
     def broadcast(self, state: State) -> Vectors:
         names = ("model", "control") if self.correction else ("model",)
-        return {name: state[name] for name in names}
+        return {name: tensor_of(state, name) for name in names}
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
         # Eqs 12 to 16: SCAFFOLD's, with h = c - c_i; K eta_l is the sum of the rates of the steps taken.
@@ -87,7 +88,7 @@ class FedAC(Individual):
 
     def step(self, state: State, buffer: Sequence[Received], version: int) -> Metrics:
         if self.weights == "cosine":
-            r, metrics = _agreement(state["model"], buffer)  # Eq. 4
+            r, metrics = _agreement(tensor_of(state, "model"), buffer)  # Eq. 4
         else:
             r, metrics = [1.0] * len(buffer), {}
         weighted = _weighted(buffer, r, version)  # Eqs 5 and 7, and the sum of Eq. 17
@@ -95,7 +96,7 @@ class FedAC(Individual):
         if self.correction:
             scale = 1.0
             if self.control_scale == "population":
-                scale = sum(received.member.mass for received in buffer) / state["mass"]
+                scale = sum(received.member.mass for received in buffer) / float(state["mass"])
             state["control"] = state["control"] + scale * weighted.mean("control")  # Eq. 17
         return metrics
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics, Rule
 from tardigrad.algorithms.fedprox import ProximalRule
-from tardigrad.core.momentum import State
 from tardigrad.core.staleness import Polynomial, StalenessLaw
+from tardigrad.core.state import State
 from tardigrad.core.upload import Received, Task, Vectors
 
 

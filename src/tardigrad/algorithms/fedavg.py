@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import PositiveFloat
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
-from tardigrad.core.momentum import State
+from tardigrad.core.state import State
 from tardigrad.core.upload import WeightedSum
 
 

@@ -7,10 +7,10 @@ from typing import Literal
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
-from tardigrad.core.momentum import State
 from tardigrad.core.momentum_approximation import Approximation, LightApproximation
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import Polynomial, StalenessLaw
+from tardigrad.core.state import State
 from tardigrad.core.step import Step
 from tardigrad.core.upload import WeightedSum
 

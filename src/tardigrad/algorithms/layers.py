@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Member, Received, Task, Upload, Vectors, WeightedSum
 from tardigrad.errors import ConfigError
@@ -95,7 +95,7 @@ class UploadLayer:
         """
         return upload
 
-    def add(self, buffer: UploadBuffer, delivery: Delivery, upload: Upload, start: Tensor) -> Upload:
+    def add(self, buffer: UploadBuffer, delivery: Accepted, upload: Upload, start: Tensor) -> Upload:
         """Change an accepted upload before it is added to the buffer. `start`: the model it started from."""
         return upload
 
@@ -121,11 +121,11 @@ class UploadLayer:
         """Return why the model must not move from this version, or None."""
         return None
 
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         """Return everything that is needed to go on: tensors, and the rest as JSON."""
         return {}, {}
 
-    def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
+    def restore(self, tensors: dict[str, Tensor], document: dict[str, object]) -> None:
         """Go on from `snapshot()`."""
 
 

@@ -12,9 +12,9 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, Rule, SumOnly
-from tardigrad.core.momentum import State
 from tardigrad.core.precision import at_least_float32
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import Task, Vectors, WeightedSum
 from tardigrad.errors import ConfigError
 
@@ -92,7 +92,7 @@ class _MasFL(SumOnly):
 
     @abstractmethod
     def _step_sizes(self, situation: Situation) -> dict[str, float]:
-        """The theorem's, or those that were set."""
+        """Return those that were set, or else those of the theorem."""
 
     def _beta(self, situation: Situation) -> float:
         if self.beta is not None:
@@ -118,14 +118,14 @@ class _MasFL(SumOnly):
         return max(1, situation.steps - self.first_pass)
 
     def broadcast(self, state: State) -> Vectors:
-        beta = state["beta"]
-        drift = beta * state["control"] + (1 - beta) * state["momentum"]
-        return {"model": state["model"], "drift": drift, "beta": drift.new_tensor([beta])}
+        beta = float(state["beta"])
+        drift = beta * tensor_of(state, "control") + (1 - beta) * tensor_of(state, "momentum")
+        return super().broadcast(state) | {"drift": drift, "beta": drift.new_tensor([beta])}
 
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
         if self._is_opening(buffer.version):
-            state["control"] = buffer.mean("control")  # c^0 = (1/N) sum of c_i^0
-            state["momentum"] = state["control"].clone()  # g^0 = c^0
+            state["control"] = control = buffer.mean("control")  # c^0 = (1/N) sum of c_i^0
+            state["momentum"] = control.clone()  # g^0 = c^0
         else:
             self._move(state, buffer)
         return {}
@@ -134,14 +134,12 @@ class _MasFL(SumOnly):
     def _move(self, state: State, buffer: WeightedSum) -> None: ...
 
     def _momentum(self, state: State, buffer: WeightedSum) -> Tensor:
-        beta, g, c = state["beta"], state["momentum"], state["control"]
-        momentum: Tensor = beta * (buffer.mean("control") + c) + (1 - beta) * g
-        return momentum
+        beta, g, c = float(state["beta"]), tensor_of(state, "momentum"), tensor_of(state, "control")
+        return beta * (buffer.mean("control") + c) + (1 - beta) * g
 
     def _control(self, state: State, buffer: WeightedSum) -> Tensor:
-        change = buffer.change_of_mean("control", state["mass"])  # (1/N) sum of dc
-        control: Tensor = state["control"] + change
-        return control
+        change = buffer.change_of_mean("control", float(state["mass"]))  # (1/N) sum of dc
+        return tensor_of(state, "control") + change
 
 
 class MasFL(_MasFL):
@@ -168,7 +166,7 @@ class MasFL(_MasFL):
 
 
 class AdaMasFL(_MasFL):
-    """MasFL with normalised local steps: nothing to tune, for all step sizes follow from S, K and T.
+    """MasFL with normalised local steps: nothing to tune, because all step sizes follow from S, K and T.
 
     The client's learning rate is `eta`; local.lr and local.schedule have no effect.
     """
@@ -187,7 +185,7 @@ class AdaMasFL(_MasFL):
 
     def broadcast(self, state: State) -> Vectors:
         vectors = super().broadcast(state)
-        return vectors | {"eta": vectors["model"].new_tensor([state["eta"]])}
+        return vectors | {"eta": vectors["model"].new_tensor([float(state["eta"])])}
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
         eta = task.vectors["eta"].item()

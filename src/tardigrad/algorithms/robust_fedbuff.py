@@ -10,10 +10,10 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics
-from tardigrad.core.momentum import State
 from tardigrad.core.robust import RobustMean, TrimmedMean
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import Polynomial, StalenessLaw
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.step import Step
 from tardigrad.core.upload import Received, WeightedSum
 
@@ -53,7 +53,7 @@ class RobustFedBuff(Individual, Step):
         if sum(weights) > 0:
             r = self.mean(deltas, weights) * (sum(weights) / divisor)
         else:  # nobody said anything
-            r = torch.zeros_like(state["model"])
+            r = torch.zeros_like(tensor_of(state, "model"))
         sums = WeightedSum({"delta": r * divisor}, members, version, divisor)
         state["model"] = self.move(state, r, sums)
         return metrics | self.momentum.metrics(state)

@@ -9,9 +9,9 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, Rule, SumOnly
-from tardigrad.core.momentum import State
 from tardigrad.core.precision import at_least_float32
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import Task, Vectors, WeightedSum
 
 
@@ -61,13 +61,13 @@ class SCAFFOLD(SumOnly):
         return state | {"control": torch.zeros_like(model), "mass": situation.mass}
 
     def broadcast(self, state: State) -> Vectors:
-        return {"model": state["model"], "control": state["control"]}
+        return {name: tensor_of(state, name) for name in ("model", "control")}
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
         return ControlledRule(task, memory, lr)
 
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
         state["model"] = state["model"] - self.lr * buffer.mean()  # x = x + eta_g mean of (y - x)
-        change = buffer.change_of_mean("control", state["mass"])  # |S|/N mean of dc
+        change = buffer.change_of_mean("control", float(state["mass"]))  # |S|/N mean of dc
         state["control"] = state["control"] + change  # the mean of all c_i again
         return {}

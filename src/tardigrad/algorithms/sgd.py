@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
-from tardigrad.core.momentum import State
+from tardigrad.core.state import State
 from tardigrad.core.upload import WeightedSum
 from tardigrad.errors import ConfigError
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, Rule
 from tardigrad.algorithms.fedbuff import FedBuff
-from tardigrad.core.momentum import State
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import Task, Vectors, WeightedSum
 from tardigrad.errors import ConfigError
 
@@ -46,7 +46,7 @@ class WeightPrediction(FedBuff):
         return super().start(model, situation) | {"x_h": model.new_zeros(model.shape)}
 
     def broadcast(self, state: State) -> Vectors:
-        drift = self.lr * self.preconditioner.divide(state, state["x_h"])  # 0 at version 0
+        drift = self.lr * self.preconditioner.divide(state, tensor_of(state, "x_h"))  # 0 at version 0
         return super().broadcast(state) | {"drift": drift}
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:

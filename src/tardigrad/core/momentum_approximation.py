@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from tardigrad.core.momentum import MomentumKind, State
+from tardigrad.core.momentum import MomentumKind
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import WeightedSum
 from tardigrad.errors import ConfigError, RunError
 
@@ -40,7 +41,7 @@ class _Approximation(MomentumKind):
 
     def metrics(self, state: State) -> dict[str, float]:
         """|a_t' W - M_t|^2 / |M_t|^2 of this step (the paper's Table 4 has it for all rows together)."""
-        return {"least_squares_error": state["least_squares_error"]}
+        return {"least_squares_error": float(state["least_squares_error"])}
 
     def _window(self, situation: Situation) -> int:
         """How many versions back a row of W reaches."""
@@ -88,8 +89,9 @@ class Approximation(_Approximation):
         }
 
     def direction(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
-        z, W, L, y = state["z"], state["W"], state["L"], self.beta * state["y"]
-        window, t = len(z), state["rows"]
+        z, W, L = (tensor_of(state, name) for name in ("z", "W", "L"))
+        y = self.beta * tensor_of(state, "y")
+        window, t = len(z), int(state["rows"])
         w = torch.tensor(buffer.by_version(window), dtype=torch.float64)
         target = float(w @ torch.from_numpy(_momentum_row(self.beta, window)))  # W_t . M_t
 
@@ -131,11 +133,11 @@ class Approximation(_Approximation):
         turn[-1, -1] = self.beta
         new = row.new_zeros(len(turn))
         new[-2], new[-1] = 1 / diagonal, y_t / diagonal
-        state["gram"] = gram = turn @ state["gram"] @ turn.T + torch.outer(new, new)
-        state["explained"] = self.beta**2 * state["explained"] + y_t**2
-        state["target"] = self.beta**2 * state["target"] + (1 - self.beta) ** 2
-        error = state["target"] - state["explained"] - self.ridge * float(gram[-1, -1])
-        state["least_squares_error"] = max(0.0, error / state["target"])
+        state["gram"] = gram = turn @ tensor_of(state, "gram") @ turn.T + torch.outer(new, new)
+        state["explained"] = explained = self.beta**2 * float(state["explained"]) + y_t**2
+        state["target"] = target = self.beta**2 * float(state["target"]) + (1 - self.beta) ** 2
+        error = target - explained - self.ridge * float(gram[-1, -1])
+        state["least_squares_error"] = max(0.0, error / target)
 
 
 class LightApproximation(_Approximation):
@@ -151,34 +153,38 @@ class LightApproximation(_Approximation):
     def start(self, model: Tensor, situation: Situation) -> State:
         return {
             "momentum": model.new_zeros(model.shape),
-            "p": [0.0] * (self._window(situation) + 1),  # at the versions t - 1 - window, ..., t - 1
+            "p": torch.zeros(
+                self._window(situation) + 1, dtype=torch.float64
+            ),  # at the versions t - 1 - window, ..., t - 1
             "tail_square": 0.0,
             "tail_target": 0.0,  # tail . M_{t-1}
             "target": 0.0,  # |M_{t-1}|^2
         }
 
     def direction(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
-        oldest, *younger = state["p"]
+        oldest, *younger = torch.as_tensor(
+            state["p"], dtype=torch.float64
+        ).tolist()  # a list in old snapshots
         window = len(younger)
         w, M = np.array(buffer.by_version(window)), _momentum_row(self.beta, window)
         p = np.array([*younger, 0.0])
-        tail_square = state["tail_square"] + oldest**2
-        tail_target = self.beta * (state["tail_target"] + oldest * float(M[0]))
+        tail_square = float(state["tail_square"]) + oldest**2
+        tail_target = self.beta * (float(state["tail_target"]) + oldest * float(M[0]))
 
         # Eq. 15. |v tail - M_t|^2 on the tail is (v |tail| - tail . M_t / |tail|)^2 and a constant: one row.
         tail = math.sqrt(tail_square)
         columns = np.stack([np.append(w, 0.0), np.append(p, tail)], axis=1)
         goal = np.append(M, tail_target / tail if tail > 0 else 0.0)
         u, v = np.linalg.lstsq(columns, goal, rcond=COLLINEAR)[0].tolist()
-        state["momentum"] = m = torch.add(u * r, state["momentum"], alpha=v)  # Eq. 14
+        state["momentum"] = m = torch.add(u * r, tensor_of(state, "momentum"), alpha=v)  # Eq. 14
 
         p = u * w + v * p
-        state["p"] = p.tolist()
-        state["tail_square"] = v**2 * tail_square
-        state["tail_target"] = v * tail_target
-        state["target"] = self.beta**2 * state["target"] + (1 - self.beta) ** 2
-        error = state["target"] - 2 * (p @ M + state["tail_target"]) + p @ p + state["tail_square"]
-        state["least_squares_error"] = max(0.0, float(error / state["target"]))
+        state["p"] = torch.from_numpy(p)
+        state["tail_square"] = tail_square = v**2 * tail_square
+        state["tail_target"] = tail_target = v * tail_target
+        state["target"] = target = self.beta**2 * float(state["target"]) + (1 - self.beta) ** 2
+        error = target - 2 * (p @ M + tail_target) + p @ p + tail_square
+        state["least_squares_error"] = max(0.0, float(error / target))
         return m
 
 

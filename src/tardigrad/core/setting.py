@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 
@@ -23,7 +21,7 @@ class Setting(BaseModel):
     )
 
 
-def _named(value: Any) -> Any:
+def _named(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 

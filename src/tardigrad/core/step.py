@@ -7,11 +7,12 @@ from typing import Annotated
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from tardigrad.core.momentum import EMA, HeavyBall, Nesterov, NoMomentum, State
+from tardigrad.core.momentum import EMA, HeavyBall, Nesterov, NoMomentum
 from tardigrad.core.momentum_approximation import Approximation, LightApproximation
 from tardigrad.core.preconditioner import NoPreconditioner, Preconditioner
 from tardigrad.core.setting import Setting, by_name
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State
 from tardigrad.core.upload import WeightedSum
 
 Momentum = Annotated[
