@@ -1,4 +1,4 @@
-"""The aggregator: the values that bookkeeping never sees. Both drivers use it."""
+"""The aggregator: the values that bookkeeping never sees. The simulator and the server both use it."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class AggregatorState(TypedDict):
 
 
 class Aggregator:
-    """The buffer's tensors and the algorithm's state.
+    """The tensors of the buffer and the state of the algorithm.
 
-    A sum-only algorithm is given the weighted sum of the buffer and nothing else; uploads are added in
-    the order they were accepted, which fixes the bits. What happens to uploads and to their sum on the way
-    is the business of `layers`.
+    A sum-only algorithm is given the weighted sum of the buffer and nothing else. Uploads are added in the
+    order in which they were accepted, which determines the bits. The layers may change uploads and their sum
+    on the way to the algorithm.
 
     The state of a model in bfloat16 or float16 is kept in float32, because sums, momenta and averages lose
-    small terms in short floats. What clients download, what is evaluated and what is saved has the model's
-    own type. The state of a float32 or float64 model has the model's type.
+    small terms in short floats. The model that is downloaded, evaluated or saved has its own type. The state
+    of a float32 or float64 model has the model's type.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class Aggregator:
 
     @property
     def evaluated_model(self) -> Tensor:
-        """The model that people judge by: the newest, or the running average."""
+        """The model that is evaluated: the newest one, or the running average."""
         return tensor_of(self.state, "model" if self.model_average is None else "model_average").to(
             self._dtype
         )
 
     def broadcast(self) -> Vectors:
-        """What a client downloads at this version."""
+        """Return what a client downloads at this version."""
         vectors = self.algorithm.broadcast(self.state)
         if is_short(self._dtype):
             vectors = {n: v.to(self._dtype) if v.dtype == torch.float32 else v for n, v in vectors.items()}
@@ -124,7 +124,7 @@ class Aggregator:
         member = Member(delivery.ticket.version, delivery.staleness, delivery.weight, delivery.mass)
         buffer.members.append(member)
         if isinstance(self.algorithm, Individual):
-            own = {  # copies: the driver reuses the memory of an upload
+            own = {  # copied, because the driver reuses the memory of an upload
                 name: vector.float() if is_short(vector.dtype) else vector.clone()
                 for name, vector in upload.vectors.items()
             }
@@ -141,12 +141,12 @@ class Aggregator:
 
     @property
     def objection(self) -> str | None:
-        """Why the model must not move again, if so."""
+        """Why the model must not move again, or None if it may."""
         reasons = (layer.objection(self.version) for layer in self.layers)
         return next((reason for reason in reasons if reason is not None), None)
 
     def close(self) -> None:
-        """The buffer is full. It waits for its step; uploads that come now go into the next buffer."""
+        """Close the full buffer. It waits for its step, and later uploads go into the next buffer."""
         version = self.version + len(self._closed)
         self._closed.append(self._open)
         for layer in self.layers:
@@ -169,7 +169,7 @@ class Aggregator:
             layer.notify(ready)
 
     def step(self) -> Metrics:
-        """Turn the oldest closed buffer into the next version; without one, the open buffer."""
+        """Make the next version from the oldest closed buffer, or from the open one if none is closed."""
         if not self._closed:
             self.close()
         own = self.algorithm.broadcast(self.state)
@@ -190,23 +190,23 @@ class Aggregator:
         return metrics
 
     def held(self) -> State:
-        """The state as it is before a step, for `take_back`. The model itself, which is never changed in
-        place (`step` checks that), and a copy of all else: an algorithm may keep a ring of vectors."""
+        """Return the state before a step, for `take_back`. The model is not copied, because it is never
+        changed in place (`step` checks that). All else is copied: an algorithm may keep a ring of vectors."""
         others = {name: value for name, value in self.state.items() if name != "model"}
         copies = {n: v.clone() if isinstance(v, Tensor) else deepcopy(v) for n, v in others.items()}
         return {"model": self.state["model"]} | copies
 
     def spoilt(self, held: State) -> bool:
-        """Whether something in the state is not finite that was so in `held`."""
+        """Return whether a value of the state is not finite that was finite in `held`."""
         return any(not _finite(value) and _finite(held.get(name)) for name, value in self.state.items())
 
     def take_back(self, held: State) -> None:
-        """Return to the state before the last step. The version and the empty buffer stay: the step has been
-        counted, and the next version is the old model."""
+        """Go back to the state before the last step. The step still counts: the version stays, and its model
+        is the old one."""
         self.state = held
 
     def _move(self, buffer: UploadBuffer) -> Metrics:
-        """Make the algorithm's own step from what the layers release."""
+        """Make the algorithm's step from what the layers release."""
         members = tuple(buffer.members)
         total = WeightedSum(buffer.sums, members, self.version, sum(member.mass for member in members))
         metrics: Metrics = {}
@@ -218,7 +218,7 @@ class Aggregator:
             for layer in self.layers:
                 total = layer.release(buffer, total)
             if not total.sums:
-                return {}  # nobody joined (Poisson pace): the version counts, the model stays
+                return {}  # no client joined (Poisson pace): the version counts, the model stays
             metrics = dict(self.algorithm.step(self.state, total) or {})
         for layer in self.layers:
             metrics |= layer.moved(buffer, total)
@@ -252,7 +252,7 @@ class Aggregator:
         self.version = rest["version"]
         device, places = tensor_of(self.state, "model").device, self.state
         stored = strip_prefix("state/", tensors)
-        for name, value in stored.items():  # some of it may stay on the CPU: small matrices do
+        for name, value in stored.items():  # small matrices may stay on the CPU
             place = places.get(name)
             stored[name] = value.to(place.device if isinstance(place, Tensor) else device)
         self.state = {**rest["numbers"], **stored}

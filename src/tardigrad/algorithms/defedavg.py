@@ -16,10 +16,10 @@ from tardigrad.errors import ConfigError
 
 
 class DeFedAvg(SumOnly):
-    """FedAvg that does not wait: the first n uploads make a step, however old the model they started from.
+    """FedAvg that does not wait: the first n uploads make a step, however stale they are.
 
-    What makes it fair to slow clients is the pace, `queued`: the newest model goes to uniformly drawn
-    clients, and one that is still at work trains from it afterwards.
+    The pace `queued` makes it fair to slow clients: the newest model is sent to uniformly drawn clients, and
+    a client that is still training trains from it afterwards.
     """
 
     kind: Literal["defedavg"] = "defedavg"

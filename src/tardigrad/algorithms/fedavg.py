@@ -12,7 +12,11 @@ from tardigrad.core.upload import WeightedSum
 
 
 class FedAvg(SumOnly):
-    """Rounds; the model moves by the mean of the cohort's deltas."""
+    """Works in rounds: the model moves by the mean of the cohort's deltas.
+
+    >>> FedAvg(lr=0.5)
+    FedAvg(kind='fedavg', lr=0.5)
+    """
 
     kind: Literal["fedavg"] = "fedavg"
     synchronous: ClassVar[bool] = True

@@ -4,6 +4,7 @@ It is a pure state machine. The caller reports what happened and when (`check_in
 each call returns a decision (`core/outcomes.py`). It never reads a clock, draws a random number or sees a
 parameter, so the simulator can run it far ahead of training and the server can journal it.
 
+>>> from tardigrad.core.pace import Asynchronous
 >>> book = Bookkeeping(Asynchronous(concurrency=2), Buffer(size=1))
 >>> ann, bob = book.check_in("ann", time=0.0), book.check_in("bob", time=0.0)
 >>> book.deliver(ann.trip, time=1.0).staleness, book.deliver(bob.trip, time=2.0).staleness
@@ -71,6 +72,7 @@ class BookState(TypedDict):
 class Bookkeeping:
     """The state machine. Times are stored but never compared; the caller must call in chronological order.
 
+    >>> from tardigrad.core.pace import Asynchronous
     >>> book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1))
     >>> book.check_in("ann", time=0.0)
     Ticket(trip=0, client='ann', version=0, time=0.0)

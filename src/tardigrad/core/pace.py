@@ -2,9 +2,6 @@
 
 A pace is a setting. Bookkeeping asks it how many more clients may start now (`capacity`). The driver decides
 when clients check in: in virtual time in a simulation, when real clients call on a server.
-
->>> Asynchronous(concurrency=10).capacity(in_flight=7, this_version=2)
-3
 """
 
 from __future__ import annotations
@@ -36,7 +33,11 @@ class _Pace(Setting):
 
 
 class Asynchronous(_Pace):
-    """A fixed number of clients train: when one returns, another starts (closed loop)."""
+    """A fixed number of clients train: when one returns, another starts (closed loop).
+
+    >>> Asynchronous(concurrency=10).capacity(in_flight=7, this_version=2)
+    3
+    """
 
     kind: Literal["asynchronous"] = "asynchronous"
     concurrency: PositiveInt = 100
@@ -62,7 +63,11 @@ class Arrivals(_Pace):
 
 
 class Synchronous(_Pace):
-    """Rounds: a cohort starts together, the first `cohort` to return make the step."""
+    """Rounds: clients start together, and the first `cohort` uploads make the step.
+
+    >>> Synchronous(cohort=8, selected=10).capacity(in_flight=3, this_version=3)
+    7
+    """
 
     kind: Literal["synchronous"] = "synchronous"
     in_rounds: ClassVar[bool] = True

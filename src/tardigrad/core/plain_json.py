@@ -11,7 +11,7 @@ import math
 
 
 def plain_json(value: object, indent: int | None = None) -> str:
-    """The value as JSON, which has neither NaN nor Infinity."""
+    """Return the value as JSON, which has neither NaN nor Infinity."""
     try:
         return json.dumps(value, indent=indent, allow_nan=False)
     except ValueError:

@@ -8,8 +8,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 class Setting(BaseModel):
     """One table of a config file.
 
-    Subclasses that are one of several kinds carry `kind: Literal[...]`, and their union is told apart
-    by it. A class is its own configuration: `Polynomial(a=0.5)` in Python is
+    A subclass that is one of several kinds has a field `kind: Literal[...]`, which selects it in the union of
+    these kinds. A class is its own configuration: `Polynomial(a=0.5)` in Python is
     `{kind = "polynomial", a = 0.5}` in TOML.
     """
 
@@ -26,4 +26,4 @@ def _named(value: object) -> object:
 
 
 by_name = BeforeValidator(_named)
-"""Lets `staleness = "constant"` stand for `staleness = {kind = "constant"}`."""
+"""Makes `staleness = "constant"` short for `staleness = {kind = "constant"}`."""
