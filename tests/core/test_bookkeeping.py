@@ -319,6 +319,13 @@ def test_random_events(name):
 # -- every refusal, by example -----------------------------------------------------------------------
 
 
+def test_capacity_can_still_be_read_under_its_old_name():
+    book = Bookkeeping(Asynchronous(concurrency=3), Buffer(size=1))
+    book.check_in("ann", 0.0)
+    with pytest.deprecated_call(match="room is called capacity now"):
+        assert book.room() == book.capacity() == 2
+
+
 def test_a_full_house_turns_away():
     book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1))
     book.check_in("ann", 0.0)

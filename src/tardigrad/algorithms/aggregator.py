@@ -13,22 +13,15 @@ import torch
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
-from tardigrad.algorithms.layers import Surroundings, UploadBuffer, UploadLayer, check_layers
+from tardigrad.algorithms.layers import Surroundings, UploadLayer, check_layers
+from tardigrad.algorithms.upload_buffer import BufferState, UploadBuffer, buffer_state, restored_buffer
 from tardigrad.core.outcomes import Accepted
 from tardigrad.core.precision import at_least_float32, is_short
 from tardigrad.core.situation import Situation
 from tardigrad.core.state import State, tensor_of
+from tardigrad.core.tensor_names import strip_prefix
 from tardigrad.core.upload import Member, Received, Task, Upload, Vectors, WeightedSum
 from tardigrad.errors import RunError
-
-
-class BufferState(TypedDict):
-    """What a snapshot contains of an `UploadBuffer`, besides the tensors."""
-
-    members: list[tuple[int, int, float, float]]
-    """The fields of each `Member`."""
-    received: list[tuple[int, int, float]]
-    """Examples, steps and loss of each upload."""
 
 
 class AggregatorState(TypedDict):
@@ -238,7 +231,7 @@ class Aggregator:
                 numbers[name] = value
         buffers = []
         for index, buffer in enumerate([*self._closed, self._open]):
-            more, document = _buffer_state(buffer)
+            more, document = buffer_state(buffer)
             tensors |= {f"buffer/{index}/{name}": value for name, value in more.items()}
             buffers.append(document)
         layers = {}
@@ -257,38 +250,12 @@ class Aggregator:
             stored[name] = value.to(place.device if isinstance(place, Tensor) else device)
         self.state = {**rest["numbers"], **stored}
         *closed, self._open = (
-            _restored_buffer(strip_prefix(f"buffer/{index}/", tensors), document, device)
+            restored_buffer(strip_prefix(f"buffer/{index}/", tensors), document, device)
             for index, document in enumerate(rest["buffers"])
         )
         self._closed = deque(closed)
         for layer in self.layers:
             layer.restore(strip_prefix(f"layer/{layer.name}/", tensors), rest["layers"][layer.name])
-
-
-def _buffer_state(buffer: UploadBuffer) -> tuple[dict[str, Tensor], BufferState]:
-    tensors = {f"sum/{name}": value for name, value in buffer.sums.items()}
-    tensors |= {f"extra/{name}": value for name, value in buffer.extras.items()}
-    received: list[tuple[int, int, float]] = []
-    for index, one in enumerate(buffer.received):
-        tensors[f"received/{index}/start"] = one.start
-        tensors |= {f"received/{index}/vector/{n}": v for n, v in one.upload.vectors.items()}
-        received.append((one.upload.examples, one.upload.steps, one.upload.loss))
-    return tensors, {"members": [*buffer.members], "received": received}
-
-
-def _restored_buffer(tensors: dict[str, Tensor], document: BufferState, device: torch.device) -> UploadBuffer:
-    extras = strip_prefix("extra/", tensors)  # they stay on the CPU
-    tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
-    members = [Member(*row) for row in document["members"]]
-    received = [
-        Received(
-            Upload(strip_prefix(f"received/{i}/vector/", tensors), *row),
-            members[i],
-            tensors[f"received/{i}/start"],
-        )
-        for i, row in enumerate(document["received"])
-    ]
-    return UploadBuffer(strip_prefix("sum/", tensors), received, members, extras)
 
 
 def _finite(value: object) -> bool:
@@ -297,8 +264,3 @@ def _finite(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(_finite(one) for one in value)
     return math.isfinite(value) if isinstance(value, float) else True
-
-
-def strip_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with the prefix, under their names without it."""
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -16,30 +16,20 @@ To add a layer, subclass `UploadLayer` and have `experiments/assembly.py` put it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
+from tardigrad.algorithms.upload_buffer import UploadBuffer as UploadBuffer
 from tardigrad.core.outcomes import Accepted
 from tardigrad.core.situation import Situation
-from tardigrad.core.upload import Member, Received, Task, Upload, Vectors, WeightedSum
+from tardigrad.core.upload import Task, Upload, WeightedSum
 from tardigrad.errors import ConfigError
 
 if TYPE_CHECKING:
     from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
-
-
-@dataclass(slots=True)
-class UploadBuffer:
-    """The accepted uploads of one step: their weighted sum, or the uploads themselves."""
-
-    sums: Vectors = field(default_factory=dict)
-    received: list[Received] = field(default_factory=list)
-    members: list[Member] = field(default_factory=list)
-    extras: dict[str, Tensor] = field(default_factory=dict)
-    """What layers sum up besides the vectors, by names that they choose."""
 
 
 @dataclass(frozen=True, slots=True)

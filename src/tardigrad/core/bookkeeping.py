@@ -15,6 +15,7 @@ parameter, so the simulator can run it far ahead of training and the server can 
 
 from __future__ import annotations
 
+import warnings
 from typing import Literal, NotRequired, TypedDict
 
 from pydantic import NonNegativeInt, PositiveInt
@@ -122,6 +123,11 @@ class Bookkeeping:
         if self.pace.queues:
             in_flight += self.accepted  # they are replaced at the step, not before
         return self.pace.capacity(in_flight, self._this_version)
+
+    def room(self) -> int:
+        """Return `capacity()`. This is its old name."""
+        warnings.warn("Bookkeeping.room is called capacity now", DeprecationWarning, stacklevel=2)
+        return self.capacity()
 
     def objection(self, client: ClientId) -> Reason | None:
         """Return why this client in particular may not start now, or None if it may."""

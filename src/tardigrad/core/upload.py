@@ -12,6 +12,11 @@ Vectors = dict[str, Tensor]
 """Named flat vectors: a broadcast (always with `model`), an upload, a client's memory."""
 
 
+def size_in_bytes(vectors: Vectors) -> int:
+    """Return how many bytes the numbers of the vectors have together."""
+    return sum(vector.numel() * vector.element_size() for vector in vectors.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """What a client downloads for one trip."""

@@ -10,7 +10,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from tardigrad.algorithms.aggregator import Aggregator, AggregatorState, strip_prefix
+from tardigrad.algorithms.aggregator import Aggregator, AggregatorState
 from tardigrad.core.events import (
     CheckInRefused,
     Event,
@@ -25,7 +25,8 @@ from tardigrad.core.outcomes import Accepted, GivenUp, Refusal, Rejected, Ticket
 from tardigrad.core.participation import ClientId
 from tardigrad.core.state import tensor_of
 from tardigrad.core.stop import Stop
-from tardigrad.core.upload import Vectors
+from tardigrad.core.tensor_names import by_number
+from tardigrad.core.upload import Vectors, size_in_bytes
 from tardigrad.data.clients import Clients
 from tardigrad.data.evaluation import Evaluation, Evaluator
 from tardigrad.errors import RunError, TardigradError
@@ -91,7 +92,7 @@ class Engine:
         self.given_up = 0
         self.bytes = 0
         """Sent so far, both ways: a download for each trip that began, an upload for each that arrived."""
-        self._download_bytes = _size(aggregator.broadcast())  # the same for all versions
+        self._download_bytes = size_in_bytes(aggregator.broadcast())  # the same for all versions
         self._upload_bytes = 0
         self.refused: Counter[str] = Counter()
         self.metrics: dict[str, float] = {}
@@ -208,7 +209,7 @@ class Engine:
         upload, task = self._submissions.collect(item)
         for layer in self._aggregator.layers:
             upload = layer.client(upload, task)
-        self._upload_bytes = _size(upload.vectors)
+        self._upload_bytes = size_in_bytes(upload.vectors)
         self._aggregator.add(item, upload, task.vectors["model"])
         self._in_buffer.append(task.version)
         if self._tell_losses:
@@ -276,7 +277,7 @@ class Engine:
         self._aggregator.restore(tensors, document["aggregator"])
         self._planner.restore(document["planner"])
         self._in_buffer = document["in_buffer"]
-        self._submissions.memories = _grouped("memory/", tensors, model.device)
+        self._submissions.memories = _on_device(by_number("memory/", tensors), model.device)
         self._losses = document["losses"] if self._tell_losses else []
         self.time, self.trips, self.given_up = document["time"], document["trips"], document["given_up"]
         self.bytes, self._upload_bytes = document["bytes"], document["upload_bytes"]
@@ -286,7 +287,7 @@ class Engine:
         needed = [ticket.version for ticket in self._planner.book.in_flight.values()] + self._in_buffer
         # trips whose end is planned are not under way for the planner any more
         needed += [item.ticket.version for item in plan if isinstance(item, Accepted | Rejected | GivenUp)]
-        self._versions.restore(_grouped("broadcast/", tensors, model.device), needed)
+        self._versions.restore(_on_device(by_number("broadcast/", tensors), model.device), needed)
         for item in plan:
             if not isinstance(item, Ticket):
                 self._note(item)
@@ -294,14 +295,5 @@ class Engine:
         self._resumed = True
 
 
-def _size(vectors: Vectors) -> int:
-    return sum(vector.numel() * vector.element_size() for vector in vectors.values())
-
-
-def _grouped(prefix: str, tensors: dict[str, Tensor], device: torch.device) -> dict[int, Vectors]:
-    """Return the vectors of each version or client, from tensors that are called prefix/number/name."""
-    groups: dict[int, Vectors] = {}
-    for path, tensor in strip_prefix(prefix, tensors).items():
-        number, name = path.split("/", 1)
-        groups.setdefault(int(number), {})[name] = tensor.to(device)
-    return groups
+def _on_device(groups: dict[int, Vectors], device: torch.device) -> dict[int, Vectors]:
+    return {number: {n: v.to(device) for n, v in vectors.items()} for number, vectors in groups.items()}
