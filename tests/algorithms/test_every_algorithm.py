@@ -62,7 +62,7 @@ def settings(case, trips=TRIPS):
     return td.Config(algorithm=algorithm, **(common | options))
 
 
-def test_no_algorithm_is_left_out():
+def test_every_built_in_algorithm_has_a_case():
     assert {type(algorithm) for algorithm, _ in CASES.values()} == set(BUILT_IN)
 
 
@@ -138,7 +138,7 @@ def test_two_workers_give_the_bits_of_one_process(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_its_resolved_config_reads_back(case, tmp_path):
+def test_resolved_config_is_read_back(case, tmp_path):
     resolved = settings(case).resolved(1 if case == "sgd" else 100)
     (tmp_path / "config.toml").write_text(resolved.to_toml())
     assert td.load_config(tmp_path / "config.toml") == resolved

@@ -187,7 +187,7 @@ def test_a_negative_cosine_weighs_nothing():
     assert metrics == {"fresh": 1, "unchanged": 0, "negative": 1, "fallback": 0, "cosine": pytest.approx(0.0)}
 
 
-def test_if_nothing_is_left_all_weigh_the_same():
+def test_all_uploads_weigh_the_same_if_no_cosine_is_positive():
     buffer = [
         received([-3.0, 4.0, 0.0, 0.0]),
         received([0.0, 0.0, 0.0, 0.0]),
@@ -214,7 +214,7 @@ def test_if_nothing_is_left_all_weigh_the_same():
         ((1e-3, 3e-3, -0.5), False),
     ],
 )
-def test_if_almost_nothing_is_left_all_weigh_the_same(cosines, uniform):
+def test_all_uploads_weigh_the_same_if_cosines_are_almost_0(cosines, uniform):
     """Each client moves by 1, along an axis of its own but for the cosine."""
     buffer = []
     for axis, cosine in enumerate(cosines, start=1):
@@ -273,7 +273,7 @@ def test_the_first_nadam_step_moves_every_coordinate_about_twice_lr():
 # -- what it must equal, and how it goes on ------------------------------------------------------------
 
 
-def test_without_its_parts_it_is_fedbuff():
+def test_fedac_without_its_three_parts_is_fedbuff():
     nadam = {"momentum": td.Nesterov(beta=0.6), "preconditioner": td.Adam(beta2=0.9, adaptivity=1e-8)}
     for momentum, parts in (("none", {}), ("nadam", nadam)):
         bare = FedAC(lr=0.02, weights="uniform", momentum=momentum, correction=False)

@@ -57,7 +57,7 @@ LAWS = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("law", LAWS)
-def test_every_law(law, dtype):
+def test_fedasync_follows_the_paper_with_every_law(law, dtype):
     ours, s = LAWS[law]
     models, _ = run_package(td.FedAsync(alpha=0.6, staleness=ours), dtype, size=1)
     assert_same(models, naive_fedasync(lambda t: 0.6, s), dtype)
@@ -78,7 +78,7 @@ def test_option_two_is_pulled_back_to_its_start(rho, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bound", [0, 6, None])
-def test_bounds(bound, dtype):
+def test_uploads_beyond_the_bound_do_not_count(bound, dtype):
     models, _ = run_package(td.FedAsync(), dtype, size=1, bound=bound)
     naive = naive_fedasync(lambda t: 0.6, LAWS["polynomial"][1], bound=bound)
     if bound == 0:

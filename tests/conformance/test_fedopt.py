@@ -93,6 +93,6 @@ def test_bad_beta2_is_named(kind, bad):
 
 
 @pytest.mark.parametrize("algorithm", [td.FedAdam(), td.FedAdaGrad(), td.FedYogi()])
-def test_they_work_in_rounds(algorithm):
+def test_asynchronous_pace_is_refused(algorithm):
     with pytest.raises(td.ConfigError, match=r"pace\.kind: .* works in rounds"):
         run_rounds(algorithm, torch.float32, pace=td.Asynchronous(concurrency=3))

@@ -104,7 +104,7 @@ def assert_controls(simulation, c, table, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("case", CASES)
-def test_the_slides_are_followed(case, dtype):
+def test_masfl_and_adamasfl_follow_their_algorithms(case, dtype):
     algorithm, numbers = CASES[case]
     models, simulation = run_package(algorithm, dtype)
     x, c, table = naive(schedule(), **numbers)
@@ -135,7 +135,7 @@ PACES = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("adaptive", [False, True])
 @pytest.mark.parametrize("pace", PACES)
-def test_the_first_pass_asks_everybody(pace, adaptive, dtype, events):
+def test_first_pass_takes_one_trip_of_every_client(pace, adaptive, dtype, events):
     algorithm = AdaMasFL(first_pass=True) if adaptive else MasFL(first_pass=True, smoothness=8.0)
     steps = 19
     models, simulation = run_package(
@@ -223,7 +223,7 @@ def test_without_a_buffer_size_the_missing_key_is_named(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", [MasFL(beta=0.3), AdaMasFL(beta=0.3, gamma=0.1, eta=0.01)])
-def test_set_by_hand_needs_no_horizon(algorithm):
+def test_step_sizes_that_are_set_need_no_horizon(algorithm):
     models, _ = run_package(algorithm, torch.float32, stop=td.Stop(virtual_time=8.0))
     assert len(models) > 3
 

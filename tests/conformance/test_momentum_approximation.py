@@ -238,7 +238,7 @@ def test_streaming_equals_the_batch_solution(beta, ridge, scaled, bound):
 @pytest.mark.parametrize("bound", [0, 1, 2, 7, 20])
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("beta", [0.9, 0.5, 0.0, 0.99])
-def test_the_light_form_loses_nothing_of_its_tail(beta, scaled, bound):
+def test_light_form_represents_its_tail_exactly(beta, scaled, bound):
     steps = 220
     buffers = random_buffers(steps, bound, seed=bound, scaled=scaled)
     means = np.random.default_rng(1).normal(size=(steps, 5))
@@ -250,7 +250,7 @@ def test_the_light_form_loses_nothing_of_its_tail(beta, scaled, bound):
 
 @pytest.mark.parametrize("momentum", [Approximation(beta=0.9, ridge=0.0), LightApproximation(beta=0.9)])
 @pytest.mark.parametrize("bound", [0, 3])
-def test_without_staleness_it_is_momentum(momentum, bound):
+def test_without_staleness_the_approximation_is_momentum(momentum, bound):
     buffers = [((Member(t, 0, 1.0, 1.0),) * 3, 3.0) for t in range(100)]
     means = np.random.default_rng(2).normal(size=(100, 5))
     ours, errors, _ = stream(momentum, buffers, means, bound)
@@ -294,7 +294,7 @@ def test_columns_that_are_collinear_but_for_rounding_count_as_collinear(beta):
 
 
 @pytest.mark.parametrize("kind", MOMENTA)
-def test_what_is_kept_does_not_grow(kind):
+def test_state_does_not_grow_with_the_steps(kind):
     def size(steps):
         buffers = random_buffers(steps, 7)
         _, _, state = stream(MOMENTA[kind][0], buffers, np.ones((steps, 3)), 7)

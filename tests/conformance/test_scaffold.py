@@ -125,7 +125,7 @@ def test_without_controls_the_first_round_is_fedavg():
     np.testing.assert_array_equal(ours[1], theirs[1])
 
 
-def test_a_learning_rate_of_nothing_leaves_the_control():
+def test_learning_rate_of_0_leaves_the_control():
     vectors = {"model": torch.ones(3), "control": torch.full((3,), 0.5)}
     rule = SCAFFOLD().rule(Task(0, 0, 0, vectors), {"control": torch.full((3,), 2.0)}, 0.0)
     upload = rule.finish(torch.ones(3), 4, 0.0)
@@ -140,6 +140,6 @@ def test_bad_settings_are_named(setting, value):
     assert raised.value.errors()[0]["loc"] == (setting,)
 
 
-def test_it_works_in_rounds_only():
+def test_asynchronous_pace_is_refused():
     with pytest.raises(td.ConfigError, match=r"pace\.kind: scaffold works in rounds"):
         run_package(SCAFFOLD(), torch.float64, pace=td.Asynchronous(concurrency=3))

@@ -73,14 +73,14 @@ def test_weight_prediction_follows_the_paper(case, dtype):
     assert simulation.engine.refused["too stale"] > 0
 
 
-def test_expecting_no_staleness_is_fedbuff():
+def test_expected_staleness_of_0_is_fedbuff():
     models, _ = run_package(WeightPrediction(lr=0.5, expected_staleness=0), torch.float32)
     plain, _ = run_package(td.FedBuff(lr=0.5), torch.float32)
     for ours, theirs in zip(models, plain, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_it_is_an_oracle_unless_the_staleness_is_set():
+def test_weight_prediction_is_an_oracle_unless_the_staleness_is_set():
     assert WeightPrediction().oracle
     assert not WeightPrediction(expected_staleness=0).oracle
     assert not td.FedBuff().oracle

@@ -307,7 +307,7 @@ class Books(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("name", PACES)
-def test_random_events(name):
+def test_random_events_agree_with_a_slow_ledger(name):
     run_state_machine_as_test(
         type("Books", (Books,), {"paces": PACES[name]}),
         settings=settings(
@@ -326,13 +326,13 @@ def test_capacity_can_still_be_read_under_its_old_name():
         assert book.room() == book.capacity() == 2
 
 
-def test_a_full_house_turns_away():
+def test_check_in_beyond_the_concurrency_is_refused():
     book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1))
     book.check_in("ann", 0.0)
     assert book.check_in("bob", 0.0) == Refusal("bob", Reason.FULL, 0.0)
 
 
-def test_a_client_at_work_may_not_start_again():
+def test_client_that_is_training_may_not_start_again():
     book = Bookkeeping(Asynchronous(concurrency=5), Buffer(size=1))
     ticket = book.check_in("ann", 0.0)
     assert book.check_in("ann", 1.0) == Refusal("ann", Reason.TRAINING, 1.0)
@@ -340,7 +340,7 @@ def test_a_client_at_work_may_not_start_again():
     assert isinstance(book.check_in("ann", 3.0), Ticket)
 
 
-def test_already_training_is_said_before_full():
+def test_already_training_is_reported_before_full():
     book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1))
     book.check_in("ann", 0.0)
     assert book.check_in("ann", 0.0) == Refusal("ann", Reason.TRAINING, 0.0)
@@ -401,7 +401,7 @@ def test_a_queued_upload_of_a_contributor_is_refused():
     assert book.capacity() == 2  # of three, one has counted; the place of the refused one is free
 
 
-def test_an_upload_counts_once():
+def test_second_upload_of_a_trip_is_a_duplicate():
     book = Bookkeeping(Asynchronous(concurrency=2), Buffer(size=5))
     ticket = book.check_in(0, 0.0)
     assert isinstance(book.deliver(ticket.trip, 1.0), Accepted)
@@ -419,14 +419,14 @@ def test_an_upload_after_giving_up_is_a_duplicate():
 
 
 @pytest.mark.parametrize("trip", [-1, 1, 99])
-def test_a_trip_that_nobody_was_given_is_unknown(trip):
+def test_upload_of_a_trip_that_never_began_is_unknown(trip):
     book = Bookkeeping(Asynchronous(concurrency=2), Buffer(size=5))
     book.check_in(0, 0.0)
     assert book.deliver(trip, 1.0).reason == Reason.UNKNOWN
     assert book.give_up(trip, 1.0) == UnknownTrip(trip, 1.0, version=0, reason=Reason.UNKNOWN)
 
 
-def test_too_stale_is_one_more_than_the_bound():
+def test_upload_is_refused_only_beyond_the_staleness_bound():
     book = Bookkeeping(Asynchronous(concurrency=9), Buffer(size=1, staleness_bound=2))
     slow, slower = book.check_in("slow", 0.0), book.check_in("slower", 0.0)
     for n in range(2):
@@ -439,7 +439,7 @@ def test_too_stale_is_one_more_than_the_bound():
     assert (beyond.reason, beyond.staleness) == (Reason.STALE, 3)
 
 
-def test_a_bound_of_zero_takes_only_fresh_uploads():
+def test_bound_of_zero_accepts_only_fresh_uploads():
     book = Bookkeeping(Asynchronous(concurrency=2), Buffer(size=1, staleness_bound=0))
     a, b = book.check_in(0, 0.0), book.check_in(1, 0.0)
     assert isinstance(book.deliver(a.trip, 1.0), Accepted)
@@ -472,7 +472,7 @@ def test_a_new_round_starts_while_stragglers_are_under_way():
     assert book.check_in(2, 1.0).version == 1
 
 
-def test_somebody_takes_the_place_of_who_gave_up_in_a_round():
+def test_client_that_gave_up_in_a_round_is_replaced():
     book = Bookkeeping(Synchronous(cohort=2), Buffer(size=2))
     a, _ = book.check_in(0, 0.0), book.check_in(1, 0.0)
     assert book.capacity() == 0
@@ -490,7 +490,7 @@ def test_queued_tasks_are_replaced_at_the_step_and_not_before():
     assert book.capacity() == 2
 
 
-def test_a_queued_task_that_came_to_nothing_is_replaced_at_once():
+def test_queued_task_that_was_given_up_is_replaced_at_once():
     book = Bookkeeping(Queued(concurrency=3), Buffer(size=2))
     tickets = [book.check_in(0, 0.0) for _ in range(3)]
     book.give_up(tickets[0].trip, 1.0)
@@ -500,7 +500,7 @@ def test_a_queued_task_that_came_to_nothing_is_replaced_at_once():
 # -- the opening -------------------------------------------------------------------------------------
 
 
-def test_the_opening_asks_everybody_once_whatever_the_pace():
+def test_opening_takes_one_upload_of_every_client_at_any_pace():
     book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1), opening=3)
     tickets = [book.check_in(client, 0.0) for client in range(3)]
     assert book.capacity() == 0
@@ -514,7 +514,7 @@ def test_the_opening_asks_everybody_once_whatever_the_pace():
     assert book.deliver(book.check_in(0, 2.0).trip, 3.0).closes
 
 
-def test_who_gives_up_in_the_opening_is_asked_again():
+def test_client_that_gave_up_in_the_opening_may_start_again():
     book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1), opening=2)
     a, b = book.check_in(0, 0.0), book.check_in(1, 0.0)
     assert isinstance(book.deliver(b.trip, 1.0), Accepted)
@@ -526,7 +526,7 @@ def test_who_gives_up_in_the_opening_is_asked_again():
 # -- Poisson joining without a size: the step waits for all who joined ---------------------------------
 
 
-def test_a_step_of_all_who_joined():
+def test_poisson_step_is_made_when_all_joined_clients_have_delivered():
     book = Bookkeeping(Poisson(probability=0.5), Buffer())
     tickets = [book.check_in(client, 0.0) for client in range(3)]
     assert book.all_joined() is False
@@ -534,20 +534,20 @@ def test_a_step_of_all_who_joined():
     assert book.version == 1
 
 
-def test_nobody_joined_is_an_empty_step():
+def test_poisson_step_without_clients_is_empty():
     book = Bookkeeping(Poisson(probability=0.5), Buffer())
     assert book.all_joined() is True
     assert (book.version, book.accepted) == (1, 0)
 
 
-def test_the_step_does_not_come_before_all_have_joined():
+def test_poisson_step_waits_until_all_have_joined():
     book = Bookkeeping(Poisson(probability=0.5), Buffer())
     ticket = book.check_in(0, 0.0)
     assert not book.deliver(ticket.trip, 0.0).closes
     assert book.all_joined() is True
 
 
-def test_the_last_who_gives_up_makes_the_step():
+def test_poisson_step_is_made_when_the_last_client_gives_up():
     book = Bookkeeping(Poisson(probability=0.5), Buffer())
     a, b = book.check_in(0, 0.0), book.check_in(1, 0.0)
     book.all_joined()
@@ -556,7 +556,7 @@ def test_the_last_who_gives_up_makes_the_step():
     assert book.version == 1
 
 
-def test_all_may_give_up():
+def test_poisson_step_is_empty_if_all_clients_give_up():
     book = Bookkeeping(Poisson(probability=0.5), Buffer())
     a = book.check_in(0, 0.0)
     book.all_joined()

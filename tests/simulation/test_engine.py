@@ -258,7 +258,7 @@ def interrupted(simulation, commits):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_twice_the_same(case):
+def test_same_seed_gives_the_same_events_and_bits(case):
     events, bits = uninterrupted(case)
     np.random.seed(7)  # noqa: NPY002
     torch.manual_seed(7)
@@ -274,7 +274,7 @@ def test_another_seed_gives_other_bits(case):
     assert finish(make(case, seed=1))[1] != uninterrupted(case)[1]
 
 
-def test_the_cases_have_what_they_are_named_for():
+def test_cases_contain_what_their_names_say():
     def events(case, kind):
         return [event for event in uninterrupted(case)[0] if event["event"] == kind]
 
@@ -293,7 +293,7 @@ def test_the_cases_have_what_they_are_named_for():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_going_on_after_every_seventh_commit(case):
+def test_run_is_resumed_after_every_seventh_commit(case):
     whole, bits = uninterrupted(case)
     simulation, snapshots, seen = make(case), [], 0
     for number, events in enumerate(records(simulation.engine.run())):
@@ -308,7 +308,7 @@ def test_going_on_after_every_seventh_commit(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_going_on_with_another_executor(case):
+def test_run_is_resumed_with_another_executor(case):
     whole, bits = uninterrupted(case)
     for before, after in [(Reversed, None), (None, Strict), (Strict, AtOnce)]:
         seen, snapshot = interrupted(make(case, before), commits=37)
@@ -318,7 +318,7 @@ def test_going_on_with_another_executor(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_going_on_from_a_file(case, tmp_path):
+def test_run_is_resumed_from_a_file(case, tmp_path):
     whole, bits = uninterrupted(case)
     simulation, seen = make(case), 0
     for number, events in enumerate(records(simulation.engine.run())):
@@ -331,7 +331,7 @@ def test_going_on_from_a_file(case, tmp_path):
     assert finish(resumed) == (whole[seen:], bits)
 
 
-def test_interrupted_again_and_again():
+def test_run_is_interrupted_many_times():
     whole, bits = uninterrupted("give up")
     simulation, events = make("give up"), []
     while not events or events[-1]["event"] != "end":
@@ -358,14 +358,14 @@ def test_the_order_of_training_does_not_matter(case, executor):
     assert simulation.executor.most >= 2, "nothing was trained ahead"
 
 
-def test_many_are_ready_at_once():
+def test_many_trips_are_submitted_at_once():
     # 15 are at work and 2 make a step: whatever starts from an existing version can be trained now
     simulation = make("asynchronous", AtOnce, pace=td.Asynchronous(concurrency=15), buffer=td.Buffer(size=2))
     finish(simulation)
     assert simulation.executor.most >= 10
 
 
-def test_trouble_far_ahead_does_not_stop_a_run_that_ends_before():
+def test_plan_error_far_ahead_does_not_stop_a_run_that_ends_before():
     def five_trips(executor):
         simulation = make("asynchronous", executor, stop=td.Stop(trips=5))
         advance, advances = simulation.planner.advance, iter(range(40))
@@ -381,7 +381,7 @@ def test_trouble_far_ahead_does_not_stop_a_run_that_ends_before():
     assert five_trips(AtOnce) == five_trips(Inline)
 
 
-def test_a_population_that_is_too_small_is_said_before_anything_is_trained():
+def test_population_that_is_too_small_is_reported_before_any_training():
     # up to 36 clients would be at work, and there are 20
     with pytest.raises(td.ConfigError, match=r"pace\.maximum: .* keeps up to 36 clients at work"):
         make("sampled staleness", AtOnce, pace=td.SampledStaleness(maximum=11))
@@ -444,7 +444,7 @@ def test_refused_uploads_are_never_trained():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_events_add_up(case):
+def test_events_are_consistent_with_each_other(case):
     events, _ = uninterrupted(case)
     assert events[0]["event"] == "evaluation"
     assert events[0]["version"] == events[0]["trips"] == events[0]["time"] == 0
@@ -562,7 +562,7 @@ def test_a_run_that_stops_at_an_accuracy():
     assert (events[-1]["reason"], events[-1]["version"]) == ("accuracy", 15)
 
 
-def test_a_diverged_evaluation_is_said_in_one_sentence():
+def test_diverged_evaluation_is_reported_in_one_sentence():
     with pytest.raises(td.RunError, match=r"at version \d+|training loss is not finite") as caught:
         finish(make("asynchronous", local=td.Local(lr=1e6), stop=td.Stop(trips=500)))
     assert "\n" not in str(caught.value)
@@ -585,7 +585,7 @@ def test_the_running_average_by_hand():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_after_a_step_only_versions_that_somebody_needs_are_kept(case):
+def test_after_a_step_only_versions_that_a_trip_needs_are_kept(case):
     engine = make(case).engine
     for events in records(engine.run()):
         if any(event["event"] == "step" for event in events):
