@@ -17,9 +17,9 @@ import torch
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.fedbuff import FedBuff
-from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.momentum import EMA
 from tardigrad.core.momentum_approximation import Approximation, LightApproximation
+from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
 
