@@ -19,7 +19,7 @@ def locally_private(algorithm, model, situation, guarantee, normals):
     add = aggregator.add
 
     def from_the_client(delivery, upload, start):
-        task = Task(delivery.trip, delivery.client, delivery.start_version, {"model": start})
+        task = Task(delivery.trip, delivery.client, delivery.ticket.version, {"model": start})
         for layer in aggregator.layers:
             upload = layer.client(upload, task)
         add(delivery, upload, start)

@@ -8,7 +8,8 @@ import torch
 
 import tardigrad as td
 from tardigrad.algorithms.aggregator import Aggregator
-from tardigrad.core.bookkeeping import Bookkeeping, Buffer, Reason
+from tardigrad.core.bookkeeping import Bookkeeping, Buffer
+from tardigrad.core.outcomes import Reason, Rejected
 from tardigrad.core.pace import Asynchronous
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Member, Received, Upload, WeightedSum
@@ -53,7 +54,7 @@ def vectors(*values):
     return {"delta": torch.tensor(values)}
 
 
-def test_a_sum_only_algorithm_is_given_the_weighted_sum_and_nobodys_upload():
+def test_sum_only_algorithm_is_given_the_weighted_sum_and_no_single_upload():
     aggregator = Aggregator(Sums(), torch.zeros(2), Situation(population=5))
     aggregator.version = 3
     uploads = [Upload(vectors(1.0, 2.0), 10, 1, 0.5), Upload(vectors(4.0, -8.0), 20, 1, 0.5)]
@@ -122,9 +123,9 @@ def test_the_driver_may_use_the_memory_of_an_upload_again(algorithm):
     assert aggregator.state["model"].tolist() == [-2.0, -3.0]
 
 
-def test_a_refused_upload_never_gets_in():
+def test_rejected_upload_cannot_be_added():
     aggregator = Aggregator(Sums(), torch.zeros(2), Situation(population=5))
-    refused = deliveries([0], [1])[0]._replace(accepted=False, reason=Reason.STALE)
+    refused = Rejected(deliveries([0], [1])[0].ticket, 9.0, 3, Reason.STALE, closes=False)
     with pytest.raises(AssertionError):
         aggregator.add(refused, Upload(vectors(1.0, 2.0), 1, 1, 0.0), torch.zeros(2))
 
@@ -140,7 +141,7 @@ def test_an_empty_step_counts_and_leaves_the_model(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", [td.FedBuff(momentum=td.EMA()), td.FedAdam(), Singles()])
-def test_going_on_in_the_middle_of_a_buffer(algorithm):
+def test_aggregator_is_restored_in_the_middle_of_a_buffer(algorithm):
     def begin():
         return Aggregator(algorithm, torch.ones(2), Situation(population=5), model_average=0.9)
 
@@ -167,7 +168,7 @@ def test_going_on_in_the_middle_of_a_buffer(algorithm):
         assert torch.equal(resumed.state[name], whole.state[name])
 
 
-def test_the_average_is_evaluated_where_asked():
+def test_running_average_is_evaluated_if_it_is_set():
     plain = Aggregator(Sums(), torch.ones(2), Situation(population=5))
     assert plain.evaluated_model is plain.state["model"]
     averaged = Aggregator(Sums(), torch.ones(2), Situation(population=5), model_average=0.75)

@@ -10,7 +10,7 @@ from torch import nn
 import tardigrad as td
 from event_records import records
 from tardigrad.algorithms.aggregator import Aggregator
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.runs.run import build
@@ -56,7 +56,7 @@ def test_fedasync_with_fresh_clients_is_fedbuff_of_one_upload_to_rounding(alpha,
     assert torch.allclose(mixed, stepped, rtol=rounding, atol=rounding)
 
 
-def test_with_stale_clients_they_differ():
+def test_fedasync_with_stale_clients_differs_from_fedbuff():
     # FedAsync mixes in the client's whole model, FedBuff only what it changed
     pace = {"pace": td.Asynchronous(concurrency=6)}
     mixed = run(td.FedAsync(alpha=0.6, staleness=td.Constant()), torch.float64, **pace)
@@ -108,7 +108,7 @@ def test_the_delay_of_a_round_changes_only_the_order_of_the_sum():
     assert torch.allclose(instant, delayed, rtol=1e-13, atol=1e-13)
 
 
-def test_over_selection_of_nobody_more_is_the_plain_round_to_the_bit():
+def test_over_selection_of_no_further_client_is_the_plain_round_to_the_bit():
     plain = run(td.FedAvg(), pace=td.Synchronous(cohort=4))
     selected = run(td.FedAvg(), pace=td.Synchronous(cohort=4, selected=4))
     assert torch.equal(plain, selected)
@@ -213,7 +213,7 @@ def stepped(algorithm, order, dtype):
     aggregator = Aggregator(algorithm, torch.zeros(50, dtype=dtype), Situation(population=10, buffer=10))
     for n in order:
         weight = 1 / (1 + n % 4) ** 0.5
-        delivery = Delivery(n, n, 0.0, 1.0, 0, n % 4, n % 4, weight, 1.0, True, None, 1, False)
+        delivery = Accepted(Ticket(n, n, 0, 0.0), 1.0, n % 4, weight, 1.0, False)
         aggregator.add(delivery, Upload({"delta": deltas[n]}, 1, 1, 0.0), torch.zeros(50))
     aggregator.step()
     return aggregator.state["model"]
@@ -231,7 +231,7 @@ def test_the_order_inside_a_buffer_does_not_matter_up_to_rounding(algorithm, dty
         assert torch.allclose(stepped(algorithm, order, dtype), forwards, rtol=rounding, atol=rounding)
 
 
-def test_one_order_is_one_result_to_the_bit():
+def test_same_order_gives_the_same_result_to_the_bit():
     assert torch.equal(
         stepped(td.FedBuff(), range(10), torch.float32), stepped(td.FedBuff(), range(10), torch.float32)
     )

@@ -48,20 +48,20 @@ def test_every_built_in_is_exported(kind):
     assert getattr(td, name).model_fields["kind"].default == kind
 
 
-def test_one_of_ones_own_from_a_file(file):
+def test_own_algorithm_is_loaded_from_a_file(file):
     config = Config.model_validate({"algorithm": {"kind": f"{file}:Half", "share": 0.25}})
     assert type(config.algorithm).__name__ == "Half"
     assert config.algorithm.share == 0.25
 
 
-def test_ones_own_survives_toml(file):
+def test_own_algorithm_is_written_to_toml_and_read_back(file):
     config = Config.model_validate({"algorithm": {"kind": f"{file}:Half", "share": 0.25}})
     again = Config.model_validate(tomllib.loads(config.to_toml()))
     assert again.algorithm.share == 0.25
     assert type(again.algorithm).__name__ == "Half"
 
 
-def test_ones_own_as_an_object(file):
+def test_own_algorithm_is_accepted_as_an_object(file):
     half = load_algorithm(f"{file}:Half")(share=0.125)
     assert Config(algorithm=half).algorithm is half
 
@@ -75,12 +75,12 @@ def test_ones_own_as_an_object(file):
         ("{file}:td", "has no class td"),
     ],
 )
-def test_what_is_not_there_is_named(file, place, says):
+def test_missing_file_or_class_is_named(file, place, says):
     with pytest.raises(td.ConfigError, match=rf"algorithm\.kind: .*{says}"):
         Config.model_validate({"algorithm": {"kind": place.format(file=file)}})
 
 
-def test_a_bad_setting_of_ones_own_is_named(file):
+def test_bad_setting_of_an_own_algorithm_is_named(file):
     with pytest.raises(ValidationError) as caught:
         Config.model_validate({"algorithm": {"kind": f"{file}:Half", "shore": 0.25}})
     assert caught.value.errors()[0]["loc"][-1] == "shore"

@@ -47,7 +47,7 @@ def test_the_weighted_trimmed_mean_by_votes(fraction):
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 6])
-def test_with_equal_weights_they_are_the_textbooks(number):
+def test_equal_weights_give_the_textbook_median_and_trimmed_mean(number):
     values = np.random.default_rng(number).normal(size=(number, 300))
     vectors = list(torch.from_numpy(values))
     found = td.Median()(vectors, [0.3] * number)
@@ -67,14 +67,14 @@ def test_the_weighted_median_by_votes():
     np.testing.assert_allclose(found.numpy(), np.median(repeated, axis=0), rtol=1e-12)
 
 
-def test_large_models_are_done_in_blocks(monkeypatch):
+def test_large_models_are_computed_in_blocks(monkeypatch):
     values = torch.from_numpy(np.random.default_rng(3).normal(size=(5, 23)))
     whole = td.Median()(list(values), [1.0] * 5)
     monkeypatch.setattr("tardigrad.core.robust.BLOCK", 4)
     assert torch.equal(td.Median()(list(values), [1.0] * 5), whole)
 
 
-def test_with_nothing_cut_off_it_is_fedbuff():
+def test_without_trimming_it_is_fedbuff():
     random = np.random.default_rng(4)
     deltas, weights = list(torch.from_numpy(random.normal(size=(4, 6)))), [1.0, 0.5, 0.7, 0.2]
     found, _ = moved(td.RobustFedBuff(lr=0.5, mean=td.TrimmedMean(fraction=0.0)), deltas, weights)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from test_fedavg import DTYPES, PACES, assert_same, naive_rounds, run_rounds, same_after_interruption
+from test_fedavg import DTYPES, PACES, assert_same, naive_rounds, run_rounds
 
 import tardigrad as td
 
@@ -65,11 +65,6 @@ def test_rounds_follow_the_paper(case, pace, dtype):
     assert_same(models, naive, dtype)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_interrupted_and_resumed(case):
-    same_after_interruption(CASES[case][0], pace=td.Synchronous(cohort=3, selected=5))
-
-
 def test_fedadam_is_fedbuff_with_ema_and_adam_in_rounds():
     ours, _ = run_rounds(td.FedAdam(lr=0.05, beta1=0.6, beta2=0.9, adaptivity=0.01), torch.float32)
     parts = td.FedBuff(lr=0.05, momentum=td.EMA(beta=0.6), preconditioner=td.Adam(beta2=0.9, adaptivity=0.01))
@@ -98,6 +93,6 @@ def test_bad_beta2_is_named(kind, bad):
 
 
 @pytest.mark.parametrize("algorithm", [td.FedAdam(), td.FedAdaGrad(), td.FedYogi()])
-def test_they_work_in_rounds(algorithm):
+def test_asynchronous_pace_is_refused(algorithm):
     with pytest.raises(td.ConfigError, match=r"pace\.kind: .* works in rounds"):
         run_rounds(algorithm, torch.float32, pace=td.Asynchronous(concurrency=3))

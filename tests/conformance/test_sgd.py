@@ -1,7 +1,5 @@
 """SGD: one client has all data, and the model is its model: plain gradient descent, trip after trip."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -48,39 +46,25 @@ def descent(lr_at, decay=0.0):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_plain_gradient_descent(dtype):
+def test_sgd_is_plain_gradient_descent(dtype):
     assert_same(run(make(dtype)), descent(lambda trip: LR), dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_with_weight_decay_and_a_falling_rate(dtype):
+def test_sgd_with_weight_decay_and_a_falling_rate(dtype):
     schedule = td.StepDecay(at=(5, 10), factor_at_each=0.5)
     local = td.Local(steps=STEPS, batch_size=len(ALL_B), lr=LR, weight_decay=0.7, schedule=schedule)
     expected = descent(lambda trip: LR * 0.5 ** ((trip >= 5) + (trip >= 10)), decay=0.7)
     assert_same(run(make(dtype, local=local)), expected, dtype)
 
 
-def test_it_finds_the_least_squares_solution():
+def test_sgd_finds_the_least_squares_solution():
     solution = np.linalg.lstsq(ALL_A, ALL_B, rcond=None)[0]
     models = run(make(stop=td.Stop(trips=300)))
     assert models[-1] == pytest.approx(solution, abs=1e-6)
 
 
-def test_interrupted_and_resumed():
-    whole = make(torch.float32)
-    run(whole)
-    half = make(torch.float32)
-    for _ in half.engine.run():
-        if half.engine.version == 7:
-            break
-    tensors, document = half.engine.snapshot()
-    resumed = make(torch.float32)
-    resumed.engine.restore(tensors, json.loads(json.dumps(document)))
-    run(resumed)
-    assert torch.equal(resumed.aggregator.state["model"], whole.aggregator.state["model"])
-
-
-def test_it_needs_all_data_in_one_place():
+def test_more_than_one_client_is_refused():
     clients = {i: (A[i], B[i]) for i in range(CLIENTS)}
     with pytest.raises(td.ConfigError, match=rf"algorithm\.kind 'sgd'.*there are {CLIENTS} clients"):
         make(clients=clients)
@@ -91,6 +75,6 @@ def test_the_buffer_is_one_upload():
         make(buffer=td.Buffer(size=2))
 
 
-def test_it_has_no_settings():
+def test_sgd_has_no_settings():
     with pytest.raises(ValidationError, match="lr"):
         td.SGD(lr=1.0)

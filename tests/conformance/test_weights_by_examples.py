@@ -364,7 +364,7 @@ CASES = {
 }  # fmt: skip
 
 
-def test_every_algorithm_is_here():
+def test_every_built_in_algorithm_has_a_case():
     assert {name.split(",")[0] for name in CASES} == {one.model_fields["kind"].default for one in BUILT_IN}
 
 
@@ -450,7 +450,7 @@ def test_the_server_keeps_the_mean_of_what_all_clients_remember(name, schedule_n
     steps = []
 
     def look(simulation):
-        memories = simulation.engine._memories
+        memories = simulation.engine.memories
         total = torch.zeros(SIZE, dtype=torch.float64)
         for i, memory in memories.items():
             total += n[i] * memory[remembered]
@@ -471,7 +471,7 @@ def test_the_server_keeps_the_mean_of_what_all_clients_remember(name, schedule_n
     assert steps[-1] > 4  # some are too slow for every round
 
 
-def test_the_change_of_a_mean_is_the_sum_over_what_all_weigh():
+def test_change_of_a_mean_is_the_sum_divided_by_the_weight_of_all():
     total = torch.tensor([3.0, -7.0], dtype=torch.float64)
     buffer = WeightedSum({"control": total}, (), 4, divisor=5.0)
     torch.testing.assert_close(buffer.change_of_mean("control", 50), total / 50)
@@ -485,7 +485,7 @@ def test_the_change_of_a_mean_is_the_sum_over_what_all_weigh():
         (FedAC(lr=0.5, weights="uniform", momentum="none", control_scale="population"), {}),
     ],
 )
-def test_they_end_at_the_optimum_of_all_examples(algorithm, settings):
+def test_runs_end_at_the_optimum_of_all_examples(algorithm, settings):
     """Control variates take away what local steps and unequal clients add: the minimum of the mean over all
     examples, not over all clients, is where they stop."""
     pooled = np.linalg.lstsq(np.concatenate(A), np.concatenate(B), rcond=None)[0]

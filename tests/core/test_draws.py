@@ -18,7 +18,7 @@ def test_a_draw_can_be_repeated_in_any_order():
     assert forwards == backwards
 
 
-def test_a_draw_survives_being_forgotten():
+def test_draw_of_a_discarded_block_is_repeated():
     draws = Draws(0, "x", lambda random, n: random.random(n))
     first = draws[7]
     for block in range(600):  # more than are kept
@@ -40,7 +40,7 @@ def test_uniform_is_uniform_across_blocks():
     assert all(0 <= value < 1 for value in values)
 
 
-def test_global_random_state_is_neither_read_nor_left():
+def test_global_random_state_is_neither_read_nor_changed():
     np.random.seed(1)  # noqa: NPY002
     torch.manual_seed(1)
     numpy_before, torch_before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
@@ -74,5 +74,5 @@ def test_different_purposes_have_different_keys(a, b):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63, 2**100])
-def test_any_seed_will_do(seed):
+def test_seeds_of_any_size_are_accepted(seed):
     assert 0 <= Draws(seed, "x", uniform)[0] < 1

@@ -35,7 +35,7 @@ def file(tmp_path):
     return tmp_path / "snapshot.safetensors"
 
 
-def test_round_trip(file):
+def test_snapshot_is_read_back_as_it_was_written(file):
     write_snapshot(file, TENSORS, DOCUMENT)
     tensors, document = read_snapshot(file)
     assert document == DOCUMENT
@@ -49,7 +49,7 @@ def test_only_the_snapshot_is_left_in_the_folder(file):
     assert [p.name for p in file.parent.iterdir()] == [file.name]
 
 
-def test_no_tensors_at_all(file):
+def test_snapshot_without_tensors_is_read_back(file):
     write_snapshot(file, {}, {"empty": True})
     assert read_snapshot(file) == ({}, {"empty": True})
 
@@ -73,7 +73,7 @@ def test_equal_tensors_that_are_not_one_stay_apart(file):
     assert tensors["b"].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_views_into_one_tensor(file):
+def test_views_into_one_tensor_are_read_back(file):
     whole = torch.arange(6.0)
     write_snapshot(file, {"whole": whole, "head": whole[:2], "tail": whole[4:], "every": whole[::2]}, {})
     tensors, _ = read_snapshot(file)
@@ -82,7 +82,7 @@ def test_views_into_one_tensor(file):
     }  # fmt: skip
 
 
-def test_one_memory_as_two_types(file):
+def test_one_memory_under_two_types_is_read_back(file):
     x = torch.tensor([1.0, 2.0])
     write_snapshot(file, {"a": x, "b": x.view(torch.int32)}, {})
     tensors, _ = read_snapshot(file)
@@ -90,7 +90,7 @@ def test_one_memory_as_two_types(file):
     same_bits(tensors["b"], x.view(torch.int32))
 
 
-def test_what_requires_a_gradient_is_written_all_the_same(file):
+def test_tensor_that_requires_a_gradient_is_written(file):
     write_snapshot(file, {"x": torch.ones(2, requires_grad=True)}, {})
     assert read_snapshot(file)[0]["x"].tolist() == [1.0, 1.0]
 
@@ -152,20 +152,20 @@ def good(file):
     return file.read_bytes()
 
 
-def test_truncated_anywhere(file, good):
+def test_file_that_was_truncated_anywhere_is_refused(file, good):
     for length in [*range(0, len(good), 17), *range(len(good) - 20, len(good))]:
         file.write_bytes(good[:length])
         is_refused(file)
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x20, 0x80])
-def test_a_flipped_byte_anywhere(file, good, flip):
+def test_file_with_a_flipped_byte_anywhere_is_refused(file, good, flip):
     for place in range(len(good)):
         file.write_bytes(good[:place] + bytes([good[place] ^ flip]) + good[place + 1 :])
         is_refused(file)
 
 
-def test_bytes_added_at_the_end(file, good):
+def test_file_with_bytes_added_at_the_end_is_refused(file, good):
     file.write_bytes(good + b"\0" * 8)
     is_refused(file)
 
@@ -175,7 +175,7 @@ def test_a_flipped_byte_in_the_tensors_is_found_by_the_checksum(file, good):
     assert "checksum" in is_refused(file)
 
 
-def test_another_format(file):
+def test_file_of_another_format_is_refused(file):
     save_file({"x": torch.ones(1)}, file, {"format": "tardigrad-snapshot-99"})
     assert "tardigrad-snapshot-99" in is_refused(file)
 
@@ -185,18 +185,18 @@ def test_a_model_file_is_not_a_snapshot(file):
     assert "is not a tardigrad-snapshot-1 file" in is_refused(file)
 
 
-def test_a_checksum_left_out(file):
+def test_file_without_a_checksum_is_refused(file):
     save_file({"x": torch.ones(1)}, file, {"format": "tardigrad-snapshot-1"})
     is_refused(file)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello\n", b"# a text file\n" * 100, bytes(range(256)) * 10])
-def test_something_else_altogether(file, content):
+def test_file_that_is_not_a_safetensors_file_is_refused(file, content):
     file.write_bytes(content)
     is_refused(file)
 
 
-def test_a_folder(file):
+def test_folder_in_place_of_a_file_is_refused(file):
     file.mkdir()
     is_refused(file)
 
@@ -210,7 +210,7 @@ def test_a_missing_file_is_named(file):
 # -- the digest ---------------------------------------------------------------------------------------
 
 
-def test_the_digest_sees_names_shapes_types_and_bits():
+def test_digest_depends_on_names_shapes_types_and_bits():
     x = torch.zeros(4)
     different = [
         {"x": x},

@@ -40,7 +40,7 @@ def test_values_by_hand(law, values):
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
-def test_fresh_counts_in_full_and_late_never_more(law):
+def test_weight_is_1_if_fresh_and_never_grows(law):
     weights = [law(staleness) for staleness in range(200)]
     assert weights[0] == 1.0
     assert all(0.0 <= weight <= 1.0 for weight in weights)
@@ -60,7 +60,7 @@ def test_every_law_for_all_parameters(a, b, staleness, kind):
     assert 0.0 <= law(staleness + 1) <= law(staleness) <= 1.0
 
 
-def test_a_hinge_is_constant_up_to_its_bend():
+def test_hinge_is_constant_up_to_b():
     hinge, constant = Hinge(a=10.0, b=4.0), Constant()
     assert [hinge(s) for s in range(5)] == [constant(s) for s in range(5)]
     assert hinge(5) < constant(5)
@@ -71,7 +71,7 @@ def test_the_defaults_are_the_papers():
     assert (Hinge().a, Hinge().b) == (10.0, 4.0)
 
 
-def test_a_name_stands_for_a_law_with_its_defaults():
+def test_name_alone_means_a_law_with_its_defaults():
     adapter = TypeAdapter(StalenessLaw)
     assert adapter.validate_python("polynomial") == Polynomial(a=0.5)
     assert adapter.validate_python({"kind": "hinge", "a": 4}) == Hinge(a=4.0, b=4.0)

@@ -24,6 +24,6 @@ def test_first_reason_that_holds_is_given(changed, reason):
 
 
 @pytest.mark.parametrize("limit", ["trips", "steps", "virtual_time"])
-def test_limit_that_is_not_set_ends_nothing(limit):
+def test_limit_that_is_not_set_never_ends_a_run(limit):
     stop = td.Stop(**{limit: 10**6})
     assert stop.reason(**REACHED | {"objection": None}) is None

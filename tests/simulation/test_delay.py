@@ -95,7 +95,7 @@ def test_exponential_by_examples_scales_with_examples():
 # -- devices ------------------------------------------------------------------------------------------
 
 
-def test_a_device_is_slow_for_good():
+def test_slow_device_stays_slow():
     durations = Durations(ConstantDelay(duration=2.0, device_spread=0.8), clients([1] * 50), seed=3)
     factors = [durations.factor(c) for c in range(50)]
     assert len(set(factors)) == 50
@@ -128,18 +128,18 @@ def test_spread_and_examples_multiply():
 # -- giving up ----------------------------------------------------------------------------------------
 
 
-def test_giving_up_is_as_frequent_as_said():
+def test_trips_are_given_up_with_the_set_probability():
     durations = Durations(HalfNormal(give_up=0.3), clients([1]), seed=0)
     share = np.mean([durations.gives_up(trip) for trip in range(DRAWS)])
     assert abs(share - 0.3) < 5 * math.sqrt(0.3 * 0.7 / DRAWS)
 
 
-def test_nobody_gives_up_unless_asked():
+def test_no_trip_is_given_up_by_default():
     durations = Durations(HalfNormal(), clients([1]), seed=0)
     assert not any(durations.gives_up(trip) for trip in range(1000))
 
 
-def test_giving_up_has_nothing_to_do_with_the_duration():
+def test_giving_up_is_independent_of_the_duration():
     durations = Durations(ExponentialDelay(give_up=0.5), clients([1]), seed=0)
     gone = np.array([durations.gives_up(trip) for trip in range(DRAWS)])
     times = np.array([durations(trip, 0) for trip in range(DRAWS)])
@@ -187,7 +187,7 @@ def test_a_client_takes_one_of_its_own_durations(file):
     assert set(draw(law, sizes=(1, 1, 1), client=1, n=100)) == {10.0}
 
 
-def test_a_client_without_durations_takes_anyones(file):
+def test_client_without_durations_takes_one_of_any_client(file):
     file.write_text("client,start,duration\n0,0,1\n0,9,2\n0,20,4\n1,0,10\n")
     anyones = draw(Trace(file=file), sizes=(1, 1, 1), client=2, n=8000)
     assert set(anyones) == {1.0, 2.0, 4.0, 10.0}
@@ -227,13 +227,13 @@ def test_a_missing_trace_is_named(file):
         Durations(Trace(file=file), clients([1]), seed=0)
 
 
-def test_what_is_no_csv_at_all(file):
+def test_file_that_is_not_csv_is_named(file):
     file.write_bytes(b"\x93NUMPY\x00\xff\xfe" * 30)
     with pytest.raises(ConfigError, match=r"delay\.file: .*trace\.csv"):
         Durations(Trace(file=file), clients([1]), seed=0)
 
 
-def test_a_file_without_commas_and_lines(file):
+def test_file_of_one_very_long_line_is_named(file):
     file.write_bytes(b"x" * 200_000)
     with pytest.raises(ConfigError, match=r"delay\.file: .*trace\.csv"):
         Durations(Trace(file=file), clients([1]), seed=0)

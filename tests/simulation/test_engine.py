@@ -11,6 +11,7 @@ from problem import Quadratic, SquaredError
 
 import tardigrad as td
 from event_records import records
+from tardigrad.core.outcomes import Accepted
 from tardigrad.core.snapshot import digest, read_snapshot, write_snapshot
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.runs.run import build
@@ -201,11 +202,11 @@ def make(case, executor=None, seed=0, **settings):
     simulation = build(config, model=Quadratic(start), clients=DATA, test=TEST, head=SquaredError())
     if executor is not None:
         inline, engine = simulation.executor, simulation.engine
-        simulation.executor = engine._executor = executor(inline._trainer, inline._clients)
-        engine._broadcasts = {
-            version: simulation.executor.publish(version, vectors)
-            for version, vectors in engine._broadcasts.items()
-        }
+        simulation.executor = executor(inline._trainer, inline._clients)
+        for part in (engine, engine._versions, engine._submissions):
+            part._executor = simulation.executor
+        for version, vectors in engine._versions.items():
+            engine._versions.publish(version, vectors)
     return simulation
 
 
@@ -257,7 +258,7 @@ def interrupted(simulation, commits):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_twice_the_same(case):
+def test_same_seed_gives_the_same_events_and_bits(case):
     events, bits = uninterrupted(case)
     np.random.seed(7)  # noqa: NPY002
     torch.manual_seed(7)
@@ -273,7 +274,7 @@ def test_another_seed_gives_other_bits(case):
     assert finish(make(case, seed=1))[1] != uninterrupted(case)[1]
 
 
-def test_the_cases_have_what_they_are_named_for():
+def test_cases_contain_what_their_names_say():
     def events(case, kind):
         return [event for event in uninterrupted(case)[0] if event["event"] == kind]
 
@@ -292,7 +293,7 @@ def test_the_cases_have_what_they_are_named_for():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_going_on_after_every_seventh_commit(case):
+def test_run_is_resumed_after_every_seventh_commit(case):
     whole, bits = uninterrupted(case)
     simulation, snapshots, seen = make(case), [], 0
     for number, events in enumerate(records(simulation.engine.run())):
@@ -307,7 +308,7 @@ def test_going_on_after_every_seventh_commit(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_going_on_with_another_executor(case):
+def test_run_is_resumed_with_another_executor(case):
     whole, bits = uninterrupted(case)
     for before, after in [(Reversed, None), (None, Strict), (Strict, AtOnce)]:
         seen, snapshot = interrupted(make(case, before), commits=37)
@@ -317,7 +318,7 @@ def test_going_on_with_another_executor(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_going_on_from_a_file(case, tmp_path):
+def test_run_is_resumed_from_a_file(case, tmp_path):
     whole, bits = uninterrupted(case)
     simulation, seen = make(case), 0
     for number, events in enumerate(records(simulation.engine.run())):
@@ -330,7 +331,7 @@ def test_going_on_from_a_file(case, tmp_path):
     assert finish(resumed) == (whole[seen:], bits)
 
 
-def test_interrupted_again_and_again():
+def test_run_is_interrupted_many_times():
     whole, bits = uninterrupted("give up")
     simulation, events = make("give up"), []
     while not events or events[-1]["event"] != "end":
@@ -357,14 +358,14 @@ def test_the_order_of_training_does_not_matter(case, executor):
     assert simulation.executor.most >= 2, "nothing was trained ahead"
 
 
-def test_many_are_ready_at_once():
+def test_many_trips_are_submitted_at_once():
     # 15 are at work and 2 make a step: whatever starts from an existing version can be trained now
     simulation = make("asynchronous", AtOnce, pace=td.Asynchronous(concurrency=15), buffer=td.Buffer(size=2))
     finish(simulation)
     assert simulation.executor.most >= 10
 
 
-def test_trouble_far_ahead_does_not_stop_a_run_that_ends_before():
+def test_plan_error_far_ahead_does_not_stop_a_run_that_ends_before():
     def five_trips(executor):
         simulation = make("asynchronous", executor, stop=td.Stop(trips=5))
         advance, advances = simulation.planner.advance, iter(range(40))
@@ -380,7 +381,7 @@ def test_trouble_far_ahead_does_not_stop_a_run_that_ends_before():
     assert five_trips(AtOnce) == five_trips(Inline)
 
 
-def test_a_population_that_is_too_small_is_said_before_anything_is_trained():
+def test_population_that_is_too_small_is_reported_before_any_training():
     # up to 36 clients would be at work, and there are 20
     with pytest.raises(td.ConfigError, match=r"pace\.maximum: .* keeps up to 36 clients at work"):
         make("sampled staleness", AtOnce, pace=td.SampledStaleness(maximum=11))
@@ -413,10 +414,12 @@ def test_kept_versions_do_not_grow_with_trips(case, executor):
             tensors, document = engine.snapshot()
             versions = {name.split("/")[1] for name in tensors if name.startswith("broadcast/")}
             under_way = len(document["planner"]["book"]["in_flight"])
-            planned = sum(row[0] == "Delivery" for row in document["plan"])
+            planned = sum(row[0] in ("Accepted", "Rejected") for row in document["plan"])
             assert len(versions) <= under_way + planned + 5  # and those of the uploads in the buffer
             kept.append(len(versions))
-            held.append(sum(len(part) for part in vars(engine).values() if hasattr(part, "__len__")))
+            parts = [*vars(engine).values(), *vars(engine._versions).values()]
+            parts += vars(engine._submissions).values()
+            held.append(sum(len(part) for part in parts if hasattr(part, "__len__")))
     assert engine.version >= 300
     half = len(kept) // 2
     assert max(kept[half:]) <= max(kept[:half]) + 3
@@ -441,7 +444,7 @@ def test_refused_uploads_are_never_trained():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_events_add_up(case):
+def test_events_are_consistent_with_each_other(case):
     events, _ = uninterrupted(case)
     assert events[0]["event"] == "evaluation"
     assert events[0]["version"] == events[0]["trips"] == events[0]["time"] == 0
@@ -559,7 +562,7 @@ def test_a_run_that_stops_at_an_accuracy():
     assert (events[-1]["reason"], events[-1]["version"]) == ("accuracy", 15)
 
 
-def test_a_diverged_evaluation_is_said_in_one_sentence():
+def test_diverged_evaluation_is_reported_in_one_sentence():
     with pytest.raises(td.RunError, match=r"at version \d+|training loss is not finite") as caught:
         finish(make("asynchronous", local=td.Local(lr=1e6), stop=td.Stop(trips=500)))
     assert "\n" not in str(caught.value)
@@ -582,12 +585,12 @@ def test_the_running_average_by_hand():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_after_a_step_only_versions_that_somebody_needs_are_kept(case):
+def test_after_a_step_only_versions_that_a_trip_needs_are_kept(case):
     engine = make(case).engine
     for events in records(engine.run()):
         if any(event["event"] == "step" for event in events):
             book = engine._planner.book
             needed = {ticket.version for ticket in book.in_flight.values()}
-            needed |= {item.start_version for item in engine._plan if getattr(item, "accepted", False)}
-            needed |= {version for version in engine._broadcasts if version >= book.version}
-            assert set(engine._broadcasts) == {version for version in needed if version <= engine.version}
+            needed |= {item.ticket.version for item in engine._plan if isinstance(item, Accepted)}
+            needed |= {version for version in engine._versions if version >= book.version}
+            assert set(engine._versions) == {version for version in needed if version <= engine.version}

@@ -9,7 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
-from tardigrad.core.bookkeeping import Bookkeeping, Buffer, Delivery, Reason, Refusal, Ticket
+from tardigrad.core.bookkeeping import Bookkeeping, Buffer
+from tardigrad.core.outcomes import Accepted, GivenUp, Reason, Refusal, Rejected, Ticket
 from tardigrad.core.pace import (
     Arrivals,
     Asynchronous,
@@ -23,7 +24,8 @@ from tardigrad.data.dataset import Holders
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config.config import Config
 from tardigrad.simulation.delay import ConstantDelay, Durations, ExponentialDelay, HalfNormal, UniformDelay
-from tardigrad.simulation.planner import GiveUp, Joined, Planner
+from tardigrad.simulation.planned import Joined
+from tardigrad.simulation.planner import Planner
 
 
 def crowd(population):
@@ -50,12 +52,12 @@ def until(planner, uploads):
     while seen < uploads:
         planned = planner.advance()
         items += planned
-        seen += sum(isinstance(item, Delivery) for item in planned)
+        seen += sum(isinstance(item, Accepted | Rejected) for item in planned)
     return items
 
 
 def deliveries(items):
-    return [item for item in items if isinstance(item, Delivery)]
+    return [item for item in items if isinstance(item, Accepted | Rejected)]
 
 
 def tickets(items):
@@ -71,7 +73,7 @@ def play(trips, **buffer):
     items = []
     while planned := planner.advance():
         items += planned
-    return [(d.client, d.time, d.start_version, d.version, d.staleness, d.closes) for d in deliveries(items)]
+    return [(d.client, d.time, d.ticket.version, d.version, d.staleness, d.closes) for d in deliveries(items)]
 
 
 def test_a_script_by_hand():
@@ -138,7 +140,7 @@ def test_a_script_beyond_the_bound_by_hand():
     assert (last.client, last.staleness, last.reason, last.closes) == (1, 2, Reason.STALE, False)
 
 
-def test_a_script_can_be_over():
+def test_exhausted_script_returns_an_empty_list():
     planner = make(Scripted(trips=((0.0, 1.0, 0),)), Buffer(size=1))
     assert [len(planner.advance()) for _ in range(4)] == [1, 1, 0, 0]
 
@@ -166,12 +168,12 @@ def test_a_script_from_a_file_is_the_same(tmp_path):
         (((0.0, 2.0, 3), (1.0, 1.0, 3)), "client 3 would start at 1 while it trains until 2"),
     ],
 )
-def test_a_script_that_cannot_be(trips, says):
+def test_impossible_script_is_refused(trips, says):
     with pytest.raises(ConfigError, match=says):
         make(Scripted(trips=trips))
 
 
-def test_a_file_with_a_script_that_cannot_be_names_the_key(tmp_path):
+def test_impossible_script_in_a_file_names_the_key(tmp_path):
     file = tmp_path / "trace.csv"
     file.write_text("client,start,duration\n0,zero,1\n")
     with pytest.raises(ConfigError, match=r"pace\.file: .*trace\.csv, line 2"):
@@ -203,7 +205,7 @@ def test_asynchronous_with_a_constant_delay_by_hand():
 
 
 @pytest.mark.parametrize("delay", [HalfNormal(), UniformDelay(low=0.5, high=0.6), HalfNormal(give_up=0.3)])
-def test_asynchronous_keeps_exactly_so_many_at_work(delay):
+def test_asynchronous_keeps_the_concurrency_exactly(delay):
     planner = make(Asynchronous(concurrency=7), delay=delay)
     for _ in range(500):
         planned = planner.advance()
@@ -212,7 +214,7 @@ def test_asynchronous_keeps_exactly_so_many_at_work(delay):
         assert under_way == (7 if isinstance(planned[0], Ticket) else 6)
 
 
-def test_everybody_may_be_at_work():
+def test_concurrency_may_be_the_whole_population():
     planner = make(Asynchronous(concurrency=20), population=20)
     items = until(planner, 300)
     assert len(planner.book.in_flight) in (19, 20)
@@ -220,13 +222,13 @@ def test_everybody_may_be_at_work():
         assert 0 <= ticket.client < 20
 
 
-def test_who_starts_is_uniform():
+def test_clients_start_equally_often():
     planner = make(Asynchronous(concurrency=2), population=20, delay=ConstantDelay())
     counts = Counter(ticket.client for ticket in tickets(until(planner, 20_000)))
     assert stats.chisquare([counts[c] for c in range(20)]).pvalue > 1e-3
 
 
-def test_the_mean_staleness_is_what_queueing_says():
+def test_mean_staleness_agrees_with_queueing_theory():
     # every upload that comes in during a trip is one of the others': on average concurrency - 1 of them,
     # so with K uploads a step the staleness is about (concurrency - 1) / K
     planner = make(Asynchronous(concurrency=50), Buffer(size=5), population=1000, delay=ExponentialDelay())
@@ -261,11 +263,11 @@ def test_poisson_arrivals_have_exponential_gaps():
     assert stats.kstest(gaps, "expon", args=(0, 0.2)).pvalue > 1e-3
 
 
-def test_arrivals_beyond_the_concurrency_are_sent_away():
+def test_arrivals_beyond_the_concurrency_are_refused():
     # one a unit of time, each trip takes 2.5: with 2 at most, the third of every three is sent away
     planner = make(Arrivals(rate=1.0, concurrency=2), delay=ConstantDelay(duration=2.5))
     items = plan(planner, 200)
-    kinds = [type(item) for item in items if not isinstance(item, Delivery)]
+    kinds = [type(item) for item in items if not isinstance(item, Accepted | Rejected)]
     assert kinds[:9] == [Ticket, Ticket, Refusal] * 3
     assert {item.reason for item in items if isinstance(item, Refusal)} == {Reason.FULL}
     assert len(planner.book.in_flight) <= 2
@@ -290,21 +292,21 @@ def test_over_selection_takes_the_quickest():
     items = until(planner, 600)
     by_round = {}
     for d in deliveries(items):
-        by_round.setdefault(d.start_version, []).append(d)
+        by_round.setdefault(d.ticket.version, []).append(d)
     finished = {v: ds for v, ds in by_round.items() if len(ds) == 6}
     assert len(finished) > 50
     for uploads in finished.values():
-        assert [d.accepted for d in uploads] == [True] * 4 + [False] * 2
+        assert [isinstance(d, Accepted) for d in uploads] == [True] * 4 + [False] * 2
         assert {d.reason for d in uploads[4:]} == {Reason.LATE}
         assert [d.time for d in uploads] == sorted(d.time for d in uploads)
-    assert all(d.staleness == 0 for d in deliveries(items) if d.accepted)
+    assert all(d.staleness == 0 for d in deliveries(items) if isinstance(d, Accepted))
 
 
-def test_a_round_replaces_who_gives_up():
+def test_round_replaces_clients_that_give_up():
     planner = make(Synchronous(cohort=4), Buffer(size=4), delay=HalfNormal(give_up=0.4))
     items = until(planner, 400)
-    accepted = [d for d in deliveries(items) if d.accepted]
-    assert any(isinstance(item, GiveUp) for item in items)
+    accepted = [d for d in deliveries(items) if isinstance(d, Accepted)]
+    assert any(isinstance(item, GivenUp) for item in items)
     assert len(accepted) == 400
     assert planner.book.version == 100
 
@@ -343,7 +345,7 @@ def test_poisson_cohorts_are_binomial():
     assert planner.book.version >= len(sizes) - 1
 
 
-def test_poisson_joins_everybody_equally_often():
+def test_poisson_clients_join_equally_often():
     planner = make(Poisson(probability=0.2), Buffer(), population=30)
     counts = Counter(ticket.client for ticket in tickets(plan(planner, 10_000)))
     assert stats.chisquare([counts[c] for c in range(30)]).pvalue > 1e-3
@@ -373,7 +375,7 @@ def test_poisson_without_a_size_waits_for_all_and_steps_empty():
 def test_poisson_without_a_size_when_clients_give_up():
     planner = make(Poisson(probability=0.2), Buffer(), population=10, delay=HalfNormal(give_up=0.5))
     items = plan(planner, 3000)
-    gave_up = [item for item in items if isinstance(item, GiveUp)]
+    gave_up = [item for item in items if isinstance(item, GivenUp)]
     assert any(g.closes for g in gave_up)
     assert {d.staleness for d in deliveries(items)} == {0}
     closings = sum(getattr(item, "closes", False) for item in items)
@@ -415,7 +417,7 @@ def test_sampled_staleness_is_uniform(maximum, size):
     uploads = deliveries(until(planner, 5000))
     cold = maximum * size  # before that, the version itself bounds the staleness
     for n, upload in enumerate(uploads):
-        assert upload.accepted
+        assert isinstance(upload, Accepted)
         assert upload.time == n + 1
         assert upload.version == n // size
         assert 0 <= upload.staleness <= min(maximum, n // size)
@@ -455,7 +457,7 @@ def test_queued_tasks_are_done_one_after_the_other():
     # moves the model, and task 2 (version 1) queues behind task 1: it ends at 3; and so on.
     planner = make(Queued(concurrency=2), Buffer(size=1), population=1, delay=ConstantDelay())
     uploads = deliveries(until(planner, 6))
-    assert [(d.start_time, d.time, d.start_version, d.version) for d in uploads] == [
+    assert [(d.ticket.time, d.time, d.ticket.version, d.version) for d in uploads] == [
         (0.0, 1.0, 0, 0),
         (0.0, 2.0, 0, 1),
         (1.0, 3.0, 1, 2),
@@ -475,7 +477,7 @@ def test_queued_draws_as_many_different_clients_as_made_the_step():
     assert all(len(set(clients)) == len(clients) for clients in drawn.values())
 
 
-def test_queued_draws_the_busy_too():
+def test_queued_draws_clients_that_are_training_too():
     # many tasks are open; a slow client, behind whom they pile up, is drawn as often as the others
     planner = make(Queued(concurrency=30), Buffer(size=2), population=10, delay=HalfNormal(device_spread=2.0))
     counts = Counter(ticket.client for ticket in tickets(until(planner, 4000)))
@@ -500,7 +502,7 @@ def test_once_per_client(pace):
     planner = make(pace, Buffer(size=6, once_per_client=True), population=60)
     buffer, seen = set(), 0
     for d in deliveries(until(planner, 600)):
-        if d.accepted:
+        if isinstance(d, Accepted):
             assert d.client not in buffer
             buffer.add(d.client)
             seen += 1
@@ -516,7 +518,7 @@ def test_a_share_of_the_buffer_for_each_client(pace, share):
     planner = make(pace, Buffer(size=6, most_per_client=share), population=8)
     buffer, most = Counter(), 0
     for d in deliveries(until(planner, 600)):
-        if d.accepted:
+        if isinstance(d, Accepted):
             buffer[d.client] += 1
             most = max(most, *buffer.values())
         if d.closes:
@@ -525,7 +527,7 @@ def test_a_share_of_the_buffer_for_each_client(pace, share):
     assert most == 2 if share else most > 2
 
 
-def test_who_waits_for_the_step_starts_after_it():
+def test_client_that_waits_for_the_step_starts_after_it():
     # all three are needed for a step, so whoever comes back early has to wait for the last
     planner = make(Asynchronous(concurrency=3), Buffer(size=3, once_per_client=True), population=3)
     uploads = deliveries(until(planner, 60))
@@ -536,15 +538,15 @@ def test_who_waits_for_the_step_starts_after_it():
 
 
 @pytest.mark.parametrize("pace", [Asynchronous(concurrency=5), Arrivals(rate=5.0), Queued(concurrency=3)])
-def test_giving_up_happens_as_often_as_said_and_never_counts(pace):
+def test_trips_are_given_up_with_the_set_probability_and_never_count(pace):
     planner = make(pace, delay=HalfNormal(give_up=0.25), population=100)
     items = plan(planner, 8000)
-    ended = [item for item in items if isinstance(item, GiveUp | Delivery)]
-    share = sum(isinstance(item, GiveUp) for item in ended) / len(ended)
+    ended = [item for item in items if isinstance(item, GivenUp | Accepted | Rejected)]
+    share = sum(isinstance(item, GivenUp) for item in ended) / len(ended)
     assert abs(share - 0.25) < 5 * math.sqrt(0.25 * 0.75 / len(ended))
-    gone = {item.ticket.trip for item in items if isinstance(item, GiveUp)}
+    gone = {item.ticket.trip for item in items if isinstance(item, GivenUp)}
     assert not gone & {d.trip for d in deliveries(items)}
-    assert planner.book.version == sum(d.accepted for d in deliveries(items)) // 3
+    assert planner.book.version == sum(isinstance(d, Accepted) for d in deliveries(items)) // 3
 
 
 def test_weights_by_examples_reach_the_deliveries():
@@ -561,7 +563,7 @@ def test_the_opening_comes_first():
     assert {d.version for d in deliveries(items)[15:18]} == {1}
 
 
-def test_a_dead_end_is_said_in_one_sentence():
+def test_run_without_clients_left_is_reported_in_one_sentence():
     # two clients are drawn at each step, three uploads make one
     planner = make(Queued(concurrency=2), Buffer(size=3), population=5)
     with pytest.raises(RunError, match=r"nobody is left to train.*2 of 3 uploads") as caught:
@@ -579,7 +581,7 @@ NOBODY_HAPPENS_TO_START = {
 
 
 @pytest.mark.parametrize("case", NOBODY_HAPPENS_TO_START)
-def test_only_a_script_is_ever_over(case):
+def test_only_a_script_is_exhausted(case):
     pace, buffer, population = NOBODY_HAPPENS_TO_START[case]
     planner = make(pace, Buffer(**buffer), population=population)
     for _ in range(200):
@@ -636,7 +638,7 @@ def test_two_planners_side_by_side_do_not_disturb_each_other(name):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_going_on_from_json_at_every_advance(name):
+def test_planner_is_restored_from_json_at_every_advance(name):
     planner = every(name)
     whole = [planner.advance() for _ in range(90)]
     planner = every(name)
@@ -650,7 +652,7 @@ def test_going_on_from_json_at_every_advance(name):
 
 # a script starts whom it likes, and the versions of a sampled staleness are made of K uploads each
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in ("script", "sampled staleness")])
-def test_the_opening_goes_on_from_json(name):
+def test_planner_is_restored_from_json_in_the_opening(name):
     pace, buffer = EVERY[name]
     whole = plan(make(pace, buffer, opening=20), 120)
     planner = make(pace, buffer, opening=20)
@@ -659,4 +661,4 @@ def test_the_opening_goes_on_from_json(name):
     restored.restore(json.loads(json.dumps(planner.state())))
     assert first + plan(restored, 107) == whole
     in_opening = [d for d in deliveries(whole) if d.version == 0]
-    assert sorted(d.client for d in in_opening if d.accepted) == list(range(20))
+    assert sorted(d.client for d in in_opening if isinstance(d, Accepted)) == list(range(20))

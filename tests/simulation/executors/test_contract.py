@@ -300,7 +300,7 @@ class Moody(torch.nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:device.clients_at_once")
-def test_what_a_module_keeps_from_trip_to_trip_does_not_show(kind, executor):
+def test_buffers_of_a_module_do_not_pass_from_trip_to_trip(kind, executor):
     clients = given([8] * 6)
     ours = executor(trainer(Moody()), clients)
     sent = ours.publish(0, version(trainer(Moody()), 0))
@@ -472,7 +472,7 @@ class Deadly(torch.nn.Module):
 
 
 @WITH_WORKERS
-def test_a_model_that_kills_every_worker_is_given_up_with_a_sentence(kind, monkeypatch):
+def test_model_that_kills_every_worker_is_reported_in_one_sentence(kind, monkeypatch):
     tries = 3
     if kind is KINDS["ray"]:  # it takes some seconds to start one
         tries = 2

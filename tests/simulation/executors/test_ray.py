@@ -235,13 +235,13 @@ def session_of(leader):
 
 
 @needs_ray
-def test_nobody_at_the_address():
+def test_address_where_nothing_listens_is_refused():
     with pytest.raises(td.ConfigError, match=r"ray:127.0.0.1:1: the cluster cannot be joined \(.*refused"):
         session._probe("127.0.0.1:1")
 
 
 @needs_ray
-def test_somebody_else_at_the_address(monkeypatch):
+def test_address_that_does_not_answer_is_refused(monkeypatch):
     monkeypatch.setattr(session, "JOIN_SECONDS", 3)
     with socket.create_server(("0.0.0.0", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -321,7 +321,7 @@ def test_a_trainer_is_made_of_what_the_kit_holds():
 
 
 @needs_ray
-def test_what_cannot_be_sent_is_named():
+def test_object_that_cannot_be_pickled_is_named():
     clients = Given({0: (torch.randn(6, 5), torch.zeros(6, dtype=torch.int64))}, torch.float32)
     clients.file = (i for i in range(3))
     trainer = Trainer(FlatModule(torch.nn.Linear(5, 3)), MultiClass(), td.FedBuff(), td.Local())
@@ -330,7 +330,7 @@ def test_what_cannot_be_sent_is_named():
 
 
 @needs_ray
-def test_the_code_of_an_own_algorithm_file_goes_along(tmp_path):
+def test_code_of_an_own_algorithm_file_is_sent(tmp_path):
     own = tmp_path / "mine.py"
     own.write_text("import tardigrad as td\n\nclass Mine(td.FedBuff):\n    extra: float = 3.0\n")
     config = td.Config(algorithm={"kind": f"{own}:Mine"})
@@ -351,7 +351,7 @@ def test_the_code_of_an_own_algorithm_file_goes_along(tmp_path):
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
-def test_vectors_of_any_kind_pass(dtype):
+def test_vectors_of_every_type_are_sent(dtype):
     values = torch.arange(12).to(dtype)
     vectors = {"flat": values, "table": values.view(3, 4).t(), "one": values[1], "none": values[:0]}
     packed = pack(vectors)

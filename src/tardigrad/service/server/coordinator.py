@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tardigrad.core.bookkeeping import Ticket
 from tardigrad.core.events import RunEnded
+from tardigrad.core.outcomes import Ticket
 from tardigrad.core.upload import Upload
 from tardigrad.service.monitor.counters import Counters
 from tardigrad.service.protocol.refusals import Cause, Refused, log
@@ -295,7 +295,7 @@ class Coordinator:
         book = self.run_state.book
         if self.run_state.over is not None or self._stopping or self.model_state.waiting:
             return
-        room = book.room() - len(self._granting)
+        room = book.capacity() - len(self._granting)
         if room <= 0:
             return
         for client in self._line.clients():

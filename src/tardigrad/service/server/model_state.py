@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunPosition
+from tardigrad.core.outcomes import Accepted
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import RunError
 from tardigrad.service.protocol.refusals import log
@@ -97,10 +98,9 @@ class ModelState:
     def do(self, effects: Effects, upload: Upload | None) -> None:
         """What an entry means for the values."""
         delivery = effects.delivery
-        if delivery is not None and delivery.accepted:
+        if isinstance(delivery, Accepted):
             assert upload is not None
-            assert delivery.start_version is not None
-            start = self.broadcasts[delivery.start_version].vectors["model"]
+            start = self.broadcasts[delivery.ticket.version].vectors["model"]
             self.aggregator.add(delivery, upload, start)
             if self._tell_losses:  # private runs do not keep them
                 self._losses.append(upload.loss)

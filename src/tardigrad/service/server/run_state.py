@@ -10,8 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Reason, Ticket
+from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.events import ModelEvaluated, RunPosition, TripGivenUp, UploadReceived
+from tardigrad.core.outcomes import Accepted, Reason, Rejected, Ticket, UnknownTrip
 from tardigrad.core.stop import Stop
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.privacy.layers.central_noise import BUDGET
@@ -26,7 +27,7 @@ class Effects:
 
     ticket: Ticket | None = None
     """A check-in that was granted."""
-    delivery: Delivery | None = None
+    delivery: Accepted | Rejected | UnknownTrip | None = None
     events: list[UploadReceived | TripGivenUp] = field(default_factory=list)
     moved: bool = False
     """The model moves now."""
@@ -140,27 +141,27 @@ class RunState:
         refused = Reason(entry.refusal) if entry.refusal else None
         delivery = self.book.deliver(entry.trip, entry.time, entry.examples, refused)
         effects.delivery = delivery
-        if delivery.client is None:  # it had ended: nothing changes
+        if isinstance(delivery, UnknownTrip):
             return
         self.trips += 1
         self.bytes += self._upload_bytes
         effects.moved = delivery.closes
-        if delivery.reason is not None:
+        if isinstance(delivery, Rejected):
             self.refused[delivery.reason] += 1
         elif self.admission is not None:
             self.admission.accepted(entry.norm)
         wanted = not self._centrally  # a client may offer metrics that nobody asked for
-        if wanted and entry.evaluated and delivery.start_version is not None:
-            self.reports.enter(delivery.start_version, entry.evaluated, json.loads(entry.metrics))
+        if wanted and entry.evaluated:
+            self.reports.enter(delivery.ticket.version, entry.evaluated, json.loads(entry.metrics))
         effects.events.append(UploadReceived.of(delivery, delivery.client))
 
     def _give_up(self, entry: JournalEntry, effects: Effects) -> None:
-        gave_up = self.book.give_up(entry.trip)
-        if gave_up is None:
+        outcome = self.book.give_up(entry.trip, entry.time)
+        if isinstance(outcome, UnknownTrip):
             return
-        ticket, effects.moved = gave_up
+        effects.moved = outcome.closes
         self.given_up += 1
-        effects.events.append(TripGivenUp.of(ticket, ticket.client, entry.time))
+        effects.events.append(TripGivenUp.of(outcome, outcome.ticket.client))
 
     def _ended(self, ticket: Ticket) -> None:
         client = str(ticket.client)
