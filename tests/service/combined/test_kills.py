@@ -36,7 +36,7 @@ from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import ClientMemory
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection, RetryLater
-from tardigrad.service.server.lifecycle import Endpoint
+from tardigrad.service.server.endpoint import Endpoint
 
 SOAK = "TARDIGRAD_SOAK" in os.environ
 KILLS = 40 if SOAK else 4

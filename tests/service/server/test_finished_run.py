@@ -18,8 +18,8 @@ from tardigrad.experiments.runs.serve import serve
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.connection import Connection
 from tardigrad.service.protocol.refusals import Cause
+from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.finished_run import tell_over
-from tardigrad.service.server.lifecycle import Endpoint
 
 
 def test_who_was_away_at_the_end_hears_of_it(tmp_path):

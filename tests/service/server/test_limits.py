@@ -13,8 +13,8 @@ from tardigrad.experiments.runs.run import build
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import RetryLater, RunIsOver
 from tardigrad.service.protocol.refusals import Cause, Refused
-from tardigrad.service.server.lifecycle import check_servable
 from tardigrad.service.server.limits import Rates, UploadMemory
+from tardigrad.service.server.run_plan import check_servable
 
 CONFIG = td.Config(
     data=td.Digits(partition=td.IID(clients=4)), model=td.MLP(hidden=(4,)),

@@ -11,7 +11,7 @@ from service_harness import enrolled_key
 import tardigrad as td
 from tardigrad.experiments.runs.serve import serve
 from tardigrad.service.access.enrolment import LIST, Enrolled
-from tardigrad.service.server.lifecycle import Endpoint
+from tardigrad.service.server.endpoint import Endpoint
 
 
 def share_of(folder):

@@ -90,7 +90,7 @@ def test_a_bad_upload_is_refused_counted_and_changes_nothing(what, tmp_path):
             assert running.refusals == {why: 1}
             assert running.coordinator.run_state.state() == before
             assert list((tmp_path / "uploads").iterdir()) == []
-            assert running.server.servicer.reception.used == 0
+            assert running.server.servicer.reception.memory.used == 0
             assert (await ann.deliver(finished)).accepted  # the ticket is as good as before
 
     asyncio.run(scene())
@@ -127,7 +127,7 @@ def test_too_short_too_much_and_silence(tmp_path):
             assert await code_of(sending(headless)) is grpc.StatusCode.INVALID_ARGUMENT
             assert await code_of(sending(silent)) is grpc.StatusCode.DEADLINE_EXCEEDED
             assert running.refusals == {Cause.LENGTH: 2, Cause.UNSIGNED: 1, Cause.SILENT: 1}
-            assert running.server.servicer.reception.used == 0
+            assert running.server.servicer.reception.memory.used == 0
             ann._stub.Deliver = honest
             assert (await ann.deliver(finished)).accepted
 
@@ -194,7 +194,7 @@ def test_a_full_disk_refuses_and_keeps_what_was_acknowledged(where, tmp_path, mo
                 assert await code_of(bob.deliver(finished)) is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert running.coordinator.run_state.state() == before
             assert sorted((tmp_path / "uploads").iterdir()) == files
-            assert running.server.servicer.reception.used == 0
+            assert running.server.servicer.reception.memory.used == 0
             assert (await bob.deliver(finished)).accepted
             assert running.coordinator.run_state.book.version == 1
             return running.refusals
@@ -236,19 +236,19 @@ def test_an_upload_that_is_being_counted_is_guarded_though_its_client_has_hung_u
         async with two_clients(tmp_path) as (running, ann, _):
             coordinator = running.coordinator
             begun, loop = asyncio.Event(), asyncio.get_running_loop()
-            write, arrived = coordinator.write, coordinator.arrived
+            write, end_arrival = coordinator.write, coordinator.busy.end_arrival
 
-            def slowly(trip, room):
+            def slowly(trip, payload):
                 loop.call_soon_threadsafe(begun.set)
                 assert written.wait(30)
-                return write(trip, room)
+                return write(trip, payload)
 
-            def first_arrived(trip):
-                arrived(trip)
+            def first_call_ended(trip):
+                end_arrival(trip)
                 hung_up.set()
 
             monkeypatch.setattr(coordinator, "write", slowly)
-            monkeypatch.setattr(coordinator, "arrived", first_arrived)
+            monkeypatch.setattr(coordinator.busy, "end_arrival", first_call_ended)
             finished = await trained(ann)
             delivery = asyncio.ensure_future(ann.deliver(finished))
             await begun.wait()
@@ -265,7 +265,7 @@ def test_an_upload_that_is_being_counted_is_guarded_though_its_client_has_hung_u
                 await asyncio.sleep(0.01)
             assert (await ann.deliver(finished)).accepted
             assert coordinator.run_state.trips == 1
-            assert not coordinator._arriving
+            assert not coordinator.busy
 
     try:
         asyncio.run(scene())

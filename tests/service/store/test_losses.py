@@ -24,7 +24,7 @@ from tardigrad.experiments.runs.serve import assemble, serve
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection
-from tardigrad.service.server.lifecycle import Endpoint
+from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.store.sqlite import SqliteStore
 
 CONFIG = td.Config(
@@ -272,7 +272,7 @@ def test_keys_of_steps_that_are_made_while_a_snapshot_is_written_are_kept(tmp_pa
                 await asyncio.to_thread(record.begun.wait)
                 await puppets[1].deliver(1)  # fills the buffer: its step is behind the snapshot
                 record.let_go.set()
-                await coordinator._ready[1]
+                await coordinator.broadcast(1)
                 stepped.set()
                 await snapshot
                 return (tmp_path / "noise.keys").read_text().split()[0]
@@ -387,7 +387,7 @@ def test_upload_that_is_not_finite_counts_as_zeros_in_a_private_run(tmp_path):
                     finished = replace(finished, upload=replace(finished.upload, loss=float("nan")))
                 puppet.finished[trip] = finished
                 assert (await puppet.deliver(trip)).accepted
-            await running.coordinator._ready[1]
+            await running.coordinator.broadcast(1)
             return running.coordinator.model_state.aggregator.evaluated_model, dict(running.refusals)
 
     model, refusals = asyncio.run(scene())

@@ -80,7 +80,7 @@ def test_a_copy_of_the_disk_at_any_moment_goes_on_exactly(tmp_path):
     async def recovered(folder, record, state):
         async with serving(CONFIG, folder, record, record.last) as running:
             assert running.coordinator.run_state.state() == state
-            assert all(ready.done() for ready in running.coordinator._ready.values())
+            assert all(ready.done() for ready in running.coordinator._versions._versions.values())
             await running.coordinator._threads.in_model_thread(running.coordinator.model_state.settle)
             return comparable(record.events)
 
