@@ -216,7 +216,7 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def test_nothing_that_arrives_changes_anything(tmp_path, caplog):
+def test_malformed_messages_change_nothing(tmp_path, caplog):
     caplog.set_level(
         logging.CRITICAL, "tardigrad"
     )  # pytest would keep every line, in the memory that we look at

@@ -22,7 +22,7 @@ from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.finished_run import tell_over
 
 
-def test_who_was_away_at_the_end_hears_of_it(tmp_path):
+def test_client_that_was_away_is_told_that_the_run_is_over(tmp_path):
     simulation = build(ALONE)
 
     async def scene():
@@ -54,7 +54,7 @@ def test_who_was_away_at_the_end_hears_of_it(tmp_path):
     asyncio.run(scene())
 
 
-def test_who_leaves_while_it_downloads_gives_its_ticket_back(tmp_path):
+def test_client_that_leaves_during_the_download_gives_its_ticket_back(tmp_path):
     simulation = build(ALONE)
 
     async def scene():
@@ -91,7 +91,7 @@ def begun(folder, **changed):
         directory.close()
 
 
-def test_limits_may_change_and_what_decides_may_not(tmp_path):
+def test_limits_may_change_between_starts_but_not_the_algorithm(tmp_path):
     folder = tmp_path / "live"
     assert '"step"' in begun(folder, service={"population": 3})
     begun(folder, service={"population": 3, "ticket_seconds": 5.0})
@@ -103,7 +103,7 @@ def test_limits_may_change_and_what_decides_may_not(tmp_path):
         begun(folder, service={"population": 3}, seed=9)
 
 
-def test_a_folder_with_something_else_in_it_is_refused(tmp_path):
+def test_folder_with_other_files_is_refused(tmp_path):
     out, keys = tmp_path / "run", tmp_path / "keys"
     out.mkdir()
     keys.mkdir()

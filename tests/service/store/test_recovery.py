@@ -138,7 +138,7 @@ class Process:
         return Connection(self.address, Signer(name, self.signers[name]), None)
 
 
-def test_kill_nine_changes_nothing(tmp_path):
+def test_bits_are_the_same_after_sigkill(tmp_path):
     """The server is killed in the midst of deliveries; all is delivered again, and the bits are the same."""
     simulation, events, steps = trace_of(CONFIG)
     kills = [len(steps) // 3, 2 * len(steps) // 3]

@@ -1,4 +1,4 @@
-"""Clocks: the wall clock, which can be set at any moment, and the monotonic clock, which only goes forward.
+"""Clocks: the wall clock, which can be set at any time, and the monotonic clock, which only goes forward.
 
 Inside a process all durations and deadlines are measured with the monotonic clock, so that a wall clock that
 steps back or forward changes nothing. The wall clock is read once, when a process begins.
