@@ -1,6 +1,7 @@
 """What a client hears that comes late, and what a folder of a served run says."""
 
 import asyncio
+import socket
 from dataclasses import replace
 
 import grpc
@@ -22,6 +23,11 @@ from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.finished_run import tell_over
 
 
+def lingering(plan):
+    """Return the plan with some seconds in which clients are told of the end."""
+    return replace(plan, settings=plan.settings.model_copy(update={"linger_seconds": 20.0}))
+
+
 def test_client_that_was_away_is_told_that_the_run_is_over(tmp_path):
     simulation = build(ALONE)
 
@@ -36,9 +42,9 @@ def test_client_that_was_away_is_told_that_the_run_is_over(tmp_path):
             Endpoint(keys=running.keys, insecure=True),
             asyncio.get_running_loop().create_future(),
         )
-        plan = running.run.plan
-        plan = replace(plan, settings=plan.settings.model_copy(update={"linger_seconds": 20.0}))
-        telling = asyncio.ensure_future(tell_over(plan, endpoint, "somebody said so", port.set_result))
+        telling = asyncio.ensure_future(
+            tell_over(lingering(running.run.plan), endpoint, "somebody said so", port.set_result)
+        )
         client._address = f"127.0.0.1:{await port}"
         assert await asyncio.wait_for(work, 20) == "somebody said so"
         before = Connection(client._address, running.signer("0"), None)  # its session is of before
@@ -50,6 +56,20 @@ def test_client_that_was_away_is_told_that_the_run_is_over(tmp_path):
                 pass
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
+
+    asyncio.run(scene())
+
+
+def test_port_in_use_is_named(tmp_path):
+    async def scene():
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            async with serving(ALONE, tmp_path) as running:
+                endpoint = Endpoint(port=port, keys=running.keys, insecure=True)
+                with pytest.raises(ConfigError, match=f"--port {port}: cannot listen there"):
+                    await tell_over(lingering(running.run.plan), endpoint, "trips", print)
 
     asyncio.run(scene())
 

@@ -310,10 +310,12 @@ class Coordinator:
             await self.moved.wait_for(lambda: self._stopping or not self.model_state.waiting)
         if self.model_state.waiting:
             return  # the server stops; the next process ends the run
-        await self._threads.in_model_thread(
-            self.model_state.finish, reason, self.run_state.last_reports(), self.run_state.where()
-        )
+        await self._threads.in_model_thread(self._write_end, reason)
         if not self.ended.done():
             self.ended.set_result(reason)
         self._check_ins.dismiss()
         self._tell_watchers()
+
+    def _write_end(self, reason: str) -> None:
+        """Write the last events; on the model thread."""
+        self.model_state.finish(reason, self.run_state.last_reports(), self.run_state.where())

@@ -14,7 +14,7 @@ from tardigrad.service.protocol.refusals import OVER, Cause, Refused
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
 from tardigrad.service.server.endpoint import Endpoint
-from tardigrad.service.server.listener import OPTIONS
+from tardigrad.service.server.listener import Server
 from tardigrad.service.server.run_plan import RunPlan
 
 
@@ -52,17 +52,10 @@ async def tell_over(plan: RunPlan, endpoint: Endpoint, reason: str, listening: C
         loop.add_signal_handler(number, asked.set)
     if not plan.settings.linger_seconds:
         return
-    server = grpc.aio.server(options=OPTIONS)
     gate = RequestVerifier(Enrolled(endpoint.keys / LIST))
     loop.add_signal_handler(signal.SIGHUP, gate.reload)
-    v1_grpc.add_FederationServicer_to_server(FinishedRunServicer(gate, reason), server)
-    credentials, address = endpoint.credentials(), f"{endpoint.host}:{endpoint.port}"
-    if credentials is None:
-        port = server.add_insecure_port(address)
-    else:
-        port = server.add_secure_port(address, credentials)
-    await server.start()
-    listening(port)
+    server = Server(FinishedRunServicer(gate, reason))
+    listening(await server.start(f"{endpoint.host}:{endpoint.port}", endpoint.credentials()))
     try:
         await asyncio.wait_for(asked.wait(), plan.settings.linger_seconds)
     except TimeoutError:

@@ -81,7 +81,7 @@ async def _serve_until_over(
     endpoint: Endpoint,
     folder: Path,
     coordinator: Coordinator,
-    server: Server,
+    server: Server[Servicer],
     asked: asyncio.Event,
     certificates: Mapping[str, float],
     credentials: grpc.ServerCredentials | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Generic, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -12,8 +13,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tardigrad.errors import ConfigError
 from tardigrad.service.access.certificates import SERVER, SERVER_KEY
 from tardigrad.service.protocol.v1 import service_pb2 as v1
+from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
 from tardigrad.service.protocol.wire import LARGEST_MESSAGE, received
-from tardigrad.service.server.rpc import Servicer
 
 NAME = "tardigrad.v1.Federation"
 OPTIONS = [
@@ -28,10 +29,13 @@ OPTIONS = [
 ]
 
 
-class Server:
+S = TypeVar("S", bound=v1_grpc.FederationServicer)
+
+
+class Server(Generic[S]):
     """A gRPC server with the calls of a servicer and the standard health service."""
 
-    def __init__(self, servicer: Servicer) -> None:
+    def __init__(self, servicer: S) -> None:
         self.servicer = servicer
         self._server = grpc.aio.server(options=OPTIONS)
         self._health = health.aio.HealthServicer()
@@ -72,7 +76,7 @@ class Server:
         await self._server.stop(grace)
 
 
-def _handlers(servicer: Servicer) -> grpc.GenericRpcHandler:
+def _handlers(servicer: v1_grpc.FederationServicer) -> grpc.GenericRpcHandler:
     """Return the calls by their names. The generated handlers are not used, because they log a traceback for
     each malformed request and copy chunks."""
     return grpc.method_handlers_generic_handler(NAME, {
