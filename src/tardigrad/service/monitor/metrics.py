@@ -51,7 +51,11 @@ class MetricsCollector(Collector):
 
         yield from asyncio.run_coroutine_threadsafe(now(), self._loop).result(PATIENCE)
         if self._folder is not None:  # not in the event loop, because a disk may be slow
-            yield _gauge("disk_free_bytes", "Where the folder is.", shutil.disk_usage(self._folder).free)
+            yield _gauge(
+                "disk_free_bytes",
+                "Free space where the run's folder is.",
+                shutil.disk_usage(self._folder).free,
+            )
 
     def describe(self) -> list[Metric]:
         """Return no metrics before the first scrape."""
@@ -61,14 +65,14 @@ class MetricsCollector(Collector):
         coordinator, counters, servicer = self._coordinator, self._coordinator.counters, self._servicer
         progress = progress_of(coordinator, servicer)
         uploads = CounterMetricFamily(
-            "tardigrad_uploads", "Uploads that came whole, by what became of them.", labels=["outcome"]
+            "tardigrad_uploads", "Uploads that were received completely, by outcome.", labels=["outcome"]
         )
         uploads.add_metric(["accepted"], progress.accepted)
         for reason, count in progress.refused.items():
             uploads.add_metric([reason], count)
         yield uploads
         requests = CounterMetricFamily(
-            "tardigrad_requests_refused", "Requests that were refused, by why.", labels=["why"]
+            "tardigrad_requests_refused", "Requests that were refused, by cause.", labels=["why"]
         )
         for why, count in progress.requests_refused.items():
             requests.add_metric([why], count)
@@ -76,9 +80,13 @@ class MetricsCollector(Collector):
         yield _counter("trips_given_up", "Tickets given back or expired.", progress.given_up)
         yield _counter("tickets_expired", "Tickets that expired, in this process.", counters.expired)
         yield _counter("steps_discarded", "Steps that did not move the model.", progress.steps_discarded)
-        yield _counter("metrics_dropped", "Of clients, in this process.", progress.metrics_dropped)
-        yield _counter("received_bytes", "Vectors of uploads, in this process.", counters.bytes_in)
-        yield _counter("sent_bytes", "Vectors of tasks, in this process.", counters.bytes_out)
+        yield _counter(
+            "metrics_dropped",
+            "Metrics of clients that were not taken, in this process.",
+            progress.metrics_dropped,
+        )
+        yield _counter("received_bytes", "Bytes of uploads, in this process.", counters.bytes_in)
+        yield _counter("sent_bytes", "Bytes of tasks, in this process.", counters.bytes_out)
         yield _gauge("version", "How many times the model has moved.", progress.version)
         yield _gauge("run_over", "1 when the run is over.", progress.over is not None)
         yield _gauge("tickets_in_flight", "Trips under way.", progress.in_flight)
@@ -86,20 +94,30 @@ class MetricsCollector(Collector):
         yield _gauge("clients_seen", "Different clients heard of, in this process.", counters.clients)
         yield _gauge("clients_active", "Clients heard of in the last five minutes.", counters.active)
         yield _gauge("reception_bytes", "Uploads held in memory.", servicer.reception.memory.used)
-        yield _gauge("reception_limit_bytes", "What it may be.", coordinator.settings.reception_bytes)
-        yield _gauge("snapshot_age_seconds", "Since a snapshot, or the start.", coordinator.recovery.age)
+        yield _gauge(
+            "reception_limit_bytes",
+            "The limit of tardigrad_reception_bytes.",
+            coordinator.settings.reception_bytes,
+        )
+        yield _gauge(
+            "snapshot_age_seconds", "Seconds since the last snapshot or the start.", coordinator.recovery.age
+        )
         expiry = GaugeMetricFamily(
-            "tardigrad_certificate_expiry_seconds", "Until the certificate expires.", labels=["file"]
+            "tardigrad_certificate_expiry_seconds", "Seconds until the certificate expires.", labels=["file"]
         )
         for name, when in self._certificates.items():
             expiry.add_metric([name], when - coordinator.clock.wall())
         yield expiry
         for name in EVALUATED:
             if name in progress.metrics:
-                yield _gauge(f"evaluation_{name}", "Of the last evaluation.", progress.metrics[name])
-        yield _histogram("staleness", "Of accepted uploads, in this process.", counters.staleness)
-        yield _histogram("step_seconds", "To make the next version.", counters.step_seconds)
-        yield _histogram("journal_commit_seconds", "To have entries on disk.", counters.commit_seconds)
+                yield _gauge(
+                    f"evaluation_{name}", f"The {name} of the last evaluation.", progress.metrics[name]
+                )
+        yield _histogram("staleness", "Staleness of accepted uploads, in this process.", counters.staleness)
+        yield _histogram("step_seconds", "Seconds to make the next version.", counters.step_seconds)
+        yield _histogram(
+            "journal_commit_seconds", "Seconds to journal a batch of entries.", counters.commit_seconds
+        )
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

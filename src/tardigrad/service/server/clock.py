@@ -23,7 +23,7 @@ class Clock:
     """The system's two clocks."""
 
     def wall(self) -> float:
-        """Return the seconds since 1970, as somebody has set them."""
+        """Return the seconds since 1970, by a clock that can be set at any time."""
         return time.time()
 
     def monotonic(self) -> float:

@@ -64,7 +64,7 @@ class UploadMemory:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int, seconds: float) -> None:
-        """Reserve so many bytes; raise `Refused` if they are not free after this time."""
+        """Reserve `size` bytes; raise `Refused` if they are not free after this time."""
         if not self._waiting and self.used + size <= self._most:
             self.used += size
             return
@@ -88,7 +88,7 @@ class UploadMemory:
             raise
 
     def give_back(self, size: int) -> None:
-        """Release so many bytes."""
+        """Release `size` bytes."""
         self.used -= size
         self._serve()
 

@@ -48,6 +48,15 @@ class TaskFacts:
     """Names of metrics that clients may report."""
 
 
+@dataclass
+class Call:
+    """A call that is being answered."""
+
+    method: str
+    client: str = ""
+    """The client's name, once its signature was verified."""
+
+
 class Servicer(v1_grpc.FederationServicer):
     """The five calls of the protocol."""
 
@@ -59,14 +68,13 @@ class Servicer(v1_grpc.FederationServicer):
         self._serialized: tuple[int, list[bytes]] = (-1, [])  # a version and its chunks
 
     @asynccontextmanager
-    async def _answering(self, method: str, context: grpc.aio.ServicerContext) -> AsyncIterator[list[str]]:
-        """Turn `Refused` into a gRPC status with one sentence, and count it. The list that is yielded has the
-        client's name once it is known."""
-        client = [""]
+    async def _answering(self, method: str, context: grpc.aio.ServicerContext) -> AsyncIterator[Call]:
+        """Turn `Refused` into a gRPC status with one sentence, and count it."""
+        call = Call(method)
         try:
-            yield client
+            yield call
         except Refused as refused:
-            self.refusals.note(client[0], method, refused)
+            self.refusals.note(call.client, method, refused)
             trailing = [("tardigrad-time-ms", str(self._gate.now_ms())), ("tardigrad-why", refused.why.value)]
             if refused.retry_after is not None:
                 trailing.append(
@@ -78,32 +86,31 @@ class Servicer(v1_grpc.FederationServicer):
                 raise
             # the client has hung up, so nobody can be told
 
-    async def _admit(self, signed: v1.Signed, method: str, client: list[str]) -> bytes:
+    async def _admit(self, signed: v1.Signed, call: Call) -> bytes:
         """Return the content of a request that is signed by an enrolled client and within its rate."""
-        name, content = await self._gate.admitted(signed, method)
-        client[0] = name
-        self._coordinator.counters.heard(name)
-        self._rates.take(name)
+        call.client, content = await self._gate.admitted(signed, call.method)
+        self._coordinator.counters.heard(call.client)
+        self._rates.take(call.client)
         return content
 
     async def Join(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> v1.Joined:
         """Tell a client the run, its session and the shapes of the model's parameters."""
-        async with self._answering("Join", context) as client:
-            await self._admit(request, "Join", client)
+        async with self._answering("Join", context) as call:
+            await self._admit(request, call)
             shapes = [v1.Shape(sizes=shape) for shape in self._facts.shapes]
             return v1.Joined(run=self._coordinator.run, session=self._gate.session, shapes=shapes)
 
     async def FetchTask(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> None:
         """Send a task, or why there is none now."""
         coordinator, idle = self._coordinator, self._coordinator.settings.idle_seconds
-        async with self._answering("FetchTask", context) as client:
-            content = await self._admit(request, "FetchTask", client)
+        async with self._answering("FetchTask", context) as call:
+            content = await self._admit(request, call)
             fetch = _parsed(v1.FetchRequest(), content)
             seconds = coordinator.settings.poll_seconds * random.uniform(0.75, 1.25)
             try:
-                ticket = await coordinator.check_in(client[0], frozenset(fetch.holding), seconds)
+                ticket = await coordinator.check_in(call.client, frozenset(fetch.holding), seconds)
             except Refused as refused:  # the disk is full
-                self.refusals.note(client[0], "FetchTask", refused)
+                self.refusals.note(call.client, call.method, refused)
                 wait = (refused.retry_after or 0.0) * random.uniform(1, 2)
                 await context.write(v1.TaskPart(wait=v1.Wait(seconds=wait, reason=refused.sentence)))
                 return
@@ -147,17 +154,17 @@ class Servicer(v1_grpc.FederationServicer):
     async def Deliver(self, _: AsyncIterator[v1.UploadPart], context: grpc.aio.ServicerContext) -> v1.Answer:
         """Receive an upload, and acknowledge it when it is journaled."""
         coordinator = self._coordinator
-        async with self._answering("Deliver", context) as client:
+        async with self._answering("Deliver", context) as call:
             if coordinator.stopping:
                 raise Refused(Cause.STOPPING, "the server is about to stop; deliver again", retry_after=1.0)
             first = await unless_silent(context.read(), coordinator.settings.idle_seconds)
             if not isinstance(first, v1.UploadPart) or first.WhichOneof("part") != "header":
                 raise Refused(Cause.UNSIGNED, "an upload must begin with its signed header")
-            header = _parsed(v1.UploadHeader(), await self._admit(first.header, "Deliver", client))
+            header = _parsed(v1.UploadHeader(), await self._admit(first.header, call))
             if header.run != coordinator.run:
                 raise Refused(Cause.UNSOLICITED, "this is an upload to another run")
             recorded = await coordinator.expect(
-                client[0], header.trip, header.epoch, header.version, header.digest
+                call.client, header.trip, header.epoch, header.version, header.digest
             )
             if recorded is not None or coordinator.run_state.over is not None:
                 return self._answer(recorded)
@@ -166,8 +173,8 @@ class Servicer(v1_grpc.FederationServicer):
                 header, coordinator.upload_layout, coordinator.settings, facts.private,
                 facts.metrics if wanted else frozenset(),
             )  # fmt: skip
-            coordinator.counters.dropped(client[0], reported.dropped)
-            return self._answer(await self.reception.receive(client[0], header, reported, context))
+            coordinator.counters.dropped(call.client, reported.dropped)
+            return self._answer(await self.reception.receive(call.client, header, reported, context))
 
     def _answer(self, recorded: RecordedAnswer | None) -> v1.Answer:
         """Return the answer to an upload; None stands for an upload that came after the end of the run."""
@@ -178,18 +185,18 @@ class Servicer(v1_grpc.FederationServicer):
 
     async def GiveUp(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> v1.GivenUp:
         """End a trip without an upload."""
-        async with self._answering("GiveUp", context) as client:
-            wanted = _parsed(v1.GiveUpRequest(), await self._admit(request, "GiveUp", client))
+        async with self._answering("GiveUp", context) as call:
+            wanted = _parsed(v1.GiveUpRequest(), await self._admit(request, call))
             known = wanted.run == self._coordinator.run and await self._coordinator.give_up(
-                client[0], wanted.trip, wanted.epoch
+                call.client, wanted.trip, wanted.epoch
             )
             return v1.GivenUp(known=known)
 
     async def Watch(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> None:
         """Send the progress of the run whenever the version changes, and every few seconds."""
         coordinator, idle = self._coordinator, self._coordinator.settings.idle_seconds
-        async with self._answering("Watch", context) as client:
-            await self._admit(request, "Watch", client)
+        async with self._answering("Watch", context) as call:
+            await self._admit(request, call)
             while True:
                 progress = progress_of(coordinator, self)
                 await unless_silent(context.write(_progress_message(progress)), idle)
