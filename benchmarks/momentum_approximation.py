@@ -17,7 +17,7 @@ import torch
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.fedbuff import FedBuff
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.momentum import EMA
 from tardigrad.core.momentum_approximation import Approximation, LightApproximation
 from tardigrad.core.situation import Situation
@@ -27,14 +27,13 @@ BUFFER = 10
 WARM = 40  # steps that are not counted: the window fills, memory is touched for the first time
 
 
-def deliveries(step: int, bound: int, random: np.random.Generator) -> list[Delivery]:
+def deliveries(step: int, bound: int, random: np.random.Generator) -> list[Accepted]:
     """A buffer of half-normal staleness, a third of the bound on average."""
     drawn = np.abs(random.normal(scale=0.4 * bound, size=BUFFER)).astype(int)
     return [
-        Delivery(
-            trip=BUFFER * step + n, client=n, start_time=0.0, time=0.0, start_version=step - staleness,
-            version=step, staleness=staleness, weight=(1 + staleness) ** -0.5, mass=1.0, accepted=True,
-            reason=None, step=step + 1, closes=n == BUFFER - 1,
+        Accepted(
+            Ticket(trip=BUFFER * step + n, client=n, version=step - staleness, time=0.0), time=0.0,
+            version=step, weight=(1 + staleness) ** -0.5, mass=1.0, closes=n == BUFFER - 1,
         )
         for n, staleness in enumerate(np.minimum(drawn, min(step, bound)).tolist())
     ]  # fmt: skip

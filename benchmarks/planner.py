@@ -10,7 +10,8 @@ import json
 import resource
 import time
 
-from tardigrad.core.bookkeeping import Bookkeeping, Buffer, Delivery
+from tardigrad.core.bookkeeping import Bookkeeping, Buffer
+from tardigrad.core.outcomes import Accepted
 from tardigrad.core.pace import Asynchronous
 from tardigrad.core.staleness import Polynomial
 from tardigrad.data.sets.synthetic import SyntheticClients
@@ -32,9 +33,9 @@ def main() -> None:
     began, trips, staleness = time.perf_counter(), 0, 0
     while trips < given.trips:
         for item in planner.advance():
-            if isinstance(item, Delivery):
+            if isinstance(item, Accepted):
                 trips += 1
-                staleness += item.staleness or 0
+                staleness += item.staleness
     seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = {

@@ -2,7 +2,7 @@
 
 import json
 
-from tardigrad.core.events import to_record
+from tardigrad.core.event_log import to_record
 
 
 def records(run):

@@ -8,7 +8,8 @@ import torch
 
 import tardigrad as td
 from tardigrad.algorithms.aggregator import Aggregator
-from tardigrad.core.bookkeeping import Bookkeeping, Buffer, Reason
+from tardigrad.core.bookkeeping import Bookkeeping, Buffer
+from tardigrad.core.outcomes import Reason, Rejected
 from tardigrad.core.pace import Asynchronous
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Member, Received, Upload, WeightedSum
@@ -124,7 +125,7 @@ def test_the_driver_may_use_the_memory_of_an_upload_again(algorithm):
 
 def test_a_refused_upload_never_gets_in():
     aggregator = Aggregator(Sums(), torch.zeros(2), Situation(population=5))
-    refused = deliveries([0], [1])[0]._replace(accepted=False, reason=Reason.STALE)
+    refused = Rejected(deliveries([0], [1])[0].ticket, 9.0, 3, Reason.STALE, closes=False)
     with pytest.raises(AssertionError):
         aggregator.add(refused, Upload(vectors(1.0, 2.0), 1, 1, 0.0), torch.zeros(2))
 

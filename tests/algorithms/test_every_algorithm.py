@@ -10,7 +10,7 @@ import torch
 
 import tardigrad as td
 from tardigrad.algorithms.registry import BUILT_IN
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.upload import Task, Upload
 from tardigrad.experiments.runs.run import build
 
@@ -117,7 +117,7 @@ def test_a_step_that_is_taken_back_leaves_no_trace(case):
         rule = aggregator.algorithm.rule(Task(-1, 0, version, aggregator.broadcast(), 0.0), {}, lr=0.1)
         own = rule.finish(rule.start.clone(), 1, 0.1)
         vectors = {name: torch.full_like(vector, value) for name, vector in own.items()}
-        delivery = Delivery(0, 0, 0.0, 0.0, version, version, 0, 1.0, 1.0, True, None, version + 1, True)
+        delivery = Accepted(Ticket(0, 0, version, 0.0), 0.0, version, 1.0, 1.0, True)
         aggregator.add(delivery, Upload(vectors, 1, 1, 0.0), model)
         aggregator.step()
         # robust_fedbuff gives an upload that is not finite no vote

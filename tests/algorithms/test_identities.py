@@ -10,7 +10,7 @@ from torch import nn
 import tardigrad as td
 from event_records import records
 from tardigrad.algorithms.aggregator import Aggregator
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.runs.run import build
@@ -213,7 +213,7 @@ def stepped(algorithm, order, dtype):
     aggregator = Aggregator(algorithm, torch.zeros(50, dtype=dtype), Situation(population=10, buffer=10))
     for n in order:
         weight = 1 / (1 + n % 4) ** 0.5
-        delivery = Delivery(n, n, 0.0, 1.0, 0, n % 4, n % 4, weight, 1.0, True, None, 1, False)
+        delivery = Accepted(Ticket(n, n, 0, 0.0), 1.0, n % 4, weight, 1.0, False)
         aggregator.add(delivery, Upload({"delta": deltas[n]}, 1, 1, 0.0), torch.zeros(50))
     aggregator.step()
     return aggregator.state["model"]

@@ -9,7 +9,7 @@ import torch
 import tardigrad as td
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.layers import UploadLayer, Wire, check_layers
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
 from tardigrad.errors import ConfigError
@@ -18,7 +18,7 @@ from waiting_layer import WaitingLayer
 
 
 def delivery(trip, version=0):
-    return Delivery(trip, trip, 0.0, 1.0, 0, version, version, 1.0, 1.0, True, None, version + 1, False)
+    return Accepted(Ticket(trip, trip, 0, 0.0), 1.0, version, 1.0, 1.0, False)
 
 
 def upload(value):

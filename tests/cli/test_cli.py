@@ -67,7 +67,7 @@ def test_list_and_schema(cli):
 
 
 def test_schema_of_events_is_printed(cli):
-    from tardigrad.core.events import events_schema
+    from tardigrad.core.event_log import events_schema
 
     code, out, _ = cli("schema", "events")
     assert code == 0

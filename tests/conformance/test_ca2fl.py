@@ -1,7 +1,5 @@
 """CA2FL: x -= eta (h + (1/M) sum of delta_i - h_i), against a server that keeps every client's h_i itself."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -11,10 +9,6 @@ from problem import (
     LOCAL_LR,
     LOCAL_STEPS,
     X0,
-    A,
-    B,
-    Quadratic,
-    SquaredError,
     assert_same,
     gradient,
     run_package,
@@ -24,7 +18,6 @@ from pydantic import ValidationError
 
 import tardigrad as td
 from tardigrad.algorithms.ca2fl import CA2FL
-from tardigrad.experiments.runs.run import build
 
 
 def naive_ca2fl(lr, bound=6):
@@ -57,7 +50,7 @@ def test_clients_that_keep_their_cache_equal_a_server_that_keeps_all(lr, dtype):
     tolerance = 1e-9 if dtype == torch.float64 else 1e-4
     state = simulation.aggregator.state
     np.testing.assert_allclose(state["cache"], h, rtol=tolerance, atol=tolerance)
-    memories = simulation.engine._memories
+    memories = simulation.engine.memories
     for client in range(CLIENTS):
         if client in memories:
             kept = memories[client]["delta"]
@@ -78,35 +71,6 @@ def test_with_everybody_in_every_buffer_the_cache_cancels():
     ours, _ = run_package(CA2FL(lr=0.5), torch.float64, size=None, bound=None, **rounds)
     theirs, _ = run_package(td.FedAvg(lr=0.5), torch.float64, size=None, bound=None, **rounds)
     assert_same(ours, theirs, torch.float64)
-
-
-def test_resumed_is_the_same_to_the_bit():
-    def simulation():
-        config = td.Config(
-            algorithm=CA2FL(lr=0.5), local=td.Local(steps=LOCAL_STEPS, batch_size=2, lr=LOCAL_LR),
-            pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=BUFFER, staleness_bound=2),
-            stop=td.Stop(steps=15),
-        )  # fmt: skip
-        module = Quadratic(torch.tensor(X0, dtype=torch.float32))
-        return build(config, module, {i: (A[i], B[i]) for i in range(CLIENTS)}, head=SquaredError())
-
-    whole = simulation()
-    list(whole.engine.run())
-    final, _ = whole.engine.snapshot()
-    assert any(name.startswith("memory/") for name in final)
-    for stop_after in (1, 17, 40, 71):
-        first = simulation()
-        for _, _ in zip(range(stop_after), first.engine.run()):
-            pass
-        tensors, document = first.engine.snapshot()
-        second = simulation()
-        second.engine.restore(
-            {name: tensor.clone() for name, tensor in tensors.items()}, json.loads(json.dumps(document))
-        )
-        list(second.engine.run())
-        resumed, _ = second.engine.snapshot()
-        assert resumed.keys() == final.keys()
-        assert all(torch.equal(resumed[name], final[name]) for name in final), stop_after
 
 
 @pytest.mark.parametrize(("setting", "value"), [("lr", 0), ("lr", float("inf")), ("staleness", "constant")])

@@ -1,6 +1,5 @@
 """FedAsync, Algorithm 1: x = (1 - a) x + a x_new with a = alpha s(staleness), at every upload."""
 
-import json
 import math
 
 import numpy as np
@@ -121,21 +120,6 @@ def test_the_events_tell_alpha():
     told = [e["alpha"] for e in events if e["event"] == "step"]
     assert told == pytest.approx([0.6 / math.sqrt(1 + s) for s in staleness])
     assert len(set(told)) > 3
-
-
-def test_interrupted_and_resumed():
-    whole, half, resumed = make(), make(), make()
-    for _ in whole.engine.run():
-        pass
-    for _ in half.engine.run():
-        if half.engine.trips == 23:
-            break
-    tensors, document = half.engine.snapshot()
-    resumed.engine.restore(tensors, json.loads(json.dumps(document)))
-    for _ in resumed.engine.run():
-        pass
-    assert half.engine.version < resumed.engine.version == whole.engine.version
-    assert torch.equal(resumed.aggregator.state["model"], whole.aggregator.state["model"])
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 Who takes part in a round is read from the events; what comes of it is worked out here.
 """
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -136,31 +134,6 @@ def test_fedavgm_is_fedbuffs_average_with_a_larger_lr():
     average = td.FedBuff(lr=1.0, momentum=td.EMA(beta=0.8))
     theirs, _ = run_rounds(average, torch.float64)
     assert_same(ours, theirs, torch.float64)
-
-
-def same_after_interruption(algorithm, **settings):
-    """Whether going on from a snapshot in the middle gives the same bits."""
-    whole = make(algorithm, torch.float32, **settings)
-    for _ in whole.engine.run():
-        pass
-    half = make(algorithm, torch.float32, **settings)
-    for events in records(half.engine.run()):
-        if half.engine.version == 7 and [e["event"] for e in events] == ["upload"]:
-            break  # in the middle of a round
-    tensors, document = half.engine.snapshot()
-    resumed = make(algorithm, torch.float32, **settings)
-    resumed.engine.restore(tensors, json.loads(json.dumps(document)))
-    for _ in resumed.engine.run():
-        pass
-    assert resumed.engine.version == whole.engine.version == 15
-    assert resumed.aggregator.state.keys() == whole.aggregator.state.keys()
-    for name, value in whole.aggregator.state.items():
-        assert torch.equal(resumed.aggregator.state[name], value)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_interrupted_and_resumed(case):
-    same_after_interruption(CASES[case][0], pace=td.Synchronous(cohort=3, selected=5))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from test_fedavg import DTYPES, PACES, assert_same, naive_rounds, run_rounds, same_after_interruption
+from test_fedavg import DTYPES, PACES, assert_same, naive_rounds, run_rounds
 
 import tardigrad as td
 
@@ -63,11 +63,6 @@ def test_rounds_follow_the_paper(case, pace, dtype):
     models, rounds = run_rounds(algorithm, dtype, **PACES[pace])
     naive = naive_rounds(rounds, direction, lr, by_examples=pace == "by examples")
     assert_same(models, naive, dtype)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_interrupted_and_resumed(case):
-    same_after_interruption(CASES[case][0], pace=td.Synchronous(cohort=3, selected=5))
 
 
 def test_fedadam_is_fedbuff_with_ema_and_adam_in_rounds():

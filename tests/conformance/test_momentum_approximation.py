@@ -12,14 +12,9 @@ import torch
 from problem import (
     BOUND,
     BUFFER,
-    CLIENTS,
     LOCAL_LR,
     LOCAL_STEPS,
     X0,
-    A,
-    B,
-    Quadratic,
-    SquaredError,
     assert_same,
     gradient,
     run_package,
@@ -37,10 +32,8 @@ from tardigrad.core.momentum_approximation import (
     momentum_matrix,
 )
 from tardigrad.core.situation import Situation
-from tardigrad.core.snapshot import read_snapshot, write_snapshot
 from tardigrad.core.step import Step
 from tardigrad.core.upload import Member, WeightedSum
-from tardigrad.experiments.runs.run import build
 
 # -- the paper, naively ------------------------------------------------------------------------------
 
@@ -338,28 +331,3 @@ def test_bad_settings_are_named(setting, key):
 def test_a_missing_staleness_bound_is_named(momentum):
     with pytest.raises(td.ConfigError, match=r"buffer\.staleness_bound"):
         momentum.start(torch.zeros(3), Situation(population=10))
-
-
-def fresh(config):
-    clients = {n: (A[n], B[n]) for n in range(CLIENTS)}
-    return build(config, Quadratic(torch.tensor(X0, dtype=torch.float32)), clients, head=SquaredError())
-
-
-@pytest.mark.parametrize("adam", [False, True], ids=["plain", "adam"])
-@pytest.mark.parametrize("kind", MOMENTA)
-def test_resume_gives_the_same_bits(kind, adam, tmp_path):
-    _, whole = run_package(fedbuff(kind, adam=adam), torch.float32)
-    interrupted = fresh(whole.config)
-    for _, _ in zip(range(70), interrupted.engine.run()):
-        pass
-    assert 5 < interrupted.engine.version < whole.engine.version - 5
-    assert interrupted.aggregator._open.members, "the interruption is amid a buffer"
-    write_snapshot(tmp_path / "snapshot", *interrupted.engine.snapshot())
-    resumed = fresh(whole.config)
-    resumed.engine.restore(*read_snapshot(tmp_path / "snapshot"))
-    for _ in resumed.engine.run():
-        pass
-    ours, theirs = resumed.aggregator.state, whole.aggregator.state
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        assert torch.equal(torch.as_tensor(ours[name]), torch.as_tensor(value)), name

@@ -1,7 +1,5 @@
 """SGD: one client has all data, and the model is its model: plain gradient descent, trip after trip."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -64,20 +62,6 @@ def test_it_finds_the_least_squares_solution():
     solution = np.linalg.lstsq(ALL_A, ALL_B, rcond=None)[0]
     models = run(make(stop=td.Stop(trips=300)))
     assert models[-1] == pytest.approx(solution, abs=1e-6)
-
-
-def test_interrupted_and_resumed():
-    whole = make(torch.float32)
-    run(whole)
-    half = make(torch.float32)
-    for _ in half.engine.run():
-        if half.engine.version == 7:
-            break
-    tensors, document = half.engine.snapshot()
-    resumed = make(torch.float32)
-    resumed.engine.restore(tensors, json.loads(json.dumps(document)))
-    run(resumed)
-    assert torch.equal(resumed.aggregator.state["model"], whole.aggregator.state["model"])
 
 
 def test_it_needs_all_data_in_one_place():

@@ -5,14 +5,9 @@ import pytest
 import torch
 from problem import (
     BUFFER,
-    CLIENTS,
     LOCAL_LR,
     LOCAL_STEPS,
     X0,
-    A,
-    B,
-    Quadratic,
-    SquaredError,
     assert_same,
     gradient,
     run_package,
@@ -23,9 +18,7 @@ from pydantic import ValidationError
 import tardigrad as td
 from tardigrad.algorithms.weight_prediction import WeightPrediction
 from tardigrad.core.situation import Situation
-from tardigrad.core.snapshot import read_snapshot, write_snapshot
 from tardigrad.core.upload import Task
-from tardigrad.experiments.runs.run import build
 
 
 def averaged(means, share):
@@ -124,27 +117,3 @@ def test_outside_a_simulation_the_staleness_must_be_set():
 def test_bad_settings_are_named(setting, key):
     with pytest.raises(ValidationError, match=key):
         WeightPrediction(**setting)
-
-
-def fresh(config):
-    clients = {n: (A[n], B[n]) for n in range(CLIENTS)}
-    return build(config, Quadratic(torch.tensor(X0, dtype=torch.float32)), clients, head=SquaredError())
-
-
-@pytest.mark.parametrize("case", ["plain", "expected, ema and adam"])
-def test_resume_gives_the_same_bits(case, tmp_path):
-    _, whole = run_package(CASES[case][0], torch.float32)
-    interrupted = fresh(whole.config)
-    for _, _ in zip(range(70), interrupted.engine.run()):
-        pass
-    assert 5 < interrupted.engine.version < whole.engine.version - 5
-    assert interrupted.aggregator._open.members, "the interruption is amid a buffer"
-    write_snapshot(tmp_path / "snapshot", *interrupted.engine.snapshot())
-    resumed = fresh(whole.config)
-    resumed.engine.restore(*read_snapshot(tmp_path / "snapshot"))
-    for _ in resumed.engine.run():
-        pass
-    ours, theirs = resumed.aggregator.state, whole.aggregator.state
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        assert torch.equal(ours[name], value), name

@@ -450,7 +450,7 @@ def test_the_server_keeps_the_mean_of_what_all_clients_remember(name, schedule_n
     steps = []
 
     def look(simulation):
-        memories = simulation.engine._memories
+        memories = simulation.engine.memories
         total = torch.zeros(SIZE, dtype=torch.float64)
         for i, memory in memories.items():
             total += n[i] * memory[remembered]

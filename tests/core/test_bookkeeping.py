@@ -16,7 +16,8 @@ from hypothesis.stateful import (
 )
 from pydantic import ValidationError
 
-from tardigrad.core.bookkeeping import Bookkeeping, Buffer, Reason, Refusal, Ticket
+from tardigrad.core.bookkeeping import Bookkeeping, Buffer
+from tardigrad.core.outcomes import Accepted, GivenUp, Reason, Refusal, Rejected, Ticket, UnknownTrip
 from tardigrad.core.pace import (
     Arrivals,
     Asynchronous,
@@ -128,7 +129,7 @@ class Books(RuleBasedStateMachine):
         alive = [t for t in self.under_way.values() if t.version == self.version]
         return len(alive) + sum(t.version == self.version for t in self.filling)
 
-    def room(self):
+    def capacity(self):
         if self.in_opening:
             return self.opening - self.from_this_version()
         match self.pace:
@@ -168,7 +169,7 @@ class Books(RuleBasedStateMachine):
             expected = Reason.CONTRIBUTED
         elif self.beyond_limits(client):
             expected = self.beyond_limits(client)
-        elif self.room() <= 0:
+        elif self.capacity() <= 0:
             expected = Reason.FULL
         answer = self.both(lambda book: book.check_in(client, self.time))
         if expected is not None:
@@ -203,12 +204,11 @@ class Books(RuleBasedStateMachine):
             reason = self.beyond_limits(ticket.client)
         answer = self.both(lambda book: book.deliver(trip, self.time, examples, refused))
         assert answer.staleness == staleness >= 0
-        assert (answer.trip, answer.client, answer.start_time) == (trip, ticket.client, ticket.time)
-        assert (answer.time, answer.start_version, answer.version) == (self.time, ticket.version, before)
-        assert answer.reason == reason
-        assert answer.accepted == (reason is None)
+        assert (answer.trip, answer.client, answer.ticket) == (trip, ticket.client, ticket)
+        assert (answer.time, answer.version) == (self.time, before)
         assert trip not in self.endings
-        if answer.accepted:
+        if reason is None:
+            assert isinstance(answer, Accepted)
             mass = examples if self.buffer.weights == "examples" else 1
             assert answer.mass == mass
             assert answer.weight == pytest.approx(mass / (1 + staleness) ** 0.5)
@@ -216,7 +216,8 @@ class Books(RuleBasedStateMachine):
             self.endings[trip] = "accepted"
             self.filling.append(ticket)
         else:
-            assert (answer.weight, answer.mass, answer.step) == (0.0, 0.0, None)
+            assert isinstance(answer, Rejected)
+            assert answer.reason is reason
             self.endings[trip] = "refused"
         assert answer.closes == self.moves()
 
@@ -225,10 +226,11 @@ class Books(RuleBasedStateMachine):
     def give_up(self, data):
         trip = data.draw(st.sampled_from(sorted(self.under_way)))
         ticket = self.under_way.pop(trip)
-        answer = self.both(lambda book: book.give_up(trip))
+        answer = self.both(lambda book: book.give_up(trip, self.time))
         assert trip not in self.endings
         self.endings[trip] = "given up"
-        assert answer == (ticket, self.moves())
+        assert isinstance(answer, GivenUp)
+        assert answer == (ticket, self.time, self.moves())
 
     @rule(data=st.data(), beyond=st.integers(-3, 3))
     def deliver_again_or_an_unknown_trip(self, data, beyond):
@@ -239,11 +241,13 @@ class Books(RuleBasedStateMachine):
 
     def nothing_changes(self, trip, reason):
         before = self.both(state_of)
-        answer = self.both(lambda book: book.deliver(trip, self.time))
-        assert (answer.accepted, answer.reason, answer.closes) == (False, reason, False)
-        assert (answer.weight, answer.mass, answer.step) == (0.0, 0.0, None)
-        assert answer.version == self.version
-        assert self.both(lambda book: book.give_up(trip)) is None
+        expected = UnknownTrip(trip, self.time, self.version, reason)
+        for answer in (
+            self.both(lambda book: book.deliver(trip, self.time)),
+            self.both(lambda book: book.give_up(trip, self.time)),
+        ):
+            assert isinstance(answer, UnknownTrip)
+            assert answer == expected
         assert self.both(state_of) == before
 
     @precondition(lambda self: isinstance(self.pace, Poisson))
@@ -266,7 +270,7 @@ class Books(RuleBasedStateMachine):
             assert book.version == self.version == len(self.steps)
             assert book.in_flight == self.under_way
             assert book.accepted == len(self.filling)
-            assert min(book.room(), 10**9) == self.room()
+            assert min(book.capacity(), 10**9) == self.capacity()
 
     @invariant()
     def nothing_is_lost_and_nothing_counts_twice(self):
@@ -347,7 +351,7 @@ def test_a_client_that_contributed_waits_for_the_step():
 def test_a_client_with_its_share_of_the_buffer_waits_for_the_step():
     book = Bookkeeping(Asynchronous(concurrency=5), Buffer(size=4, most_per_client=2))
     for time in (0.0, 1.0):
-        assert book.deliver(book.check_in("liar", time).trip, time).accepted
+        assert isinstance(book.deliver(book.check_in("liar", time).trip, time), Accepted)
     assert book.check_in("liar", 2.0) == Refusal("liar", Reason.CONTRIBUTED, 2.0)
     assert not book.deliver(book.check_in("ann", 2.0).trip, 3.0).closes
     assert book.deliver(book.check_in("ann", 3.0).trip, 4.0).closes
@@ -357,51 +361,53 @@ def test_a_client_with_its_share_of_the_buffer_waits_for_the_step():
 def test_an_upload_beyond_its_clients_share_is_refused_on_delivery():
     book = Bookkeeping(Queued(concurrency=5), Buffer(size=5, most_per_client=2))
     trips = [book.check_in("liar", 0.0).trip for _ in range(3)]
-    assert [book.deliver(trip, 1.0).reason for trip in trips] == [None, None, Reason.CONTRIBUTED]
+    *accepted, refused = [book.deliver(trip, 1.0) for trip in trips]
+    assert [type(outcome) for outcome in accepted] == [Accepted, Accepted]
+    assert refused.reason is Reason.CONTRIBUTED
     assert book.accepted == 2
 
 
 def test_an_upload_that_the_caller_refuses_ends_its_trip_and_does_not_count():
     book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1))
-    refused = book.deliver(book.check_in("liar", 0.0).trip, 1.0, refused=Reason.NORM)
-    assert (refused.accepted, refused.reason, refused.weight, refused.closes) == (
-        False, Reason.NORM, 0.0, False,
-    )  # fmt: skip
-    assert (book.accepted, book.version, book.room()) == (0, 0, 1)
+    ticket = book.check_in("liar", 0.0)
+    refused = book.deliver(ticket.trip, 1.0, refused=Reason.NORM)
+    assert isinstance(refused, Rejected)
+    assert refused == Rejected(ticket, time=1.0, version=0, reason=Reason.NORM, closes=False)
+    assert (book.accepted, book.version, book.capacity()) == (0, 0, 1)
     assert isinstance(book.check_in("liar", 2.0), Ticket)
 
 
 def test_a_client_that_gave_up_did_not_contribute():
     book = Bookkeeping(Asynchronous(concurrency=5), Buffer(size=2, once_per_client=True))
     ann = book.check_in("ann", 0.0)
-    assert book.give_up(ann.trip) == (ann, False)
+    assert book.give_up(ann.trip, 0.5) == GivenUp(ann, 0.5, closes=False)
     assert isinstance(book.check_in("ann", 1.0), Ticket)
 
 
 def test_a_queued_upload_of_a_contributor_is_refused():
     book = Bookkeeping(Queued(concurrency=3), Buffer(size=3, once_per_client=True))
     first, second = book.check_in(0, 0.0), book.check_in(0, 0.0)
-    assert book.deliver(first.trip, 1.0).accepted
+    assert isinstance(book.deliver(first.trip, 1.0), Accepted)
     refused = book.deliver(second.trip, 2.0)
-    assert (refused.accepted, refused.reason) == (False, Reason.CONTRIBUTED)
-    assert book.room() == 2  # of three, one has counted; the refused one makes room
+    assert isinstance(refused, Rejected)
+    assert refused.reason is Reason.CONTRIBUTED
+    assert book.capacity() == 2  # of three, one has counted; the place of the refused one is free
 
 
 def test_an_upload_counts_once():
     book = Bookkeeping(Asynchronous(concurrency=2), Buffer(size=5))
     ticket = book.check_in(0, 0.0)
-    assert book.deliver(ticket.trip, 1.0).accepted
+    assert isinstance(book.deliver(ticket.trip, 1.0), Accepted)
     again = book.deliver(ticket.trip, 1.5)
-    assert (again.accepted, again.reason, again.client, again.staleness) == (
-        False, Reason.DUPLICATE, None, None,
-    )  # fmt: skip
+    assert isinstance(again, UnknownTrip)
+    assert again == UnknownTrip(ticket.trip, time=1.5, version=0, reason=Reason.DUPLICATE)
     assert book.accepted == 1
 
 
 def test_an_upload_after_giving_up_is_a_duplicate():
     book = Bookkeeping(Asynchronous(concurrency=2), Buffer(size=5))
     ticket = book.check_in(0, 0.0)
-    book.give_up(ticket.trip)
+    book.give_up(ticket.trip, 1.0)
     assert book.deliver(ticket.trip, 1.5).reason == Reason.DUPLICATE
 
 
@@ -410,7 +416,7 @@ def test_a_trip_that_nobody_was_given_is_unknown(trip):
     book = Bookkeeping(Asynchronous(concurrency=2), Buffer(size=5))
     book.check_in(0, 0.0)
     assert book.deliver(trip, 1.0).reason == Reason.UNKNOWN
-    assert book.give_up(trip) is None
+    assert book.give_up(trip, 1.0) == UnknownTrip(trip, 1.0, version=0, reason=Reason.UNKNOWN)
 
 
 def test_too_stale_is_one_more_than_the_bound():
@@ -419,15 +425,17 @@ def test_too_stale_is_one_more_than_the_bound():
     for n in range(2):
         book.deliver(book.check_in(n, 0.0).trip, 1.0)
     on_the_bound = book.deliver(slow.trip, 2.0)
-    assert (on_the_bound.accepted, on_the_bound.staleness) == (True, 2)
+    assert isinstance(on_the_bound, Accepted)
+    assert on_the_bound.staleness == 2
     beyond = book.deliver(slower.trip, 2.0)
-    assert (beyond.accepted, beyond.reason, beyond.staleness) == (False, Reason.STALE, 3)
+    assert isinstance(beyond, Rejected)
+    assert (beyond.reason, beyond.staleness) == (Reason.STALE, 3)
 
 
 def test_a_bound_of_zero_takes_only_fresh_uploads():
     book = Bookkeeping(Asynchronous(concurrency=2), Buffer(size=1, staleness_bound=0))
     a, b = book.check_in(0, 0.0), book.check_in(1, 0.0)
-    assert book.deliver(a.trip, 1.0).accepted
+    assert isinstance(book.deliver(a.trip, 1.0), Accepted)
     assert book.deliver(b.trip, 1.0).reason == Reason.STALE
 
 
@@ -439,7 +447,7 @@ def test_over_selection_takes_the_first_of_the_selected():
     tickets = [book.check_in(client, 0.0) for client in range(5)]
     assert book.check_in(5, 0.0) == Refusal(5, Reason.FULL, 0.0)
     first = [book.deliver(tickets[n].trip, 1.0 + n) for n in (4, 2, 0)]
-    assert [d.accepted for d in first] == [True, True, True]
+    assert [type(d) for d in first] == [Accepted, Accepted, Accepted]
     assert [d.closes for d in first] == [False, False, True]
     late = [book.deliver(tickets[n].trip, 9.0) for n in (1, 3)]
     assert [d.reason for d in late] == [Reason.LATE, Reason.LATE]
@@ -452,7 +460,7 @@ def test_a_new_round_starts_while_stragglers_are_under_way():
     book = Bookkeeping(Synchronous(cohort=1, selected=2), Buffer(size=1))
     a, _ = book.check_in(0, 0.0), book.check_in(1, 0.0)
     book.deliver(a.trip, 1.0)
-    assert book.room() == 2
+    assert book.capacity() == 2
     assert book.check_in(1, 1.0) == Refusal(1, Reason.TRAINING, 1.0)
     assert book.check_in(2, 1.0).version == 1
 
@@ -460,26 +468,26 @@ def test_a_new_round_starts_while_stragglers_are_under_way():
 def test_somebody_takes_the_place_of_who_gave_up_in_a_round():
     book = Bookkeeping(Synchronous(cohort=2), Buffer(size=2))
     a, _ = book.check_in(0, 0.0), book.check_in(1, 0.0)
-    assert book.room() == 0
-    book.give_up(a.trip)
-    assert book.room() == 1
+    assert book.capacity() == 0
+    book.give_up(a.trip, 1.0)
+    assert book.capacity() == 1
 
 
 def test_queued_tasks_are_replaced_at_the_step_and_not_before():
     book = Bookkeeping(Queued(concurrency=3), Buffer(size=2))
     tickets = [book.check_in(0, 0.0) for _ in range(3)]
-    assert book.room() == 0
+    assert book.capacity() == 0
     book.deliver(tickets[0].trip, 1.0)
-    assert book.room() == 0
+    assert book.capacity() == 0
     assert book.deliver(tickets[1].trip, 2.0).closes
-    assert book.room() == 2
+    assert book.capacity() == 2
 
 
 def test_a_queued_task_that_came_to_nothing_is_replaced_at_once():
     book = Bookkeeping(Queued(concurrency=3), Buffer(size=2))
     tickets = [book.check_in(0, 0.0) for _ in range(3)]
-    book.give_up(tickets[0].trip)
-    assert book.room() == 1
+    book.give_up(tickets[0].trip, 1.0)
+    assert book.capacity() == 1
 
 
 # -- the opening -------------------------------------------------------------------------------------
@@ -488,23 +496,23 @@ def test_a_queued_task_that_came_to_nothing_is_replaced_at_once():
 def test_the_opening_asks_everybody_once_whatever_the_pace():
     book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1), opening=3)
     tickets = [book.check_in(client, 0.0) for client in range(3)]
-    assert book.room() == 0
+    assert book.capacity() == 0
     assert not book.deliver(tickets[0].trip, 1.0).closes  # a buffer of 1 would close here
-    assert book.room() == 0
+    assert book.capacity() == 0
     assert book.check_in(0, 1.0) == Refusal(0, Reason.CONTRIBUTED, 1.0)
     assert not book.deliver(tickets[1].trip, 1.0).closes
     assert book.deliver(tickets[2].trip, 1.0).closes
     assert book.version == 1
-    assert book.room() == 1  # from here on the pace's own
+    assert book.capacity() == 1  # from here on the pace's own
     assert book.deliver(book.check_in(0, 2.0).trip, 3.0).closes
 
 
 def test_who_gives_up_in_the_opening_is_asked_again():
     book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1), opening=2)
     a, b = book.check_in(0, 0.0), book.check_in(1, 0.0)
-    assert book.deliver(b.trip, 1.0).accepted
-    assert book.give_up(a.trip) == (a, False)
-    assert book.room() == 1
+    assert isinstance(book.deliver(b.trip, 1.0), Accepted)
+    assert book.give_up(a.trip, 1.5) == GivenUp(a, 1.5, closes=False)
+    assert book.capacity() == 1
     assert book.deliver(book.check_in(0, 2.0).trip, 3.0).closes
 
 
@@ -537,7 +545,7 @@ def test_the_last_who_gives_up_makes_the_step():
     a, b = book.check_in(0, 0.0), book.check_in(1, 0.0)
     book.all_joined()
     assert not book.deliver(a.trip, 1.0).closes
-    assert book.give_up(b.trip) == (b, True)
+    assert book.give_up(b.trip, 1.5) == GivenUp(b, 1.5, closes=True)
     assert book.version == 1
 
 
@@ -545,7 +553,7 @@ def test_all_may_give_up():
     book = Bookkeeping(Poisson(probability=0.5), Buffer())
     a = book.check_in(0, 0.0)
     book.all_joined()
-    assert book.give_up(a.trip) == (a, True)
+    assert book.give_up(a.trip, 1.5) == GivenUp(a, 1.5, closes=True)
     assert (book.version, book.accepted) == (1, 0)
 
 

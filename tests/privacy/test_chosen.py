@@ -12,7 +12,8 @@ import tardigrad as td
 from event_records import read_records
 from observers import InterruptAfter
 from private_aggregators import noise_of
-from tardigrad.core.events import ModelEvaluated, ModelMoved, to_record
+from tardigrad.core.event_log import to_record
+from tardigrad.core.events import ModelEvaluated, ModelMoved
 from tardigrad.experiments.runs.serve import assemble, serve
 from tardigrad.privacy import blt, settings
 from tardigrad.privacy.blt import BLT, Toeplitz

@@ -8,7 +8,7 @@ import torch
 import tardigrad as td
 from event_records import read_records
 from private_aggregators import centrally_private, locally_private
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Task, Upload
 from tardigrad.learning.flat import FlatModule
@@ -35,7 +35,7 @@ each_bad = pytest.mark.parametrize("bad", NOT_FINITE)
 def stepped(aggregator, uploads, model):
     """What the aggregator makes of these uploads, and what it tells."""
     for trip, vectors in enumerate(uploads):
-        one = Delivery(trip, trip, 0.0, 1.0, 0, 0, 0, 1.0, 1.0, True, None, 1, False)
+        one = Accepted(Ticket(trip, trip, 0, 0.0), 1.0, 0, 1.0, 1.0, False)
         aggregator.add(one, Upload(vectors, 1, 1, 0.0), model)
     told = aggregator.step()
     tensors, rest = aggregator.snapshot()

@@ -8,7 +8,7 @@ import torch
 
 import tardigrad as td
 from observers import InterruptAfter
-from tardigrad.core.events import to_record
+from tardigrad.core.event_log import to_record
 from tardigrad.core.snapshot import read_snapshot
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.runs.serve import assemble

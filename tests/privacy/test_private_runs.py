@@ -19,7 +19,7 @@ from event_records import read_records, records
 from private_aggregators import Watching, centrally_private, clip_of, locally_private
 from tardigrad.algorithms.algorithm import SumOnly
 from tardigrad.algorithms.registry import BUILT_IN
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.runs.run import build
@@ -308,10 +308,7 @@ def test_who_needs_every_upload_is_refused_central_privacy_and_runs_with_local(k
 
 
 def delivery(trip=0, client=0, version=0, staleness=0, weight=1.0, closes=True):
-    return Delivery(
-        trip, client, 0.0, 1.0, version - staleness, version, staleness, weight, 1.0, True, None, version + 1,
-        closes,
-    )  # fmt: skip
+    return Accepted(Ticket(trip, client, version - staleness, 0.0), 1.0, version, weight, 1.0, closes)
 
 
 @pytest.mark.parametrize("length", [0.1, 50.0])

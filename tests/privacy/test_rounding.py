@@ -7,7 +7,7 @@ import torch
 
 import tardigrad as td
 from private_aggregators import Watching, centrally_private
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.runs.run import build
@@ -40,7 +40,7 @@ def test_an_attack_that_rounding_makes_stronger_stays_within_the_accounting():
             td.FedBuff(), model, Situation(9, 2, 5, 1), guarantee, Seeded, watching := Watching()
         )
         aggregator._open.sums = {"delta": torch.full((size,), 0.49 * step)}  # of all others
-        one = Delivery(0, 0, 0.0, 1.0, 0, 0, 0, 1.0, 1.0, True, None, 1, True)
+        one = Accepted(Ticket(0, 0, 0, 0.0), 1.0, 0, 1.0, 1.0, True)
         aggregator.add(one, Upload({"delta": victim}, 1, 1, 0.0), model)
         aggregator.step()
         return watching.totals[0].sums["delta"].double()

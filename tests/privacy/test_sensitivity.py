@@ -12,7 +12,8 @@ import torch
 
 import tardigrad as td
 from private_aggregators import Watching, centrally_private, clip_of, locally_private
-from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Ticket
+from tardigrad.core.bookkeeping import Bookkeeping
+from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload, WeightedSum
 from tardigrad.privacy.blt import BLT
@@ -63,7 +64,7 @@ class Two(td.SumOnly):
 class Attack(NamedTuple):
     """A schedule, everybody's uploads, and the promise that is put to the test."""
 
-    deliveries: list[Delivery]
+    deliveries: list[Accepted]
     uploads: dict[int, dict[str, torch.Tensor]]
     guarantee: object
     law: object
@@ -140,11 +141,11 @@ def schedule(seed, limits, law):
         elif book.in_flight:
             trip = draw.choice(list(book.in_flight))
             if draw.random() < 0.05:
-                book.give_up(trip)
+                book.give_up(trip, float(moment))
             else:
                 deliveries.append(book.deliver(trip, float(moment)))
                 deliveries.append(book.deliver(trip, float(moment)))  # a duplicate
-    return [delivery for delivery in deliveries if delivery.accepted]
+    return [delivery for delivery in deliveries if isinstance(delivery, Accepted)]
 
 
 def attack(seed, noise, payload="deltas", law=None, k=None, b=None):
@@ -178,6 +179,12 @@ def test_one_client_moves_what_is_released_by_no_more_than_is_claimed(seed, nois
         assert moved <= attacked.claimed(after) * (1 + ROUNDING) + ROUNDING
 
 
+def moved(delivery, step, closes):
+    """The same upload in the buffer of another step, with the same staleness."""
+    ticket = delivery.ticket._replace(version=step - delivery.staleness)
+    return delivery._replace(ticket=ticket, version=step, closes=closes)
+
+
 @each_noise
 def test_the_claim_is_not_far_too_large(noise):
     """A victim that comes as early and as often as it may, always with the same long upload."""
@@ -187,10 +194,7 @@ def test_the_claim_is_not_far_too_large(noise):
     deliveries = []
     for step in range(STEPS):
         first = own[0]._replace(closes=False) if step % 4 == 0 and step < 16 else others[step]
-        deliveries += [
-            first._replace(version=step, closes=False),
-            others[STEPS + step]._replace(version=step, closes=True),
-        ]
+        deliveries += [moved(first, step, False), moved(others[STEPS + step], step, True)]
     worst = attacked._replace(deliveries=deliveries)
     assert worst.moved()[-1] > 0.7 * worst.claimed(STEPS)
     if isinstance(noise, BLT | Independent):  # exact
@@ -240,7 +244,7 @@ def test_who_joins_a_poisson_step_moves_it_by_no_more_than_a_payload(payload, se
     privacy = PoissonSampling(noise_multiplier=1.0, clip=CLIP, **PAYLOADS[payload])
     guarantee = privacy.guarantee(1, 30, td.Poisson(probability=0.2), td.Buffer())
     joined = [  # nobody's staleness: all start at the version that they make
-        Delivery(trip, trip, 0.0, 1.0, 0, 0, 0, 1.0, 1.0, True, None, 1, trip == 4) for trip in range(5)
+        Accepted(Ticket(trip, trip, 0, 0.0), 1.0, 0, 1.0, 1.0, trip == 4) for trip in range(5)
     ]
     generator = torch.Generator().manual_seed(seed)
     uploads = {
@@ -290,7 +294,7 @@ def known(upload_size, dtype, privately):
 def centrally(x, guarantee):
     situation = Situation(1, 1, 0, 1)
     aggregator = centrally_private(td.FedBuff(), torch.zeros_like(x), situation, guarantee, Seeded)
-    delivery = Delivery(0, 0, 0.0, 1.0, 0, 0, 0, 1.0, 1.0, True, None, 1, True)
+    delivery = Accepted(Ticket(0, 0, 0, 0.0), 1.0, 0, 1.0, 1.0, True)
     aggregator.add(delivery, Upload({"delta": x}, 1, 1, 0.0), torch.zeros_like(x))
     aggregator.step()
     return -aggregator.state["model"]
@@ -302,7 +306,7 @@ def locally(x, guarantee):
     )
     algorithm = td.FedAC(weights="uniform", momentum="none", lr=1.0, correction=False)
     aggregator = locally_private(algorithm, torch.zeros_like(x), Situation(1, 1, 0, 1), guarantee, Seeded)
-    delivery = Delivery(0, 0, 0.0, 1.0, 0, 0, 0, 1.0, 1.0, True, None, 1, True)
+    delivery = Accepted(Ticket(0, 0, 0, 0.0), 1.0, 0, 1.0, 1.0, True)
     aggregator.add(delivery, Upload({"delta": x}, 1, 1, 0.0), torch.zeros_like(x))
     aggregator.step()
     return -aggregator.state["model"]

@@ -10,7 +10,7 @@ from observers import InterruptAfter
 from private_aggregators import centrally_private, locally_private
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.registry import BUILT_IN
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.runs.run import build
@@ -24,10 +24,7 @@ K, CLIP = 500, 0.3
 
 
 def delivery(trip, staleness=0, weight=1.0, version=0):
-    return Delivery(
-        trip, trip, 0.0, 1.0, version - staleness, version, staleness, weight, 1.0, True, None, version + 1,
-        False,
-    )  # fmt: skip
+    return Accepted(Ticket(trip, trip, version - staleness, 0.0), 1.0, version, weight, 1.0, False)
 
 
 # -- sensitivity ---------------------------------------------------------------------------------------
@@ -243,7 +240,7 @@ def test_server_keeps_the_mean_of_what_clients_remember(dtype, algorithm, rememb
     simulation = build(config, module, clients)
     for _ in simulation.engine.run():
         pass
-    memories = simulation.engine._memories.values()
+    memories = simulation.engine.memories.values()
     mean = sum(memory[remembered].double() for memory in memories) / population
     c = simulation.aggregator.state[kept].double()
     assert float((c - mean).norm() / mean.norm()) < 1e-5

@@ -8,8 +8,8 @@ import time
 import torch
 
 import tardigrad as td
-from tardigrad.core.bookkeeping import Delivery, Ticket
-from tardigrad.core.events import to_record
+from tardigrad.core.event_log import to_record
+from tardigrad.core.outcomes import Accepted, GivenUp, Rejected, Ticket
 from tardigrad.experiments.runs.run import build
 from tardigrad.experiments.runs.serve import assemble
 from tardigrad.privacy.keys import NoiseKeys
@@ -25,7 +25,6 @@ from tardigrad.service.server.rpc import Servicer
 from tardigrad.service.server.run_plan import coordinate, facts_of
 from tardigrad.service.store.memory import MemoryStore
 from tardigrad.service.store.sqlite import SqliteStore
-from tardigrad.simulation.planner import GiveUp
 
 torch.set_num_threads(1)
 
@@ -164,10 +163,10 @@ def trace_of(config):
         for item in planner.advance():
             if isinstance(item, Ticket):
                 steps.append(("fetch", item.client, item.trip))
-            elif isinstance(item, GiveUp):
+            elif isinstance(item, GivenUp):
                 steps.append(("give_up", item.ticket.client, item.ticket.trip))
                 end -= 1
-            elif isinstance(item, Delivery):
+            elif isinstance(item, Accepted | Rejected):
                 steps.append(("deliver", item.client, item.trip))
                 end -= 1
     return simulation, events, steps

@@ -11,6 +11,7 @@ from problem import Quadratic, SquaredError
 
 import tardigrad as td
 from event_records import records
+from tardigrad.core.outcomes import Accepted
 from tardigrad.core.snapshot import digest, read_snapshot, write_snapshot
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.runs.run import build
@@ -201,11 +202,11 @@ def make(case, executor=None, seed=0, **settings):
     simulation = build(config, model=Quadratic(start), clients=DATA, test=TEST, head=SquaredError())
     if executor is not None:
         inline, engine = simulation.executor, simulation.engine
-        simulation.executor = engine._executor = executor(inline._trainer, inline._clients)
-        engine._broadcasts = {
-            version: simulation.executor.publish(version, vectors)
-            for version, vectors in engine._broadcasts.items()
-        }
+        simulation.executor = executor(inline._trainer, inline._clients)
+        for part in (engine, engine._versions, engine._submissions):
+            part._executor = simulation.executor
+        for version, vectors in engine._versions.items():
+            engine._versions.publish(version, vectors)
     return simulation
 
 
@@ -413,10 +414,12 @@ def test_kept_versions_do_not_grow_with_trips(case, executor):
             tensors, document = engine.snapshot()
             versions = {name.split("/")[1] for name in tensors if name.startswith("broadcast/")}
             under_way = len(document["planner"]["book"]["in_flight"])
-            planned = sum(row[0] == "Delivery" for row in document["plan"])
+            planned = sum(row[0] in ("Accepted", "Rejected") for row in document["plan"])
             assert len(versions) <= under_way + planned + 5  # and those of the uploads in the buffer
             kept.append(len(versions))
-            held.append(sum(len(part) for part in vars(engine).values() if hasattr(part, "__len__")))
+            parts = [*vars(engine).values(), *vars(engine._versions).values()]
+            parts += vars(engine._submissions).values()
+            held.append(sum(len(part) for part in parts if hasattr(part, "__len__")))
     assert engine.version >= 300
     half = len(kept) // 2
     assert max(kept[half:]) <= max(kept[:half]) + 3
@@ -588,6 +591,6 @@ def test_after_a_step_only_versions_that_somebody_needs_are_kept(case):
         if any(event["event"] == "step" for event in events):
             book = engine._planner.book
             needed = {ticket.version for ticket in book.in_flight.values()}
-            needed |= {item.start_version for item in engine._plan if getattr(item, "accepted", False)}
-            needed |= {version for version in engine._broadcasts if version >= book.version}
-            assert set(engine._broadcasts) == {version for version in needed if version <= engine.version}
+            needed |= {item.ticket.version for item in engine._plan if isinstance(item, Accepted)}
+            needed |= {version for version in engine._versions if version >= book.version}
+            assert set(engine._versions) == {version for version in needed if version <= engine.version}

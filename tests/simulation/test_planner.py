@@ -9,7 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
-from tardigrad.core.bookkeeping import Bookkeeping, Buffer, Delivery, Reason, Refusal, Ticket
+from tardigrad.core.bookkeeping import Bookkeeping, Buffer
+from tardigrad.core.outcomes import Accepted, GivenUp, Reason, Refusal, Rejected, Ticket
 from tardigrad.core.pace import (
     Arrivals,
     Asynchronous,
@@ -23,7 +24,8 @@ from tardigrad.data.dataset import Holders
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config.config import Config
 from tardigrad.simulation.delay import ConstantDelay, Durations, ExponentialDelay, HalfNormal, UniformDelay
-from tardigrad.simulation.planner import GiveUp, Joined, Planner
+from tardigrad.simulation.planned import Joined
+from tardigrad.simulation.planner import Planner
 
 
 def crowd(population):
@@ -50,12 +52,12 @@ def until(planner, uploads):
     while seen < uploads:
         planned = planner.advance()
         items += planned
-        seen += sum(isinstance(item, Delivery) for item in planned)
+        seen += sum(isinstance(item, Accepted | Rejected) for item in planned)
     return items
 
 
 def deliveries(items):
-    return [item for item in items if isinstance(item, Delivery)]
+    return [item for item in items if isinstance(item, Accepted | Rejected)]
 
 
 def tickets(items):
@@ -71,7 +73,7 @@ def play(trips, **buffer):
     items = []
     while planned := planner.advance():
         items += planned
-    return [(d.client, d.time, d.start_version, d.version, d.staleness, d.closes) for d in deliveries(items)]
+    return [(d.client, d.time, d.ticket.version, d.version, d.staleness, d.closes) for d in deliveries(items)]
 
 
 def test_a_script_by_hand():
@@ -265,7 +267,7 @@ def test_arrivals_beyond_the_concurrency_are_sent_away():
     # one a unit of time, each trip takes 2.5: with 2 at most, the third of every three is sent away
     planner = make(Arrivals(rate=1.0, concurrency=2), delay=ConstantDelay(duration=2.5))
     items = plan(planner, 200)
-    kinds = [type(item) for item in items if not isinstance(item, Delivery)]
+    kinds = [type(item) for item in items if not isinstance(item, Accepted | Rejected)]
     assert kinds[:9] == [Ticket, Ticket, Refusal] * 3
     assert {item.reason for item in items if isinstance(item, Refusal)} == {Reason.FULL}
     assert len(planner.book.in_flight) <= 2
@@ -290,21 +292,21 @@ def test_over_selection_takes_the_quickest():
     items = until(planner, 600)
     by_round = {}
     for d in deliveries(items):
-        by_round.setdefault(d.start_version, []).append(d)
+        by_round.setdefault(d.ticket.version, []).append(d)
     finished = {v: ds for v, ds in by_round.items() if len(ds) == 6}
     assert len(finished) > 50
     for uploads in finished.values():
-        assert [d.accepted for d in uploads] == [True] * 4 + [False] * 2
+        assert [isinstance(d, Accepted) for d in uploads] == [True] * 4 + [False] * 2
         assert {d.reason for d in uploads[4:]} == {Reason.LATE}
         assert [d.time for d in uploads] == sorted(d.time for d in uploads)
-    assert all(d.staleness == 0 for d in deliveries(items) if d.accepted)
+    assert all(d.staleness == 0 for d in deliveries(items) if isinstance(d, Accepted))
 
 
 def test_a_round_replaces_who_gives_up():
     planner = make(Synchronous(cohort=4), Buffer(size=4), delay=HalfNormal(give_up=0.4))
     items = until(planner, 400)
-    accepted = [d for d in deliveries(items) if d.accepted]
-    assert any(isinstance(item, GiveUp) for item in items)
+    accepted = [d for d in deliveries(items) if isinstance(d, Accepted)]
+    assert any(isinstance(item, GivenUp) for item in items)
     assert len(accepted) == 400
     assert planner.book.version == 100
 
@@ -373,7 +375,7 @@ def test_poisson_without_a_size_waits_for_all_and_steps_empty():
 def test_poisson_without_a_size_when_clients_give_up():
     planner = make(Poisson(probability=0.2), Buffer(), population=10, delay=HalfNormal(give_up=0.5))
     items = plan(planner, 3000)
-    gave_up = [item for item in items if isinstance(item, GiveUp)]
+    gave_up = [item for item in items if isinstance(item, GivenUp)]
     assert any(g.closes for g in gave_up)
     assert {d.staleness for d in deliveries(items)} == {0}
     closings = sum(getattr(item, "closes", False) for item in items)
@@ -415,7 +417,7 @@ def test_sampled_staleness_is_uniform(maximum, size):
     uploads = deliveries(until(planner, 5000))
     cold = maximum * size  # before that, the version itself bounds the staleness
     for n, upload in enumerate(uploads):
-        assert upload.accepted
+        assert isinstance(upload, Accepted)
         assert upload.time == n + 1
         assert upload.version == n // size
         assert 0 <= upload.staleness <= min(maximum, n // size)
@@ -455,7 +457,7 @@ def test_queued_tasks_are_done_one_after_the_other():
     # moves the model, and task 2 (version 1) queues behind task 1: it ends at 3; and so on.
     planner = make(Queued(concurrency=2), Buffer(size=1), population=1, delay=ConstantDelay())
     uploads = deliveries(until(planner, 6))
-    assert [(d.start_time, d.time, d.start_version, d.version) for d in uploads] == [
+    assert [(d.ticket.time, d.time, d.ticket.version, d.version) for d in uploads] == [
         (0.0, 1.0, 0, 0),
         (0.0, 2.0, 0, 1),
         (1.0, 3.0, 1, 2),
@@ -500,7 +502,7 @@ def test_once_per_client(pace):
     planner = make(pace, Buffer(size=6, once_per_client=True), population=60)
     buffer, seen = set(), 0
     for d in deliveries(until(planner, 600)):
-        if d.accepted:
+        if isinstance(d, Accepted):
             assert d.client not in buffer
             buffer.add(d.client)
             seen += 1
@@ -516,7 +518,7 @@ def test_a_share_of_the_buffer_for_each_client(pace, share):
     planner = make(pace, Buffer(size=6, most_per_client=share), population=8)
     buffer, most = Counter(), 0
     for d in deliveries(until(planner, 600)):
-        if d.accepted:
+        if isinstance(d, Accepted):
             buffer[d.client] += 1
             most = max(most, *buffer.values())
         if d.closes:
@@ -539,12 +541,12 @@ def test_who_waits_for_the_step_starts_after_it():
 def test_giving_up_happens_as_often_as_said_and_never_counts(pace):
     planner = make(pace, delay=HalfNormal(give_up=0.25), population=100)
     items = plan(planner, 8000)
-    ended = [item for item in items if isinstance(item, GiveUp | Delivery)]
-    share = sum(isinstance(item, GiveUp) for item in ended) / len(ended)
+    ended = [item for item in items if isinstance(item, GivenUp | Accepted | Rejected)]
+    share = sum(isinstance(item, GivenUp) for item in ended) / len(ended)
     assert abs(share - 0.25) < 5 * math.sqrt(0.25 * 0.75 / len(ended))
-    gone = {item.ticket.trip for item in items if isinstance(item, GiveUp)}
+    gone = {item.ticket.trip for item in items if isinstance(item, GivenUp)}
     assert not gone & {d.trip for d in deliveries(items)}
-    assert planner.book.version == sum(d.accepted for d in deliveries(items)) // 3
+    assert planner.book.version == sum(isinstance(d, Accepted) for d in deliveries(items)) // 3
 
 
 def test_weights_by_examples_reach_the_deliveries():
@@ -659,4 +661,4 @@ def test_the_opening_goes_on_from_json(name):
     restored.restore(json.loads(json.dumps(planner.state())))
     assert first + plan(restored, 107) == whole
     in_opening = [d for d in deliveries(whole) if d.version == 0]
-    assert sorted(d.client for d in in_opening if d.accepted) == list(range(20))
+    assert sorted(d.client for d in in_opening if isinstance(d, Accepted)) == list(range(20))

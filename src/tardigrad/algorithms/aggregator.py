@@ -1,4 +1,4 @@
-"""The aggregator: the values that bookkeeping never sees. Both drivers use it."""
+"""The aggregator: the values that bookkeeping never sees. The simulator and the server both use it."""
 
 from __future__ import annotations
 
@@ -7,31 +7,52 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
 from tardigrad.algorithms.layers import Surroundings, UploadBuffer, UploadLayer, check_layers
-from tardigrad.core.bookkeeping import Delivery
-from tardigrad.core.momentum import State
+from tardigrad.core.outcomes import Accepted
 from tardigrad.core.precision import at_least_float32, is_short
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import Member, Received, Task, Upload, Vectors, WeightedSum
 from tardigrad.errors import RunError
 
 
-class Aggregator:
-    """The buffer's tensors and the algorithm's state.
+class BufferState(TypedDict):
+    """What a snapshot contains of an `UploadBuffer`, besides the tensors."""
 
-    A sum-only algorithm is given the weighted sum of the buffer and nothing else; uploads are added in
-    the order they were accepted, which fixes the bits. What happens to uploads and to their sum on the way
-    is the business of `layers`.
+    members: list[tuple[int, int, float, float]]
+    """The fields of each `Member`."""
+    received: list[tuple[int, int, float]]
+    """Examples, steps and loss of each upload."""
+
+
+class AggregatorState(TypedDict):
+    """What a snapshot contains of an `Aggregator`, besides the tensors."""
+
+    version: int
+    numbers: dict[str, float]
+    """The numbers of the algorithm's state."""
+    buffers: list[BufferState]
+    """The closed buffers, the oldest first, and the open one."""
+    layers: dict[str, dict[str, object]]
+    """The documents of the layers, by their names."""
+
+
+class Aggregator:
+    """The tensors of the buffer and the state of the algorithm.
+
+    A sum-only algorithm is given the weighted sum of the buffer and nothing else. Uploads are added in the
+    order in which they were accepted, which determines the bits. The layers may change uploads and their sum
+    on the way to the algorithm.
 
     The state of a model in bfloat16 or float16 is kept in float32, because sums, momenta and averages lose
-    small terms in short floats. What clients download, what is evaluated and what is saved has the model's
-    own type. The state of a float32 or float64 model has the model's type.
+    small terms in short floats. The model that is downloaded, evaluated or saved has its own type. The state
+    of a float32 or float64 model has the model's type.
     """
 
     def __init__(
@@ -75,12 +96,13 @@ class Aggregator:
 
     @property
     def evaluated_model(self) -> Tensor:
-        """The model that people judge by: the newest, or the running average."""
-        model: Tensor = self.state["model" if self.model_average is None else "model_average"]
-        return model.to(self._dtype)
+        """The model that is evaluated: the newest one, or the running average."""
+        return tensor_of(self.state, "model" if self.model_average is None else "model_average").to(
+            self._dtype
+        )
 
     def broadcast(self) -> Vectors:
-        """What a client downloads at this version."""
+        """Return what a client downloads at this version."""
         vectors = self.algorithm.broadcast(self.state)
         if is_short(self._dtype):
             vectors = {n: v.to(self._dtype) if v.dtype == torch.float32 else v for n, v in vectors.items()}
@@ -93,18 +115,16 @@ class Aggregator:
         vectors = rule.finish(rule.start.clone(), 1, 1.0)
         return {name: torch.zeros_like(at_least_float32(v)) for name, v in vectors.items()}
 
-    def add(self, delivery: Delivery, upload: Upload, start: Tensor) -> None:
-        """Take an accepted upload into the buffer. `start`: the model it started from."""
-        assert delivery.accepted, "only accepted uploads reach the aggregator"
-        assert delivery.start_version is not None
-        assert delivery.staleness is not None
+    def add(self, delivery: Accepted, upload: Upload, start: Tensor) -> None:
+        """Add an accepted upload to the buffer. `start`: the model that it started from."""
+        assert isinstance(delivery, Accepted), "only accepted uploads reach the aggregator"
         buffer = self._open
         for layer in self.layers:
             upload = layer.add(buffer, delivery, upload, start)
-        member = Member(delivery.start_version, delivery.staleness, delivery.weight, delivery.mass)
+        member = Member(delivery.ticket.version, delivery.staleness, delivery.weight, delivery.mass)
         buffer.members.append(member)
         if isinstance(self.algorithm, Individual):
-            own = {  # copies: the driver reuses the memory of an upload
+            own = {  # copied, because the driver reuses the memory of an upload
                 name: vector.float() if is_short(vector.dtype) else vector.clone()
                 for name, vector in upload.vectors.items()
             }
@@ -121,12 +141,12 @@ class Aggregator:
 
     @property
     def objection(self) -> str | None:
-        """Why the model must not move again, if so."""
+        """Why the model must not move again, or None if it may."""
         reasons = (layer.objection(self.version) for layer in self.layers)
         return next((reason for reason in reasons if reason is not None), None)
 
     def close(self) -> None:
-        """The buffer is full. It waits for its step; uploads that come now go into the next buffer."""
+        """Close the full buffer. It waits for its step, and later uploads go into the next buffer."""
         version = self.version + len(self._closed)
         self._closed.append(self._open)
         for layer in self.layers:
@@ -149,7 +169,7 @@ class Aggregator:
             layer.notify(ready)
 
     def step(self) -> Metrics:
-        """Turn the oldest closed buffer into the next version; without one, the open buffer."""
+        """Make the next version from the oldest closed buffer, or from the open one if none is closed."""
         if not self._closed:
             self.close()
         own = self.algorithm.broadcast(self.state)
@@ -170,23 +190,23 @@ class Aggregator:
         return metrics
 
     def held(self) -> State:
-        """The state as it is before a step, for `take_back`. The model itself, which is never changed in
-        place (`step` checks that), and a copy of all else: an algorithm may keep a ring of vectors."""
+        """Return the state before a step, for `take_back`. The model is not copied, because it is never
+        changed in place (`step` checks that). All else is copied: an algorithm may keep a ring of vectors."""
         others = {name: value for name, value in self.state.items() if name != "model"}
         copies = {n: v.clone() if isinstance(v, Tensor) else deepcopy(v) for n, v in others.items()}
         return {"model": self.state["model"]} | copies
 
     def spoilt(self, held: State) -> bool:
-        """Whether something in the state is not finite that was so in `held`."""
+        """Return whether a value of the state is not finite that was finite in `held`."""
         return any(not _finite(value) and _finite(held.get(name)) for name, value in self.state.items())
 
     def take_back(self, held: State) -> None:
-        """Return to the state before the last step. The version and the empty buffer stay: the step has been
-        counted, and the next version is the old model."""
+        """Go back to the state before the last step. The step still counts: the version stays, and its model
+        is the old one."""
         self.state = held
 
     def _move(self, buffer: UploadBuffer) -> Metrics:
-        """Make the algorithm's own step from what the layers release."""
+        """Make the algorithm's step from what the layers release."""
         members = tuple(buffer.members)
         total = WeightedSum(buffer.sums, members, self.version, sum(member.mass for member in members))
         metrics: Metrics = {}
@@ -198,7 +218,7 @@ class Aggregator:
             for layer in self.layers:
                 total = layer.release(buffer, total)
             if not total.sums:
-                return {}  # nobody joined (Poisson pace): the version counts, the model stays
+                return {}  # no client joined (Poisson pace): the version counts, the model stays
             metrics = dict(self.algorithm.step(self.state, total) or {})
         for layer in self.layers:
             metrics |= layer.moved(buffer, total)
@@ -206,10 +226,11 @@ class Aggregator:
 
     # -- snapshots ---------------------------------------------------------------------------------
 
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything that is needed to go on: tensors, and the rest as JSON. Write it before going on: the
-        tensors are the live ones."""
-        tensors, numbers = {}, {}
+    def snapshot(self) -> tuple[dict[str, Tensor], AggregatorState]:
+        """Return everything that is needed to continue: tensors, and the rest as JSON. Write it before the
+        run goes on, because the tensors are not copied."""
+        tensors: dict[str, Tensor] = {}
+        numbers: dict[str, float] = {}
         for name, value in self.state.items():
             if isinstance(value, Tensor):
                 tensors[f"state/{name}"] = value
@@ -226,15 +247,15 @@ class Aggregator:
             tensors |= {f"layer/{layer.name}/{name}": value for name, value in more.items()}
         return tensors, {"version": self.version, "numbers": numbers, "buffers": buffers, "layers": layers}
 
-    def restore(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
-        """Go on from `snapshot()`."""
+    def restore(self, tensors: dict[str, Tensor], rest: AggregatorState) -> None:
+        """Continue from a `snapshot()`."""
         self.version = rest["version"]
-        device, places = self.state["model"].device, dict(self.state)
+        device, places = tensor_of(self.state, "model").device, self.state
         stored = strip_prefix("state/", tensors)
-        for name, value in stored.items():  # some of it may stay on the CPU: small matrices do
+        for name, value in stored.items():  # small matrices may stay on the CPU
             place = places.get(name)
             stored[name] = value.to(place.device if isinstance(place, Tensor) else device)
-        self.state = dict(rest["numbers"]) | stored
+        self.state = {**rest["numbers"], **stored}
         *closed, self._open = (
             _restored_buffer(strip_prefix(f"buffer/{index}/", tensors), document, device)
             for index, document in enumerate(rest["buffers"])
@@ -244,20 +265,18 @@ class Aggregator:
             layer.restore(strip_prefix(f"layer/{layer.name}/", tensors), rest["layers"][layer.name])
 
 
-def _buffer_state(buffer: UploadBuffer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _buffer_state(buffer: UploadBuffer) -> tuple[dict[str, Tensor], BufferState]:
     tensors = {f"sum/{name}": value for name, value in buffer.sums.items()}
     tensors |= {f"extra/{name}": value for name, value in buffer.extras.items()}
-    received = []
+    received: list[tuple[int, int, float]] = []
     for index, one in enumerate(buffer.received):
         tensors[f"received/{index}/start"] = one.start
         tensors |= {f"received/{index}/vector/{n}": v for n, v in one.upload.vectors.items()}
-        received.append([one.upload.examples, one.upload.steps, one.upload.loss])
-    return tensors, {"members": [list(member) for member in buffer.members], "received": received}
+        received.append((one.upload.examples, one.upload.steps, one.upload.loss))
+    return tensors, {"members": [*buffer.members], "received": received}
 
 
-def _restored_buffer(
-    tensors: dict[str, Tensor], document: dict[str, Any], device: torch.device
-) -> UploadBuffer:
+def _restored_buffer(tensors: dict[str, Tensor], document: BufferState, device: torch.device) -> UploadBuffer:
     extras = strip_prefix("extra/", tensors)  # they stay on the CPU
     tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     members = [Member(*row) for row in document["members"]]
@@ -272,7 +291,7 @@ def _restored_buffer(
     return UploadBuffer(strip_prefix("sum/", tensors), received, members, extras)
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> bool:
     if isinstance(value, Tensor):
         return bool(torch.isfinite(value).all())
     if isinstance(value, list | tuple):

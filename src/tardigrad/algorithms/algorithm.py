@@ -1,4 +1,16 @@
-"""What an algorithm is: a server half (start, broadcast, step) and a client half (its rule)."""
+"""Algorithms: a server half (start, broadcast, step) and a client half (the rule).
+
+To write an algorithm, subclass `SumOnly`, or `Individual` if it needs every upload by itself:
+
+>>> class Mean(SumOnly):
+...     lr: float = 1.0
+...
+...     def step(self, state, buffer):
+...         state["model"] = state["model"] - self.lr * buffer.mean()
+...         return {}
+>>> Mean(lr=0.5)
+Mean(lr=0.5)
+"""
 
 from __future__ import annotations
 
@@ -9,36 +21,45 @@ from typing import ClassVar
 from torch import Tensor
 
 from tardigrad.core.bookkeeping import Buffer
-from tardigrad.core.momentum import State
 from tardigrad.core.pace import Asynchronous, Pace, Poisson, Synchronous
+from tardigrad.core.renamed import renamed_keyword
 from tardigrad.core.setting import Setting
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import Constant, StalenessLaw
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import Received, Task, Vectors, WeightedSum
 from tardigrad.errors import ConfigError
 
 Metrics = dict[str, float]
-"""What an algorithm tells of one step, for the events."""
+"""Numbers that an algorithm reports of one step, by name; they are written to the event of the step."""
 
 
 class Rule:
-    """One trip of a client: where it starts, which direction it steps in, what it uploads and remembers.
+    """The client half of an algorithm, for one trip: where training starts, in which direction it steps, what
+    the client uploads and what it remembers.
 
-    This one is plain SGD; algorithms with a client half of their own override what differs.
+    This class is plain SGD. Algorithms with a client half of their own override what differs.
+
+    >>> import torch
+    >>> rule = Rule(Task(0, "ann", 0, {"model": torch.zeros(2)}), memory={}, lr=0.1)
+    >>> rule.finish(end=torch.tensor([1.0, -2.0]), steps=5, lr_sum=0.5)
+    {'delta': tensor([-1.,  2.])}
     """
 
     def __init__(self, task: Task, memory: Vectors, lr: float) -> None:
         self.start: Tensor = task.vectors["model"]
         self.lr = lr
         self.memory: Vectors = memory
-        """What the client keeps, after `finish`; the driver commits it only if the upload counted."""
+        """What the client keeps, after `finish`; the driver commits it only if the upload was accepted."""
 
     def direction(self, gradient: Tensor, x: Tensor) -> Tensor:
-        """Which way to step from x (the step is `x -= lr * direction`). May reuse `gradient`'s memory."""
+        """Return the direction of the step from x, which is `x -= lr * direction`. It may overwrite
+        `gradient`."""
         return gradient
 
-    def finish(self, end: Tensor, steps: int, path: float) -> Vectors:
-        """What to upload. `path`: the sum of the learning rates of all steps taken."""
+    @renamed_keyword("path", "lr_sum")
+    def finish(self, end: Tensor, steps: int, lr_sum: float) -> Vectors:
+        """Return what to upload. `lr_sum`: the sum of the learning rates of all steps."""
         return {"delta": self.start - end}
 
 
@@ -46,16 +67,16 @@ class Algorithm(Setting):
     """The base of `SumOnly` and `Individual`."""
 
     synchronous: ClassVar[bool] = False
-    """Whether it is defined by rounds, without staleness."""
+    """Whether it works in rounds, without staleness."""
     remembers: ClassVar[bool] = False
     """Whether its clients keep a memory between trips."""
     single_upload: ClassVar[bool] = False
     """Whether every upload moves the model, so that K is 1."""
     undiscounted: ClassVar[frozenset[str]] = frozenset()
-    """Uploaded vectors that are not discounted by staleness: the changes of what clients remember. Every
-    client replaces what it remembers in full, so the server must add the change in full."""
+    """Uploaded vectors that are not discounted by staleness: the changes of what clients remember. A client
+    replaces what it remembers completely, so the server must add the whole change."""
     default_buffer: ClassVar[int] = 10
-    """K where the config names none."""
+    """The value of buffer.size if the config has none."""
     uses_local_steps: ClassVar[bool] = False
     """Whether its settings follow from how many local steps a trip takes."""
     uses_member_count: ClassVar[bool] = False
@@ -64,11 +85,11 @@ class Algorithm(Setting):
 
     @property
     def name(self) -> str:
-        """How the algorithm is called in messages."""
+        """The name of the algorithm in messages."""
         return getattr(self, "kind", type(self).__name__)
 
     def default_pace(self, population: int) -> Pace:
-        """The pace where the config names none."""
+        """Return the pace of a config that names none."""
         if self.synchronous:
             return Synchronous(cohort=min(10, population))
         return Asynchronous(concurrency=min(100, population))
@@ -94,7 +115,7 @@ class Algorithm(Setting):
 
     @property
     def oracle(self) -> bool:
-        """Whether it uses what only a simulation can know; every output says so."""
+        """Whether it uses what only a simulation can know; all results say so."""
         return False
 
     @property
@@ -104,44 +125,45 @@ class Algorithm(Setting):
 
     @property
     def averages_memories(self) -> bool:
-        """Whether the server keeps the mean over all clients of what they remember: where clients weigh by
-        their examples it must know how many examples all of them have together."""
+        """Whether the server keeps the mean over all clients of what they remember. If clients weigh by their
+        examples, it must know how many examples all of them have together."""
         return False
 
     @property
     def default_staleness_bound(self) -> int | None:
-        """buffer.staleness_bound where the config names none."""
+        """The value of buffer.staleness_bound if the config has none."""
         return None
 
     @property
     def law(self) -> StalenessLaw:
-        """How stale uploads are discounted."""
+        """The law by which stale uploads are discounted."""
         return Constant()
 
     def start(self, model: Tensor, situation: Situation) -> State:
-        """The state at version 0. Its `model` is replaced at each step, never changed in place."""
+        """Return the state at version 0. Steps replace its `model` and never change it in place."""
         return {"model": model}
 
     def broadcast(self, state: State) -> Vectors:
-        """What a client downloads now."""
-        return {"model": state["model"]}
+        """Return what a client downloads at this version."""
+        return {"model": tensor_of(state, "model")}
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
-        """The client half, for one trip."""
+        """Return the client half, for one trip."""
         return Rule(task, memory, lr)
 
 
 class SumOnly(Algorithm):
-    """Needs only the weighted sum of a buffer: fits secure aggregation and central privacy."""
+    """An algorithm that needs only the weighted sum of a buffer. It works with central privacy and can work
+    with secure aggregation."""
 
     @abstractmethod
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
-        """Move the model: put the next `model` into `state`."""
+        """Make a step: put the next `model` into `state`, and return metrics."""
 
 
 class Individual(Algorithm):
-    """Needs every upload of a buffer by itself; refused where uploads are masked."""
+    """An algorithm that needs every upload of a buffer by itself. It is refused if uploads are masked."""
 
     @abstractmethod
     def step(self, state: State, buffer: Sequence[Received], version: int) -> Metrics:
-        """Move the model: put the next `model` into `state`."""
+        """Make a step: put the next `model` into `state`, and return metrics."""

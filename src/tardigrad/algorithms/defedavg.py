@@ -9,17 +9,17 @@ from pydantic import PositiveFloat
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
 from tardigrad.core.bookkeeping import Buffer
-from tardigrad.core.momentum import State
 from tardigrad.core.pace import Pace, Queued, Scripted
+from tardigrad.core.state import State
 from tardigrad.core.upload import WeightedSum
 from tardigrad.errors import ConfigError
 
 
 class DeFedAvg(SumOnly):
-    """FedAvg that does not wait: the first n uploads make a step, however old the model they started from.
+    """FedAvg that does not wait: the first n uploads make a step, however stale they are.
 
-    What makes it fair to slow clients is the pace, `queued`: the newest model goes to uniformly drawn
-    clients, and one that is still at work trains from it afterwards.
+    The pace `queued` makes it fair to slow clients: the newest model is sent to uniformly drawn clients, and
+    a client that is still training trains from it afterwards.
     """
 
     kind: Literal["defedavg"] = "defedavg"

@@ -8,9 +8,10 @@ from pydantic import Field, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
-from tardigrad.core.momentum import EMA, State
+from tardigrad.core.momentum import EMA
 from tardigrad.core.preconditioner import AMSGrad
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State
 from tardigrad.core.step import Step
 from tardigrad.core.upload import WeightedSum
 
@@ -31,11 +32,11 @@ class FADAS(SumOnly):
     """Added to the root of v (the paper's epsilon)."""
     stale_lr: Literal["divide", "cap", "keep"] = "divide"
     """What the buffer's largest staleness does to lr, once it is above `threshold`: divide lr by it, cap lr
-    at 1 / staleness, or nothing (the variant without delay adaptation)."""
+    at 1 / staleness, or keep it (the variant without delay adaptation)."""
     threshold: NonNegativeInt = 1
     """The largest staleness that leaves lr as it is (tau_c)."""
     bias_correction: bool = True
-    """Correct m and v for having started at 0, as Adam does."""
+    """Correct the bias of m and v, which start at 0, as Adam does."""
 
     def _step(self, lr: float) -> Step:
         # m = b1 m + (1 - b1) delta;  v = b2 v + (1 - b2) delta^2;  x = x - lr m / (sqrt(max v) + epsilon)
@@ -50,13 +51,13 @@ class FADAS(SumOnly):
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
         lr = self._lr(max(member.staleness for member in buffer.members))
         correction = 1.0
-        if self.bias_correction:  # of m; that of v is the preconditioner's
-            correction = 1 - self.beta1 ** (state["second_moment_steps"] + 1)
+        if self.bias_correction:  # of m; the preconditioner corrects v
+            correction = 1 - self.beta1 ** (int(state["second_moment_steps"]) + 1)
         state["model"] = self._step(lr / correction).move(state, buffer.mean(), buffer)
         return {"lr": lr}
 
     def _lr(self, largest: int) -> float:
-        """eta_t, by the largest staleness in the buffer (tau_max)."""
+        """Return eta_t for the largest staleness in the buffer (tau_max)."""
         if self.stale_lr == "keep" or largest <= self.threshold:
             return self.lr
         return self.lr / largest if self.stale_lr == "divide" else min(self.lr, 1 / largest)

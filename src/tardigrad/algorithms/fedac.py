@@ -16,33 +16,34 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics, Rule
 from tardigrad.algorithms.scaffold import ControlledRule
-from tardigrad.core.momentum import Nesterov, State
+from tardigrad.core.momentum import Nesterov
 from tardigrad.core.preconditioner import Adam
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.step import Step
 from tardigrad.core.upload import Received, Task, Vectors, WeightedSum
 
 ALMOST_NOTHING = 1e-6
-"""Where the mean of r over the buffer is at most this, all uploads weigh the same. Cosines that small are
-rounding errors in float32, and less than what two random directions have in a model of any usual size; their
-ratios would give the whole step to whichever upload has the largest."""
+"""If the mean of r over the buffer is at most this, all uploads weigh the same. Such small cosines are
+rounding errors in float32, and smaller than those of two random directions in a model of any usual size.
+Their ratios would give almost all weight to the upload with the largest one."""
 
 
 class FedAC(Individual):
-    """Uploads weigh by how well they agree with where the model went meanwhile; the server steps by
-    Nadam; clients correct their drift by control variates. Each of the three can be switched off, as in
-    the paper's ablation (its Figure 3)."""
+    """The weight of an upload depends on its agreement with the movement of the model during the trip; the
+    server makes Nadam steps; clients correct their drift by control variates. Each of the three can be
+    switched off, as in the paper's ablation (its Figure 3)."""
 
     kind: Literal["fedac"] = "fedac"
     remembers: ClassVar[bool] = True
     default_buffer: ClassVar[int] = 20
     lr: PositiveFloat = 0.01
-    """The server's learning rate (eta_g). The paper names 1, which cannot be with nadam: v starts at 0, so
+    """The server's learning rate (eta_g). The paper names 1, which cannot work with nadam: v starts at 0, so
     the first step moves every coordinate by (1 - beta1^2) / sqrt(1 - beta2), about 2, times `lr`. Without
     momentum, 1 is the natural value."""
     weights: Literal["cosine", "uniform"] = "cosine"
-    """The paper's client weight by temporal gradient (WTG): by the cosine of the client's change with the
-    model's change during the trip; or all the same."""
+    """cosine is the paper's client weight by temporal gradient (WTG): the cosine of the client's change with
+    the model's change during the trip. uniform gives all uploads the same weight."""
     momentum: Literal["nadam", "none"] = "nadam"
     """The paper's adaptive update with prospective weighted momentum (APWM), which is Nadam; or plain
     steps along the weighted mean."""
@@ -56,9 +57,9 @@ class FedAC(Individual):
     """The paper's fine-grained gradient correction, by control variates as in SCAFFOLD; without it clients
     run plain SGD and upload no control."""
     control_scale: Literal["paper", "population"] = "paper"
-    """How far the buffer moves the common control c: by the weighted mean of the clients' changes, as the
-    paper prints it; or by buffer / population of that, which keeps c the mean of all clients' controls
-    where weights are uniform (the mean weighted by examples, where clients weigh by them)."""
+    """How far the buffer moves the common control c: by the weighted mean of the clients' changes, as in the
+    paper; or by buffer / population of that. With uniform weights the second keeps c equal to the mean of all
+    clients' controls (weighted by examples, if clients weigh by them)."""
 
     @cached_property
     def _step(self) -> Step:
@@ -79,15 +80,15 @@ class FedAC(Individual):
 
     def broadcast(self, state: State) -> Vectors:
         names = ("model", "control") if self.correction else ("model",)
-        return {name: state[name] for name in names}
+        return {name: tensor_of(state, name) for name in names}
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
-        # Eqs 12 to 16: SCAFFOLD's, with h = c - c_i; K eta_l is the sum of the rates of the steps taken.
+        # Eqs 12 to 16 are those of SCAFFOLD with h = c - c_i; K eta_l is the sum of the learning rates.
         return ControlledRule(task, memory, lr) if self.correction else Rule(task, memory, lr)
 
     def step(self, state: State, buffer: Sequence[Received], version: int) -> Metrics:
         if self.weights == "cosine":
-            r, metrics = _agreement(state["model"], buffer)  # Eq. 4
+            r, metrics = _agreement(tensor_of(state, "model"), buffer)  # Eq. 4
         else:
             r, metrics = [1.0] * len(buffer), {}
         weighted = _weighted(buffer, r, version)  # Eqs 5 and 7, and the sum of Eq. 17
@@ -95,22 +96,24 @@ class FedAC(Individual):
         if self.correction:
             scale = 1.0
             if self.control_scale == "population":
-                scale = sum(received.member.mass for received in buffer) / state["mass"]
+                scale = sum(received.member.mass for received in buffer) / float(state["mass"])
             state["control"] = state["control"] + scale * weighted.mean("control")  # Eq. 17
         return metrics
 
 
 def _agreement(model: Tensor, buffer: Sequence[Received]) -> tuple[list[float], Metrics]:
-    """Eq. 4 with its gaps closed: r_i = max(cosine, 0); 1 if the model did not move during the trip
-    (fresh), 0 if the client did not. If almost nothing is left, all weigh the same. The metrics say how often
-    each happened."""
+    """Return r of Eq. 4 for each upload, and metrics that count the special cases.
+
+    r_i is max(cosine, 0). It is 1 if the model did not move during the trip (fresh), and 0 if the client did
+    not move. If almost no weight is left, all uploads weigh the same.
+    """
     r: list[float] = []
     cosines: list[float] = []
     fresh = unchanged = 0
     for received in buffer:
         delta, start = received.upload.vectors["delta"], received.start
         now = model.to(start.dtype).to(model.dtype)  # rounded as the start was, if to short floats
-        moved = start.to(model.dtype) - now  # both signs turned
+        moved = start.to(model.dtype) - now  # both signs reversed
         lengths = float(torch.linalg.vector_norm(moved)), float(torch.linalg.vector_norm(delta))
         if lengths[0] == 0:
             fresh += 1
@@ -135,7 +138,7 @@ def _agreement(model: Tensor, buffer: Sequence[Received]) -> tuple[list[float], 
 
 
 def _weighted(buffer: Sequence[Received], r: Sequence[float], version: int) -> WeightedSum:
-    """The buffer's sum with weights in proportion to r (and to each client's mass) that sum to 1."""
+    """Return the sum of the buffer with weights in proportion to r times mass, which sum to 1."""
     total = sum(received.member.mass * r_i for received, r_i in zip(buffer, r))
     sums: Vectors = {}
     members = []

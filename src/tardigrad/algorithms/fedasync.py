@@ -11,18 +11,20 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics, Rule
 from tardigrad.algorithms.fedprox import ProximalRule
-from tardigrad.core.momentum import State
+from tardigrad.core.renamed import renamed_keyword
 from tardigrad.core.staleness import Polynomial, StalenessLaw
+from tardigrad.core.state import State
 from tardigrad.core.upload import Received, Task, Vectors
 
 
 class FedAsyncRule(ProximalRule):
-    """Option I (rho = 0) or II (rho > 0: stay near the start); uploads the model itself."""
+    """Option I (rho = 0) or II (rho > 0: stay near the start). The client uploads its model."""
 
     def direction(self, gradient: Tensor, x: Tensor) -> Tensor:
         return super().direction(gradient, x) if self.mu else gradient
 
-    def finish(self, end: Tensor, steps: int, path: float) -> Vectors:
+    @renamed_keyword("path", "lr_sum")
+    def finish(self, end: Tensor, steps: int, lr_sum: float) -> Vectors:
         return {"model": end.clone()}
 
 
@@ -39,7 +41,7 @@ class FedAsync(Individual):
     staleness: StalenessLaw = Polynomial(a=0.5)
     """s(staleness)."""
     rho: NonNegativeFloat = 0.0
-    """Pull back to the start on the client: 0 is the paper's option I, more is option II."""
+    """Strength of the pull back to the start on the client: 0 is the paper's option I, more is option II."""
 
     @property
     def law(self) -> StalenessLaw:

@@ -7,12 +7,16 @@ from typing import ClassVar, Literal
 from pydantic import PositiveFloat
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
-from tardigrad.core.momentum import State
+from tardigrad.core.state import State
 from tardigrad.core.upload import WeightedSum
 
 
 class FedAvg(SumOnly):
-    """Rounds; the model moves by the mean of the cohort's deltas."""
+    """Works in rounds: the model moves by the mean of the cohort's deltas.
+
+    >>> FedAvg(lr=0.5)
+    FedAvg(kind='fedavg', lr=0.5)
+    """
 
     kind: Literal["fedavg"] = "fedavg"
     synchronous: ClassVar[bool] = True

@@ -10,8 +10,9 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
-from tardigrad.core.momentum import HeavyBall, State
+from tardigrad.core.momentum import HeavyBall
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State
 from tardigrad.core.step import Step
 from tardigrad.core.upload import WeightedSum
 

@@ -7,19 +7,22 @@ from typing import Literal
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
-from tardigrad.core.momentum import State
 from tardigrad.core.momentum_approximation import Approximation, LightApproximation
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import Polynomial, StalenessLaw
+from tardigrad.core.state import State
 from tardigrad.core.step import Step
 from tardigrad.core.upload import WeightedSum
 
 
 class FedBuff(SumOnly, Step):
-    """A step for every K uploads, late ones discounted; with any momentum and preconditioner.
+    """Makes a step for every K uploads and discounts late ones, with any momentum and preconditioner.
 
     Algorithm 1 divides by K, Appendix B.2 sums: take `lr` K times larger for the sum. Learning-rate
     normalisation (section 5) is `lr_normalisation` of the local training.
+
+    >>> FedBuff(lr=0.5, momentum="ema").momentum
+    EMA(kind='ema', beta=0.9)
     """
 
     kind: Literal["fedbuff"] = "fedbuff"

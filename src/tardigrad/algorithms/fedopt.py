@@ -10,9 +10,10 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
-from tardigrad.core.momentum import EMA, State
+from tardigrad.core.momentum import EMA
 from tardigrad.core.preconditioner import AdaGrad, Adam, Preconditioner, Yogi
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State
 from tardigrad.core.step import Step
 from tardigrad.core.upload import WeightedSum
 

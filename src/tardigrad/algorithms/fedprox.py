@@ -24,7 +24,7 @@ class ProximalRule(Rule):
 
 
 class FedProx(FedAvg):
-    """FedAvg whose clients are held near the model they started from."""
+    """FedAvg whose clients stay near the model that they started from."""
 
     kind: Literal["fedprox"] = "fedprox"  # type: ignore[assignment]
     mu: NonNegativeFloat = 0.01

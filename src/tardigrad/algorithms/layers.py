@@ -1,13 +1,13 @@
 """Upload layers: what happens to an upload between a client's rule and the algorithm's step.
 
-A layer is one such thing: clipping, noise, an encoding, a mask. Layers lie on top of each other in a fixed
-order, and neither the algorithm nor the drivers know which there are. A layer can act at these moments:
+A layer is one change of this kind: clipping, noise, an encoding, a mask. Layers form a stack with a fixed
+order. Neither the algorithm nor the drivers know which layers there are. A layer can act at these moments:
 
 - `client`: an upload leaves the client that trained it;
 - `add`: the server adds an accepted upload to the buffer;
 - `closed`: the buffer is full. From now on it waits for the step, and later uploads go into the next buffer;
-- `ready`: whether the step can be made, or something must be waited for;
-- `release`: the step is made now: the last change of the sum before the algorithm sees it;
+- `ready`: whether the step can be made, or must wait;
+- `release`: the step is made now; this is the last change of the sum before the algorithm sees it;
 - `moved`: the algorithm has made its step.
 
 To add a layer, subclass `UploadLayer` and have `experiments/assembly.py` put it on the stack.
@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Member, Received, Task, Upload, Vectors, WeightedSum
 from tardigrad.errors import ConfigError
@@ -39,7 +39,7 @@ class UploadBuffer:
     received: list[Received] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     extras: dict[str, Tensor] = field(default_factory=dict)
-    """What layers add up besides the vectors, by their own names."""
+    """What layers sum up besides the vectors, by names that they choose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Wire:
     dtype: str = "float32"
     """The type in which numbers travel."""
     extra_bytes: int = 0
-    """What is sent besides the numbers."""
+    """The number of bytes that are sent besides the numbers."""
     common_scale: bool = False
     """Whether all uploads of a buffer have one scale, so that integers can be added up."""
 
@@ -61,49 +61,49 @@ class Surroundings:
     algorithm: SumOnly | Individual
     situation: Situation
     shapes: dict[str, torch.Size]
-    """Of what a client uploads, by name."""
+    """The shapes of the vectors that a client uploads, by name."""
     dtype: torch.dtype
-    """Of the model, as clients train it."""
+    """The type of the model, as clients train it."""
     device: torch.device
 
 
 class UploadLayer:
-    """The base of all layers; every hook does nothing."""
+    """The base of all layers. Its hooks have no effect."""
 
     name: ClassVar[str] = "layer"
-    """How the layer is called in error messages, and its tensors in snapshots."""
+    """The name of the layer in error messages, and of its tensors in snapshots."""
     needs_only_sums: ClassVar[bool] = False
-    """Whether algorithms that look at single uploads are refused."""
+    """Whether algorithms that need single uploads are refused."""
     needs_common_scale: ClassVar[bool] = False
-    """Whether a layer below must put all uploads on one scale."""
+    """Whether a layer below must give all uploads one scale."""
     wire: ClassVar[Wire] = Wire()
     sums_of_short_floats: ClassVar[torch.dtype] = torch.float32
-    """The type in which the uploads of a model in short floats are added up, at least."""
+    """The narrowest type in which the uploads of a model in short floats are summed."""
 
     def extras(self, situation: Situation) -> dict[str, int]:
-        """Return the names and sizes of what this layer adds up besides the vectors."""
+        """Return the names and sizes of what this layer sums up besides the vectors."""
         return {}
 
     def begin(self, surroundings: Surroundings, extras: dict[str, int]) -> None:
         """Prepare for a run. `extras`: those of all layers. Raise a ConfigError if it cannot work."""
 
     def client(self, upload: Upload, task: Task) -> Upload:
-        """Change an upload on the client that trained it, before anybody else sees it.
+        """Change an upload on the client that trained it, before it is sent.
 
-        A client of the service does it when it has trained. In a simulation the engine does it when it
-        commits the trip, so that a trip that does not count uses up no random numbers.
+        A client of the service calls it after training. In a simulation the engine calls it when it commits
+        the trip, so that a trip that is not accepted uses no random numbers.
         """
         return upload
 
-    def add(self, buffer: UploadBuffer, delivery: Delivery, upload: Upload, start: Tensor) -> Upload:
+    def add(self, buffer: UploadBuffer, delivery: Accepted, upload: Upload, start: Tensor) -> Upload:
         """Change an accepted upload before it is added to the buffer. `start`: the model it started from."""
         return upload
 
     def closed(self, buffer: UploadBuffer, version: int) -> None:
-        """The buffer of the step from this version is full."""
+        """Note that the buffer of the step from this version is full."""
 
     def ready(self, version: int) -> bool:
-        """Whether the step from this version can be made now."""
+        """Return whether the step from this version can be made now."""
         return True
 
     def notify(self, ready: Callable[[], None]) -> None:
@@ -114,19 +114,19 @@ class UploadLayer:
         return total
 
     def moved(self, buffer: UploadBuffer, total: WeightedSum) -> Metrics:
-        """The algorithm has made its step from `total`. Return what to tell of it."""
+        """Note that the algorithm has made its step from `total`, and return metrics of it."""
         return {}
 
     def objection(self, version: int) -> str | None:
         """Return why the model must not move from this version, or None."""
         return None
 
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return everything that is needed to go on: tensors, and the rest as JSON."""
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
+        """Return everything that is needed to continue: tensors, and the rest as JSON."""
         return {}, {}
 
-    def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
-        """Go on from `snapshot()`."""
+    def restore(self, tensors: dict[str, Tensor], document: dict[str, object]) -> None:
+        """Continue from a `snapshot()`."""
 
 
 def check_layers(layers: Sequence[UploadLayer], only_sums: bool, algorithm: str) -> None:

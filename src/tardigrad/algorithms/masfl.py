@@ -12,17 +12,18 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, Rule, SumOnly
-from tardigrad.core.momentum import State
 from tardigrad.core.precision import at_least_float32
+from tardigrad.core.renamed import renamed_keyword
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import Task, Vectors, WeightedSum
 from tardigrad.errors import ConfigError
 
 
 class MasFLRule(Rule):
-    """Algorithm 2: momentum and control variates in every local step; uploads how c_i changed.
+    """Algorithm 2: momentum and control variates in every local step. The client uploads the change of c_i.
 
-    The control variate c_i is the mean raw gradient of the client's last trip that counted.
+    The control variate c_i is the mean raw gradient of the last trip of the client that was accepted.
     """
 
     def __init__(self, task: Task, memory: Vectors, lr: float) -> None:
@@ -37,25 +38,27 @@ class MasFLRule(Rule):
         self.total += gradient
         return gradient.sub_(self.control).mul_(self.beta).add_(self.drift)  # line 3
 
-    def finish(self, end: Tensor, steps: int, path: float) -> Vectors:
+    @renamed_keyword("path", "lr_sum")
+    def finish(self, end: Tensor, steps: int, lr_sum: float) -> Vectors:
         control = self.total / steps  # line 6: the next c_i
         self.memory = {"control": control}
         return {"control": control - self.control}
 
 
 class AdaMasFLRule(MasFLRule):
-    """Algorithm 4: steps of length eta, whatever the gradient's; uploads the mean of their directions too."""
+    """Algorithm 4: all steps have the length eta. The client also uploads the mean of their directions."""
 
     def direction(self, gradient: Tensor, x: Tensor) -> Tensor:
         d = super().direction(gradient, x)
         norm = torch.linalg.vector_norm(d)  # over all parameters
         return d.div_(norm) if norm > 0 else d  # line 4
 
-    def finish(self, end: Tensor, steps: int, path: float) -> Vectors:
+    @renamed_keyword("path", "lr_sum")
+    def finish(self, end: Tensor, steps: int, lr_sum: float) -> Vectors:
         delta = self.start - end
-        if path > 0:  # in the first pass nothing moves
-            delta /= path  # line 6: Delta_i = (start - end) / (eta K)
-        return super().finish(end, steps, path) | {"delta": delta}
+        if lr_sum > 0:  # 0 in the first pass, in which no client moves
+            delta /= lr_sum  # line 6: Delta_i = (start - end) / (eta K)
+        return super().finish(end, steps, lr_sum) | {"delta": delta}
 
 
 class _MasFL(SumOnly):
@@ -68,8 +71,8 @@ class _MasFL(SumOnly):
     gamma: PositiveFloat | None = None
     """The server's step size. Default: the theorem's."""
     first_pass: bool = False
-    """Begin as the paper does: the first step asks every client for its gradients at the first model,
-    which does not move yet (a trip of every client). Otherwise all control variates start at 0."""
+    """Begin as in the paper: the first step takes one trip of every client, which reports its gradients at
+    the first model, and the model does not move. Otherwise all control variates start at 0."""
 
     @property
     def averages_memories(self) -> bool:
@@ -92,7 +95,7 @@ class _MasFL(SumOnly):
 
     @abstractmethod
     def _step_sizes(self, situation: Situation) -> dict[str, float]:
-        """The theorem's, or those that were set."""
+        """Return those that were set, or else those of the theorem."""
 
     def _beta(self, situation: Situation) -> float:
         if self.beta is not None:
@@ -100,7 +103,7 @@ class _MasFL(SumOnly):
         return min(1.0, math.sqrt(self._work(situation) / self._horizon(situation)))
 
     def _work(self, situation: Situation) -> float:
-        """S K: the local steps in one server step."""
+        """Return S K, the number of local steps in one server step."""
         if situation.buffer is None:
             raise ConfigError(
                 "buffer.size: the step sizes of this algorithm follow from the number of uploads in a step; "
@@ -109,7 +112,7 @@ class _MasFL(SumOnly):
         return situation.buffer * situation.local_steps
 
     def _horizon(self, situation: Situation) -> int:
-        """T: how many times the model will move."""
+        """Return T, how many times the model will move."""
         if situation.steps is None:
             raise ConfigError(
                 "stop.steps: the step sizes of this algorithm follow from the length of the run; "
@@ -118,14 +121,14 @@ class _MasFL(SumOnly):
         return max(1, situation.steps - self.first_pass)
 
     def broadcast(self, state: State) -> Vectors:
-        beta = state["beta"]
-        drift = beta * state["control"] + (1 - beta) * state["momentum"]
-        return {"model": state["model"], "drift": drift, "beta": drift.new_tensor([beta])}
+        beta = float(state["beta"])
+        drift = beta * tensor_of(state, "control") + (1 - beta) * tensor_of(state, "momentum")
+        return super().broadcast(state) | {"drift": drift, "beta": drift.new_tensor([beta])}
 
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
         if self._is_opening(buffer.version):
-            state["control"] = buffer.mean("control")  # c^0 = (1/N) sum of c_i^0
-            state["momentum"] = state["control"].clone()  # g^0 = c^0
+            state["control"] = control = buffer.mean("control")  # c^0 = (1/N) sum of c_i^0
+            state["momentum"] = control.clone()  # g^0 = c^0
         else:
             self._move(state, buffer)
         return {}
@@ -134,14 +137,12 @@ class _MasFL(SumOnly):
     def _move(self, state: State, buffer: WeightedSum) -> None: ...
 
     def _momentum(self, state: State, buffer: WeightedSum) -> Tensor:
-        beta, g, c = state["beta"], state["momentum"], state["control"]
-        momentum: Tensor = beta * (buffer.mean("control") + c) + (1 - beta) * g
-        return momentum
+        beta, g, c = float(state["beta"]), tensor_of(state, "momentum"), tensor_of(state, "control")
+        return beta * (buffer.mean("control") + c) + (1 - beta) * g
 
     def _control(self, state: State, buffer: WeightedSum) -> Tensor:
-        change = buffer.change_of_mean("control", state["mass"])  # (1/N) sum of dc
-        control: Tensor = state["control"] + change
-        return control
+        change = buffer.change_of_mean("control", float(state["mass"]))  # (1/N) sum of dc
+        return tensor_of(state, "control") + change
 
 
 class MasFL(_MasFL):
@@ -168,7 +169,7 @@ class MasFL(_MasFL):
 
 
 class AdaMasFL(_MasFL):
-    """MasFL with normalised local steps: nothing to tune, for all step sizes follow from S, K and T.
+    """MasFL with normalised local steps: nothing to tune, because all step sizes follow from S, K and T.
 
     The client's learning rate is `eta`; local.lr and local.schedule have no effect.
     """
@@ -187,7 +188,7 @@ class AdaMasFL(_MasFL):
 
     def broadcast(self, state: State) -> Vectors:
         vectors = super().broadcast(state)
-        return vectors | {"eta": vectors["model"].new_tensor([state["eta"]])}
+        return vectors | {"eta": vectors["model"].new_tensor([float(state["eta"])])}
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
         eta = task.vectors["eta"].item()

@@ -1,4 +1,4 @@
-"""All algorithms that a config can name: one line for each, and a door for one's own."""
+"""The algorithms that a config can name, and the loading of algorithms from the user's own files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import sys
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 from pydantic import Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
 
@@ -52,12 +52,12 @@ BuiltIn = Annotated[
 ]
 
 DEFAULT: BuiltIn = FedBuff()
-"""What a config runs that names no algorithm."""
+"""The algorithm of a config that names none."""
 
 BUILT_IN: tuple[type[Algorithm], ...] = get_args(get_args(BuiltIn)[0])
 
 
-def _own_or_built_in(value: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
+def _own_or_built_in(value: object, built_in: ValidatorFunctionWrapHandler) -> object:
     if isinstance(value, SumOnly | Individual):
         return value
     if isinstance(value, dict) and ".py:" in str(value.get("kind")):
@@ -66,8 +66,8 @@ def _own_or_built_in(value: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
     return built_in(value)
 
 
-def load_name(place: str, option: str) -> Any:
-    """What "path/to/file.py:name" means; `option` is named in errors."""
+def load_name(place: str, option: str) -> object:
+    """Return the object called name in the module of "path/to/file.py:name". Errors mention `option`."""
     file, colon, name = place.rpartition(":")
     path = Path(file)
     if not colon or not path.is_file():
@@ -79,7 +79,7 @@ def load_name(place: str, option: str) -> Any:
     module = sys.modules[own] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever is wrong with somebody's own file
+    except Exception as error:  # the user's own file can raise anything
         raise ConfigError(f"{option}: {file} cannot be imported ({type(error).__name__}: {error})") from None
     if not hasattr(module, name):
         raise ConfigError(f"{option}: {file} has nothing called {name}")
@@ -87,7 +87,7 @@ def load_name(place: str, option: str) -> Any:
 
 
 def load_algorithm(place: str) -> type[SumOnly] | type[Individual]:
-    """The class named by "path/to/file.py:Class"."""
+    """Return the class named by "path/to/file.py:Class"."""
     file, _, name = place.rpartition(":")
     found = load_name(place, "algorithm.kind")
     if not (inspect.isclass(found) and issubclass(found, SumOnly | Individual)):
@@ -99,7 +99,7 @@ def load_algorithm(place: str) -> type[SumOnly] | type[Individual]:
     return found
 
 
-def _dump(algorithm: Algorithm) -> dict[str, Any]:
+def _dump(algorithm: Algorithm) -> dict[str, object]:
     settings = algorithm.model_dump(mode="json", exclude_none=True)
     if isinstance(algorithm, BUILT_IN):
         return settings
@@ -108,5 +108,5 @@ def _dump(algorithm: Algorithm) -> dict[str, Any]:
 
 
 AnyAlgorithm = Annotated[
-    BuiltIn, by_name, WrapValidator(_own_or_built_in), PlainSerializer(_dump, return_type=dict[str, Any])
+    BuiltIn, by_name, WrapValidator(_own_or_built_in), PlainSerializer(_dump, return_type=dict[str, object])
 ]

@@ -1,4 +1,4 @@
-"""FedBuff with a robust mean in the place of the mean, for clients that are not to be trusted."""
+"""FedBuff with a robust mean in the place of the mean, for clients that may be malicious."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics
-from tardigrad.core.momentum import State
 from tardigrad.core.robust import RobustMean, TrimmedMean
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import Polynomial, StalenessLaw
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.step import Step
 from tardigrad.core.upload import Received, WeightedSum
 
 
 class RobustFedBuff(Individual, Step):
-    """A step for every K uploads, of which some may be lies; with any momentum and preconditioner.
+    """Makes a step for every K uploads, of which some may be malicious; with any momentum and preconditioner.
 
-    An upload has as many votes as it has weight, so late ones have fewer. The robust mean is then scaled by
-    the sum of the weights over K: with nothing cut off, this is FedBuff. The price is that the server sees
-    every upload by itself, which rules out secure aggregation and central privacy.
+    The robust mean is weighted, so late uploads count less. It is then scaled by the sum of the weights over
+    K: without trimming, this is FedBuff. The server must see every upload by itself, which excludes secure
+    aggregation and central privacy.
     """
 
     kind: Literal["robust_fedbuff"] = "robust_fedbuff"
     mean: RobustMean = TrimmedMean()
     """trimmed_mean (with fraction) or median."""
     norm_bound: PositiveFloat | None = None
-    """Longer uploads are shortened to this. They are not refused: whether an upload counts is decided
-    before anybody looks at values, and a buffer that is full stays full."""
+    """Longer uploads are shortened to this norm. They are not refused, because bookkeeping decides whether an
+    upload counts without its values."""
     staleness: StalenessLaw = Polynomial(a=0.5)
     """s(staleness)."""
 
@@ -47,19 +47,20 @@ class RobustFedBuff(Individual, Step):
         return super().start(model, situation) | self.begin(model, situation)
 
     def step(self, state: State, buffer: Sequence[Received], version: int) -> Metrics:
-        deltas, weights, metrics = self._heard(buffer)
+        deltas, weights, metrics = self._bounded(buffer)
         members = tuple(received.member for received in buffer)
         divisor = sum(member.mass for member in members)
         if sum(weights) > 0:
             r = self.mean(deltas, weights) * (sum(weights) / divisor)
-        else:  # nobody said anything
-            r = torch.zeros_like(state["model"])
+        else:  # no upload has a weight
+            r = torch.zeros_like(tensor_of(state, "model"))
         sums = WeightedSum({"delta": r * divisor}, members, version, divisor)
         state["model"] = self.move(state, r, sums)
         return metrics | self.momentum.metrics(state)
 
-    def _heard(self, buffer: Sequence[Received]) -> tuple[list[Tensor], list[float], Metrics]:
-        """Deltas within the bound, with their weights: one that is not finite has none."""
+    def _bounded(self, buffer: Sequence[Received]) -> tuple[list[Tensor], list[float], Metrics]:
+        """Return the deltas within the bound, and their weights. The weight of one that is not finite is
+        0."""
         deltas: list[Tensor] = []
         weights: list[float] = []
         clipped = infinite = 0

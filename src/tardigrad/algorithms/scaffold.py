@@ -9,14 +9,15 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, Rule, SumOnly
-from tardigrad.core.momentum import State
 from tardigrad.core.precision import at_least_float32
+from tardigrad.core.renamed import renamed_keyword
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import Task, Vectors, WeightedSum
 
 
 class ControlledRule(Rule):
-    """SGD along gradient - c_i + c: what the client is known to add by itself, replaced by what all do.
+    """SGD along gradient - c_i + c: the estimated drift of the client is replaced by that of all clients.
 
     c is broadcast as `control`; the client remembers its own c_i and uploads how much it changed.
     """
@@ -30,11 +31,12 @@ class ControlledRule(Rule):
     def direction(self, gradient: Tensor, x: Tensor) -> Tensor:
         return gradient.add_(self.correction)  # y = y - eta_l (g - c_i + c)
 
-    def finish(self, end: Tensor, steps: int, path: float) -> Vectors:
+    @renamed_keyword("path", "lr_sum")
+    def finish(self, end: Tensor, steps: int, lr_sum: float) -> Vectors:
         delta = self.start - end
         control = self.control
-        if path > 0:  # a learning rate that fell to 0 tells nothing of the gradient
-            control = delta / path - self.correction  # c_i - c + (x - y) / (K eta_l)
+        if lr_sum > 0:  # with learning rates of 0 the gradient cannot be estimated
+            control = delta / lr_sum - self.correction  # c_i - c + (x - y) / (K eta_l)
         self.memory = {"control": control}
         return {"delta": delta, "control": control - self.control}
 
@@ -42,7 +44,7 @@ class ControlledRule(Rule):
 class SCAFFOLD(SumOnly):
     """FedAvg whose clients correct their drift by control variates.
 
-    c_i is taken from the trip itself (option II), which costs no further gradient.
+    c_i is computed from the trip itself (option II), without further gradients.
     """
 
     kind: Literal["scaffold"] = "scaffold"
@@ -61,13 +63,13 @@ class SCAFFOLD(SumOnly):
         return state | {"control": torch.zeros_like(model), "mass": situation.mass}
 
     def broadcast(self, state: State) -> Vectors:
-        return {"model": state["model"], "control": state["control"]}
+        return {name: tensor_of(state, name) for name in ("model", "control")}
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
         return ControlledRule(task, memory, lr)
 
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
         state["model"] = state["model"] - self.lr * buffer.mean()  # x = x + eta_g mean of (y - x)
-        change = buffer.change_of_mean("control", state["mass"])  # |S|/N mean of dc
+        change = buffer.change_of_mean("control", float(state["mass"]))  # |S|/N mean of dc
         state["control"] = state["control"] + change  # the mean of all c_i again
         return {}

@@ -1,11 +1,11 @@
-"""Plain SGD on all data in one place: the reference that no federated run can use."""
+"""Plain SGD on all data in one place: a reference for federated runs."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Literal
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
-from tardigrad.core.momentum import State
+from tardigrad.core.state import State
 from tardigrad.core.upload import WeightedSum
 from tardigrad.errors import ConfigError
 
@@ -13,7 +13,7 @@ from tardigrad.errors import ConfigError
 class SGD(SumOnly):
     """Single-thread SGD ("Asynchronous Federated Optimization", Algorithm 3): one client has all data.
 
-    Needs `data.partition = {kind = "central"}`; a trip is as many minibatches as `local` says.
+    Needs `data.partition = {kind = "central"}`; a trip has as many minibatches as `local` sets.
     """
 
     kind: Literal["sgd"] = "sgd"

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, Rule
 from tardigrad.algorithms.fedbuff import FedBuff
-from tardigrad.core.momentum import State
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import Task, Vectors, WeightedSum
 from tardigrad.errors import ConfigError
 
 
 class WeightPredictionRule(Rule):
-    """SGD from where the model is expected to be on arrival; delta is taken from there."""
+    """SGD that starts from the prediction of the model at arrival; delta is relative to it."""
 
     def __init__(self, task: Task, memory: Vectors, lr: float, tau: float) -> None:
         super().__init__(task, memory, lr)
@@ -25,7 +25,7 @@ class WeightPredictionRule(Rule):
 
 
 class WeightPrediction(FedBuff):
-    """FedBuff whose clients start from a prediction of the model that their upload will meet.
+    """FedBuff whose clients start from a prediction of the model at the arrival of their upload.
 
     Every step is expected to move the model by the drift eta x_h / H: x_h is a running average of the
     (staleness-weighted) means and H the newest preconditioner. The broadcast is twice as large.
@@ -35,8 +35,8 @@ class WeightPrediction(FedBuff):
     decay: float = Field(0.9, ge=0, lt=1)
     """Share of the past in x_h (the paper's alpha)."""
     expected_staleness: NonNegativeFloat | None = None
-    """How many steps ahead every client predicts. Default: its own staleness to come, which only a
-    simulation knows."""
+    """How many steps ahead every client predicts. Default: the staleness that its upload will have,
+    which only a simulation knows."""
 
     @property
     def oracle(self) -> bool:
@@ -46,7 +46,7 @@ class WeightPrediction(FedBuff):
         return super().start(model, situation) | {"x_h": model.new_zeros(model.shape)}
 
     def broadcast(self, state: State) -> Vectors:
-        drift = self.lr * self.preconditioner.divide(state, state["x_h"])  # 0 at version 0
+        drift = self.lr * self.preconditioner.divide(state, tensor_of(state, "x_h"))  # 0 at version 0
         return super().broadcast(state) | {"drift": drift}
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:

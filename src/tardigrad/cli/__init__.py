@@ -216,7 +216,7 @@ def schema(
 
         document = Config.model_json_schema()
     elif what == "events":
-        from tardigrad.core.events import events_schema
+        from tardigrad.core.event_log import events_schema
 
         document = events_schema()
     else:

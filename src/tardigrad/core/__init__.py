@@ -1,1 +1,1 @@
-"""The words of asynchronous federated learning: no clock, no input or output, no randomness."""
+"""The core: bookkeeping, paces, staleness laws, server steps, events, snapshots. It reads no clock."""

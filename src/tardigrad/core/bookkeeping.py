@@ -1,9 +1,10 @@
-"""Bookkeeping: who started from which version, what is stale, what is in the buffer.
+"""Bookkeeping: which client started from which version, what is stale, what is in the buffer.
 
-A pure state machine. It is told what happened and when (`check_in`, `deliver`, `give_up`), and answers
-with decisions. It never reads a clock, draws a random number or sees a parameter, so that the simulator
-can run it far ahead of training and the server can journal it.
+It is a pure state machine. The caller reports what happened and when (`check_in`, `deliver`, `give_up`), and
+each call returns a decision (`core/outcomes.py`). It never reads a clock, draws a random number or sees a
+parameter, so the simulator can run it far ahead of training and the server can journal it.
 
+>>> from tardigrad.core.pace import Asynchronous
 >>> book = Bookkeeping(Asynchronous(concurrency=2), Buffer(size=1))
 >>> ann, bob = book.check_in("ann", time=0.0), book.check_in("bob", time=0.0)
 >>> book.deliver(ann.trip, time=1.0).staleness, book.deliver(bob.trip, time=2.0).staleness
@@ -14,19 +15,23 @@ can run it far ahead of training and the server can journal it.
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NotRequired, TypedDict
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from tardigrad.core.pace import Asynchronous, Pace
-from tardigrad.core.participation import ClientId, Ledger, Limits
+from tardigrad.core.outcomes import Accepted, GivenUp, Reason, Refusal, Rejected, Ticket, UnknownTrip
+from tardigrad.core.pace import Pace
+from tardigrad.core.participation import ClientId, Ledger, LedgerState, Limits
 from tardigrad.core.setting import Setting
 from tardigrad.core.staleness import Constant, StalenessLaw
 
 
 class Buffer(Setting):
-    """What counts, and how many uploads make a step."""
+    """Which uploads count, and how many of them make a step.
+
+    >>> Buffer(size=10, staleness_bound=20).size
+    10
+    """
 
     size: PositiveInt | None = None
     """Accepted uploads that make a step (K). Default: the algorithm's own, or the cohort of a
@@ -47,64 +52,35 @@ class Buffer(Setting):
         return 1 if self.once_per_client else self.most_per_client
 
 
-class Reason(StrEnum):
-    """Why a check-in or an upload was refused."""
+class BookState(TypedDict):
+    """What a snapshot contains of `Bookkeeping`, as JSON."""
 
-    FULL = "full"
-    TRAINING = "already training"
-    CONTRIBUTED = "already in this buffer"
-    UNKNOWN = "unknown trip"
-    DUPLICATE = "duplicate"
-    LATE = "round closed"
-    STALE = "too stale"
-    RESTING = "took part too recently"
-    FINISHED = "took part as often as allowed"
-    NORM = "norm too large"
-    OUTLIER = "norm far above the others"
-
-
-class Ticket(NamedTuple):
-    """The right to one trip, from one version."""
-
-    trip: int
-    client: ClientId
     version: int
-    time: float
-
-
-class Refusal(NamedTuple):
-    """A check-in that was not granted."""
-
-    client: ClientId
-    reason: Reason
-    time: float
-
-
-class Delivery(NamedTuple):
-    """What became of an upload."""
-
-    trip: int
-    client: ClientId | None
-    start_time: float | None
-    time: float
-    start_version: int | None
-    version: int
-    """The version at arrival."""
-    staleness: int | None
-    weight: float
-    """What the upload is multiplied with; 0 if it was refused."""
-    mass: float
-    """What it adds to the divisor: 1, or its examples. Staleness does not enter."""
-    accepted: bool
-    reason: Reason | None
-    step: int | None
-    """The version that its buffer makes; nothing if it was refused."""
-    closes: bool
-    """Whether it filled the buffer: the model must move now."""
+    next_trip: int
+    accepted: int
+    in_flight: list[tuple[int, ClientId, int, float]]
+    """The fields of each `Ticket`."""
+    contributed: list[ClientId]
+    contributions: NotRequired[list[tuple[ClientId, int]]]
+    """The number of uploads of each client in the buffer."""
+    this_version: int
+    waiting: int
+    joined: bool
+    ledger: LedgerState | None
 
 
 class Bookkeeping:
-    """The state machine. Times are recorded, never compared: order is the caller's word."""
+    """The state machine. Times are stored but never compared; the caller must call in chronological order.
+
+    >>> from tardigrad.core.pace import Asynchronous
+    >>> book = Bookkeeping(Asynchronous(concurrency=1), Buffer(size=1))
+    >>> book.check_in("ann", time=0.0)
+    Ticket(trip=0, client='ann', version=0, time=0.0)
+    >>> book.check_in("bob", time=0.5).reason
+    <Reason.FULL: 'full'>
+    >>> book.deliver(0, time=1.0).closes, book.version
+    (True, 1)
+    """
 
     def __init__(
         self,
@@ -116,7 +92,7 @@ class Bookkeeping:
     ) -> None:
         self.pace = pace
         self.opening = opening
-        """So many clients make the first step, once each, whatever the pace; 0 for no such opening."""
+        """How many clients make the first step, once each and at any pace; 0 if there is no such opening."""
         self.buffer = buffer
         self.law = staleness if staleness is not None else Constant()
         self.version = 0
@@ -125,53 +101,53 @@ class Bookkeeping:
         """Uploads in the buffer now."""
         self.in_flight: dict[int, Ticket] = {}
         self.training: set[ClientId] = set()
-        """Clients that are under way (and may not start again, unless the pace lets tasks queue)."""
+        """Clients that are training and may not start again. It stays empty if the pace lets tasks queue."""
         self.contributions: dict[ClientId, int] = {}
-        """How many uploads each client has in the buffer now (kept only where their number is limited)."""
+        """How many uploads each client has in the buffer now. It is kept only if their number is limited."""
         self.contributed: set[ClientId] = set()
-        """Clients that have as many uploads in the buffer now as they may have."""
+        """Clients that have as many uploads in the buffer as they may have."""
         self.ledger = Ledger(limits) if limits is not None else None
-        """Who took part when, where that is limited."""
+        """The steps that each client took part in, or None if participation is not limited."""
         self._this_version = 0  # trips from the current version, under way or accepted
         self._waiting = 0  # trips from the current version, under way
-        self._joined = False  # whether all who join at this version have (Poisson without a size)
+        self._joined = False  # whether all clients that join at this version have started (Poisson pace)
         self._in_opening = opening > 0
         self._discounts: dict[int, float] = {}
 
-    def room(self) -> int:
-        """How many more clients may start now."""
+    def capacity(self) -> int:
+        """Return how many more clients may start now."""
         if self._in_opening:
             return self.opening - self._this_version
         in_flight = len(self.in_flight)
         if self.pace.queues:
-            in_flight += self.accepted  # others take their place at the step, not before
-        return self.pace.room(in_flight, self._this_version)
+            in_flight += self.accepted  # they are replaced at the step, not before
+        return self.pace.capacity(in_flight, self._this_version)
 
     def objection(self, client: ClientId) -> Reason | None:
-        """Why this client in particular may not start now."""
+        """Return why this client in particular may not start now, or None if it may."""
         if client in self.training:
             return Reason.TRAINING
         if client in self.contributed:
             return Reason.CONTRIBUTED
-        if self.ledger is not None and client in self.ledger.resting:  # a hint: `deliver` has the last word
+        if self.ledger is not None and client in self.ledger.resting:  # only a hint: `deliver` decides
             return self._limit_reached(client)
         return None
 
     def _limit_reached(self, client: ClientId) -> Reason | None:
-        """Why this client may not take part in the step that is being filled."""
+        """Return why this client may not take part in the step that is being filled, or None if it may."""
         if self.ledger is None or self.ledger.allows(client, self.version + 1):
             return None
         return Reason.FINISHED if self.ledger.finished(client) else Reason.RESTING
 
     def unavailable(self) -> tuple[set[ClientId], ...]:
-        """Everybody who may not start now, whatever room there is, by the reason."""
+        """Return the clients that may not start now whatever the capacity, one set for each reason."""
         resting: set[ClientId] = self.ledger.resting if self.ledger is not None else set()
         return self.training, self.contributed, resting
 
     def check_in(self, client: ClientId, time: float) -> Ticket | Refusal:
-        """A client offers to train: a ticket for the current version, or why not."""
+        """Return a ticket for the current version to a client that offers to train, or the refusal."""
         reason = self.objection(client)
-        if reason is None and self.room() <= 0:
+        if reason is None and self.capacity() <= 0:
             reason = Reason.FULL
         if reason is not None:
             return Refusal(client, reason, time)
@@ -184,15 +160,16 @@ class Bookkeeping:
         self._waiting += 1
         return ticket
 
-    def deliver(self, trip: int, time: float, examples: int = 1, refused: Reason | None = None) -> Delivery:
-        """An upload has come in: whether it counts, how much, and whether the model moves now. `refused` is
-        the reason why the caller, who can see its values, has decided that it does not count."""
+    def deliver(
+        self, trip: int, time: float, examples: int = 1, refused: Reason | None = None
+    ) -> Accepted | Rejected | UnknownTrip:
+        """Decide whether an upload counts, with which weight, and whether the model moves now.
+
+        `refused` is the reason why the caller, who can see the values, has decided that it does not count.
+        """
         ticket = self.in_flight.get(trip)
         if ticket is None:
-            reason = Reason.DUPLICATE if 0 <= trip < self.next_trip else Reason.UNKNOWN
-            return Delivery(
-                trip, None, None, time, None, self.version, None, 0.0, 0.0, False, reason, None, False
-            )
+            return self._unknown(trip, time)
         self._end(ticket)
         client, version = ticket.client, self.version
         staleness = version - ticket.version
@@ -213,37 +190,35 @@ class Bookkeeping:
             if self.ledger is not None:
                 self.ledger.enter(client, version + 1)
             self._contribute(client)
-            closes = self._step_if_full()
-            return Delivery(
-                trip, client, ticket.time, time, ticket.version, version, staleness,
-                self._discount(staleness) * mass, mass, True, None, version + 1, closes,
-            )  # fmt: skip
+            weight = self._discount(staleness) * mass
+            return Accepted(ticket, time, version, weight, mass, self._step_if_full())
         if ticket.version == version:
             self._this_version -= 1
-        return Delivery(
-            trip, client, ticket.time, time, ticket.version, version, staleness,
-            0.0, 0.0, False, refused, None, self._step_if_full(),
-        )  # fmt: skip
+        return Rejected(ticket, time, version, refused, self._step_if_full())
 
-    def give_up(self, trip: int) -> tuple[Ticket, bool] | None:
-        """A client will not come back. Its ticket, and whether the model moves now (only where a step
-        waits for everybody); nothing if there was no such trip under way."""
+    def give_up(self, trip: int, time: float) -> GivenUp | UnknownTrip:
+        """End a trip whose client will not deliver. The model can move now only if a step waits for all
+        clients that have joined."""
         ticket = self.in_flight.get(trip)
         if ticket is None:
-            return None
+            return self._unknown(trip, time)
         self._end(ticket)
         if ticket.version == self.version:
             self._this_version -= 1
-        return ticket, self._step_if_full()
+        return GivenUp(ticket, time, self._step_if_full())
+
+    def _unknown(self, trip: int, time: float) -> UnknownTrip:
+        reason = Reason.DUPLICATE if 0 <= trip < self.next_trip else Reason.UNKNOWN
+        return UnknownTrip(trip, time, self.version, reason)
 
     def all_joined(self) -> bool:
-        """Nobody else joins at this version (Poisson pace). Whether the model moves now: it does, with
-        an empty buffer, if nobody joined at all."""
+        """Note that no other client joins at this version (Poisson pace), and return whether the model moves
+        now. It moves with an empty buffer if no client joined at all."""
         self._joined = True
         return self._step_if_full()
 
     def _share(self) -> int | None:
-        """How many uploads one client may have in the buffer that is being filled."""
+        """Return how many uploads one client may have in the buffer that is being filled."""
         return 1 if self._in_opening else self.buffer.share
 
     def _contribute(self, client: ClientId) -> None:
@@ -281,23 +256,23 @@ class Bookkeeping:
             discount = self._discounts[staleness] = self.law(staleness)
         return discount
 
-    def state(self) -> dict[str, Any]:
-        """Everything, as JSON."""
+    def state(self) -> BookState:
+        """Return the whole state, for a snapshot."""
         return {
             "version": self.version,
             "next_trip": self.next_trip,
             "accepted": self.accepted,
-            "in_flight": [list(ticket) for ticket in self.in_flight.values()],
+            "in_flight": [*self.in_flight.values()],
             "contributed": sorted(self.contributed, key=str),
-            "contributions": sorted(([c, count] for c, count in self.contributions.items()), key=str),
+            "contributions": sorted(self.contributions.items(), key=str),
             "this_version": self._this_version,
             "waiting": self._waiting,
             "joined": self._joined,
             "ledger": None if self.ledger is None else self.ledger.state(),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from `state()`."""
+    def restore(self, state: BookState) -> None:
+        """Continue from a `state()`."""
         self.version = state["version"]
         self.next_trip = state["next_trip"]
         self.accepted = state["accepted"]
@@ -309,18 +284,6 @@ class Bookkeeping:
         self._this_version = state["this_version"]
         self._waiting = state["waiting"]
         self._joined = state["joined"]
-        if self.ledger is not None:
+        if self.ledger is not None and state["ledger"] is not None:
             self.ledger.restore(state["ledger"], self.version + 1)
         self._in_opening = self.opening > 0 and self.version == 0
-
-
-__all__ = [
-    "Asynchronous",
-    "Bookkeeping",
-    "Buffer",
-    "ClientId",
-    "Delivery",
-    "Reason",
-    "Refusal",
-    "Ticket",
-]

@@ -1,7 +1,7 @@
-"""Random draws that depend on (seed, purpose, index) and on nothing else.
+"""Random draws that depend only on (seed, purpose, index).
 
-No generator is carried along: a draw can be repeated at any time, in any order, in any process. They are
-made in blocks, for a generator per draw would cost more than everything else in the planner.
+There is no generator with a state: a draw can be repeated at any time, in any order, in any process. Draws
+are made in blocks, because one generator for each draw would cost more than the rest of the planner.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BLOCK = 4096
 
 
 def key(seed: int, purpose: str, *numbers: int) -> int:
-    """A 63-bit seed for this purpose.
+    """Return a 63-bit seed for this purpose and these numbers.
 
     >>> key(0, "delay", 7) == key(0, "delay", 7), key(0, "delay", 7) == key(1, "delay", 7)
     (True, False)
@@ -25,7 +25,7 @@ def key(seed: int, purpose: str, *numbers: int) -> int:
 
 
 class Draws:
-    """An endless list of draws from one law.
+    """An infinite sequence of draws from one distribution.
 
     >>> u = Draws(0, "example", lambda random, n: random.random(n))
     >>> u[10_000] == Draws(0, "example", lambda random, n: random.random(n))[10_000]
@@ -39,23 +39,23 @@ class Draws:
         self._values: list[float] = []
 
     def __getitem__(self, index: int) -> float:
-        number, place = divmod(index, BLOCK)
+        number, offset = divmod(index, BLOCK)
         if number != self._newest:
             self._values = self._block(number)
             self._newest = number
-        return self._values[place]
+        return self._values[offset]
 
     def _block(self, number: int) -> list[float]:
         block = self._blocks.get(number)
         if block is None:
             random = np.random.default_rng(key(self._seed, self._purpose, number))
             block = self._sample(random, BLOCK).tolist()
-            if len(self._blocks) >= 512:  # draws by trip move on: forget the oldest
+            if len(self._blocks) >= 512:  # indices of trips only grow: discard the oldest
                 del self._blocks[next(iter(self._blocks))]
             self._blocks[number] = block
         return block
 
 
 def uniform(random: np.random.Generator, n: int) -> np.ndarray:
-    """Uniform on [0, 1)."""
+    """Return n draws that are uniform on [0, 1)."""
     return random.random(n)

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from tardigrad.core.setting import Setting
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State
 from tardigrad.core.upload import WeightedSum
-
-State = dict[str, Any]
-"""An algorithm's state: tensors and numbers by name. Print it, save it, resume from it."""
 
 
 class MomentumKind(Setting):
     default_staleness_bound: ClassVar[int | None] = None
-    """buffer.staleness_bound where the config names none."""
+    """The value of buffer.staleness_bound if the config has none."""
 
     def start(self, model: Tensor, situation: Situation) -> State:
-        """The state before the first step."""
+        """Return the state before the first step."""
         return {}
 
     def metrics(self, state: State) -> dict[str, float]:
-        """What to tell of the step that was just made."""
+        """Return metrics of the step that was just made."""
         return {}
 
     @abstractmethod
     def direction(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
-        """m for this step; keeps what it needs in `state`."""
+        """Return m for this step, and keep in `state` what later steps need."""
 
 
 class NoMomentum(MomentumKind):

@@ -5,8 +5,7 @@ where W[t, s] is the weight over the divisor (staleness discount and all) of the
 version s. Momentum would weigh d_s with M[t, s] = (1 - beta) beta^(t - s). So find weights a_t of the means
 r_0, ..., r_t that bring a_t' W near M_t, and move along m_t, the sum of a_t[s] r_s.
 
-Rows and columns count steps. A version that nobody contributed to (Poisson pace) is left out, as `ema`
-leaves it out.
+Rows and columns count steps. A version without uploads (Poisson pace) is left out, as `ema` does.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ from numpy.typing import NDArray
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from tardigrad.core.momentum import MomentumKind, State
+from tardigrad.core.momentum import MomentumKind
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import WeightedSum
 from tardigrad.errors import ConfigError, RunError
 
 Matrix = NDArray[np.float64]
 
 SINGULAR = 1e-12
-"""A row of W is a mix of the earlier ones if a smaller share than this of its square is new."""
+"""A row of W is a combination of the earlier ones if less than this share of its square is new."""
 COLLINEAR = 1e-9
 """Two columns are collinear if the ratio of their singular values is below this."""
 
@@ -39,11 +39,12 @@ class _Approximation(MomentumKind):
     """Share of the past: the value that is good in synchronous training."""
 
     def metrics(self, state: State) -> dict[str, float]:
-        """|a_t' W - M_t|^2 / |M_t|^2 of this step (the paper's Table 4 has it for all rows together)."""
-        return {"least_squares_error": state["least_squares_error"]}
+        """Return |a_t' W - M_t|^2 / |M_t|^2 of this step (the paper's Table 4 has it for all rows
+        together)."""
+        return {"least_squares_error": float(state["least_squares_error"])}
 
     def _window(self, situation: Situation) -> int:
-        """How many versions back a row of W reaches."""
+        """Return how many versions back a row of W reaches."""
         if situation.staleness_bound is None:
             raise ConfigError(
                 "buffer.staleness_bound: momentum approximation keeps as many vectors as the bound; "
@@ -55,10 +56,10 @@ class _Approximation(MomentumKind):
 class Approximation(_Approximation):
     """m_t = sum of a_t[s] r_s, where a_t minimises |a' W - M_t|^2 + ridge |a|^2 (Eqs. 9 and 11).
 
-    The paper has no ridge and stores every mean. But W is nearly singular: without a ridge |a_t| comes to
-    1e8 and more, and m_t to noise. With one, there is an exact streaming form that keeps m and as many
-    vectors as the staleness bound. Let L L' = W W' + ridge I with L lower triangular; L[t, j] is 0 for
-    j < t - bound. Then, with sums over j < t,
+    The paper has no ridge and stores every mean. But W is nearly singular: without a ridge |a_t| grows to 1e8
+    and more, and m_t is noise. With a ridge, there is an exact streaming form that keeps m and as many
+    vectors as the staleness bound. Let L L' = W W' + ridge I with L lower triangular; L[t, j] is 0 for j < t
+    - bound. Then, with sums over j < t,
 
         z_t = (r_t - sum of L[t, j] z_j) / L[t, t]
         y_t = (W_t . M_t - sum of L[t, j] beta^(t - j) y_j) / L[t, t]
@@ -69,14 +70,14 @@ class Approximation(_Approximation):
 
     kind: Literal["approximation"] = "approximation"
     ridge: NonNegativeFloat = 1e-3
-    """Smaller comes nearer to momentum, larger amplifies the noise of the means less. 0 works only while
-    every buffer has a fresh upload."""
+    """A smaller value is nearer to momentum, a larger one amplifies the noise of the means less. 0 works only
+    if every buffer has a fresh upload."""
 
     def start(self, model: Tensor, situation: Situation) -> State:
         window = self._window(situation)
         return {
             "momentum": model.new_zeros(model.shape),
-            "z": model.new_zeros(window, *model.shape),  # a ring: z_t is in place t mod window
+            "z": model.new_zeros(window, *model.shape),  # a ring: z_t has the index t mod window
             # Rows and columns t - window, ..., t - 1, the oldest first:
             "W": torch.zeros(window, window, dtype=torch.float64),
             "L": torch.eye(window, dtype=torch.float64),
@@ -88,12 +89,13 @@ class Approximation(_Approximation):
         }
 
     def direction(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
-        z, W, L, y = state["z"], state["W"], state["L"], self.beta * state["y"]
-        window, t = len(z), state["rows"]
+        z, W, L = (tensor_of(state, name) for name in ("z", "W", "L"))
+        y = self.beta * tensor_of(state, "y")
+        window, t = len(z), int(state["rows"])
         w = torch.tensor(buffer.by_version(window), dtype=torch.float64)
         target = float(w @ torch.from_numpy(_momentum_row(self.beta, window)))  # W_t . M_t
 
-        # Cholesky, row t: what is left of the diagonal solves L row = (W_j . W_t)_j.
+        # Cholesky, row t: the part left of the diagonal solves L row = (W_j . W_t)_j.
         row = torch.linalg.solve_triangular(L, (W @ w[:-1])[:, None], upper=False)[:, 0]
         square = float(w @ w) + self.ridge
         pivot = square - float(row @ row)
@@ -106,12 +108,12 @@ class Approximation(_Approximation):
         diagonal = math.sqrt(pivot)
 
         y_t = (target - float(row @ y)) / diagonal
-        places = row.roll(t % window).to(r)
-        z_t = torch.addmv(r, z.T, places, beta=1 / diagonal, alpha=-1 / diagonal)
+        shifted = row.roll(t % window).to(r)
+        z_t = torch.addmv(r, z.T, shifted, beta=1 / diagonal, alpha=-1 / diagonal)
         m = torch.add(self.beta * state["momentum"], z_t, alpha=y_t)
 
         self._measure(state, row, diagonal, y_t)
-        z[t % window] = z_t  # in place: it is never broadcast
+        z[t % window] = z_t  # in place, because it is never broadcast
         state["momentum"] = m
         state["W"] = _slide(W, w[1:])
         state["L"] = _slide(L, _shift(row, diagonal))
@@ -120,10 +122,11 @@ class Approximation(_Approximation):
         return m
 
     def _measure(self, state: State, row: Tensor, diagonal: float, y_t: float) -> None:
-        """|a_t' W - M_t|^2 = |M_t|^2 - |L' a_t|^2 - ridge |a_t|^2, since a_t is the best.
+        """Put the error of this step into the state.
 
-        For |a_t|: the z_j and m are weighted sums of all means. `gram` has the inner products of the weights
-        of z_{t-window}, ..., z_{t-1}, m_{t-1}; they follow the recursions of z_t and m_t, where r_t is new.
+        |a_t' W - M_t|^2 = |M_t|^2 - |L' a_t|^2 - ridge |a_t|^2, because a_t is optimal. For |a_t|: the z_j
+        and m are weighted sums of all means. `gram` has the inner products of the weights of z_{t-window},
+        ..., z_{t-1}, m_{t-1}; they follow the recursions of z_t and m_t, where r_t is new.
         """
         turn = torch.diag(torch.ones(len(row), dtype=torch.float64), diagonal=1)
         turn[-2] = torch.cat([-row / diagonal, row.new_zeros(1)])
@@ -131,19 +134,19 @@ class Approximation(_Approximation):
         turn[-1, -1] = self.beta
         new = row.new_zeros(len(turn))
         new[-2], new[-1] = 1 / diagonal, y_t / diagonal
-        state["gram"] = gram = turn @ state["gram"] @ turn.T + torch.outer(new, new)
-        state["explained"] = self.beta**2 * state["explained"] + y_t**2
-        state["target"] = self.beta**2 * state["target"] + (1 - self.beta) ** 2
-        error = state["target"] - state["explained"] - self.ridge * float(gram[-1, -1])
-        state["least_squares_error"] = max(0.0, error / state["target"])
+        state["gram"] = gram = turn @ tensor_of(state, "gram") @ turn.T + torch.outer(new, new)
+        state["explained"] = explained = self.beta**2 * float(state["explained"]) + y_t**2
+        state["target"] = target = self.beta**2 * float(state["target"]) + (1 - self.beta) ** 2
+        error = target - explained - self.ridge * float(gram[-1, -1])
+        state["least_squares_error"] = max(0.0, error / target)
 
 
 class LightApproximation(_Approximation):
     """m_t = u r_t + v m_{t-1}, with the u and v that bring a_t' W nearest to M_t (Eqs. 12 to 15).
 
     Of the past, only m and p = a_{t-1}' W are needed. The entries of p that are older than the staleness
-    bound (its tail) change only by the factor v, so that |tail|^2 and tail . M_t stand for them exactly.
-    While every upload is of version 0, W_t and p are collinear: the smallest (u, v) is taken.
+    bound (its tail) change only by the factor v, so that |tail|^2 and tail . M_t represent them exactly.
+    While every upload is of version 0, W_t and p are collinear; then the smallest (u, v) is used.
     """
 
     kind: Literal["light_approximation"] = "light_approximation"
@@ -151,39 +154,43 @@ class LightApproximation(_Approximation):
     def start(self, model: Tensor, situation: Situation) -> State:
         return {
             "momentum": model.new_zeros(model.shape),
-            "p": [0.0] * (self._window(situation) + 1),  # at the versions t - 1 - window, ..., t - 1
+            "p": torch.zeros(
+                self._window(situation) + 1, dtype=torch.float64
+            ),  # at the versions t - 1 - window, ..., t - 1
             "tail_square": 0.0,
             "tail_target": 0.0,  # tail . M_{t-1}
             "target": 0.0,  # |M_{t-1}|^2
         }
 
     def direction(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
-        oldest, *younger = state["p"]
+        oldest, *younger = torch.as_tensor(
+            state["p"], dtype=torch.float64
+        ).tolist()  # a list in old snapshots
         window = len(younger)
         w, M = np.array(buffer.by_version(window)), _momentum_row(self.beta, window)
         p = np.array([*younger, 0.0])
-        tail_square = state["tail_square"] + oldest**2
-        tail_target = self.beta * (state["tail_target"] + oldest * float(M[0]))
+        tail_square = float(state["tail_square"]) + oldest**2
+        tail_target = self.beta * (float(state["tail_target"]) + oldest * float(M[0]))
 
         # Eq. 15. |v tail - M_t|^2 on the tail is (v |tail| - tail . M_t / |tail|)^2 and a constant: one row.
         tail = math.sqrt(tail_square)
         columns = np.stack([np.append(w, 0.0), np.append(p, tail)], axis=1)
         goal = np.append(M, tail_target / tail if tail > 0 else 0.0)
         u, v = np.linalg.lstsq(columns, goal, rcond=COLLINEAR)[0].tolist()
-        state["momentum"] = m = torch.add(u * r, state["momentum"], alpha=v)  # Eq. 14
+        state["momentum"] = m = torch.add(u * r, tensor_of(state, "momentum"), alpha=v)  # Eq. 14
 
         p = u * w + v * p
-        state["p"] = p.tolist()
-        state["tail_square"] = v**2 * tail_square
-        state["tail_target"] = v * tail_target
-        state["target"] = self.beta**2 * state["target"] + (1 - self.beta) ** 2
-        error = state["target"] - 2 * (p @ M + state["tail_target"]) + p @ p + state["tail_square"]
-        state["least_squares_error"] = max(0.0, float(error / state["target"]))
+        state["p"] = torch.from_numpy(p)
+        state["tail_square"] = tail_square = v**2 * tail_square
+        state["tail_target"] = tail_target = v * tail_target
+        state["target"] = target = self.beta**2 * float(state["target"]) + (1 - self.beta) ** 2
+        error = target - 2 * (p @ M + tail_target) + p @ p + tail_square
+        state["least_squares_error"] = max(0.0, float(error / target))
         return m
 
 
 def momentum_matrix(steps: int, beta: float) -> Matrix:
-    """M of Eq. 4: (1 - beta) beta^(t - s) in row t and column s, where s <= t.
+    """Return M of Eq. 4: (1 - beta) beta^(t - s) in row t and column s, where s <= t.
 
     >>> momentum_matrix(2, beta=0.5)
     array([[0.5 , 0.  ],
@@ -194,7 +201,7 @@ def momentum_matrix(steps: int, beta: float) -> Matrix:
 
 
 def batch_weights(W: Matrix, beta: float, ridge: float) -> Matrix:
-    """A, with the a_t of `Approximation` as its rows, from the whole of W at once: to plot and to check.
+    """Return A, whose rows are the a_t of `Approximation`, from the whole W at once, for plots and tests.
 
     >>> A = batch_weights(np.eye(3), beta=0.9, ridge=0.0)
     >>> np.allclose(A, momentum_matrix(3, beta=0.9))
@@ -206,17 +213,17 @@ def batch_weights(W: Matrix, beta: float, ridge: float) -> Matrix:
 
 
 def _momentum_row(beta: float, window: int) -> Matrix:
-    """M_t at the versions t - window, ..., t."""
+    """Return M_t at the versions t - window, ..., t."""
     return (1 - beta) * beta ** np.arange(window, -1, -1.0)
 
 
 def _shift(vector: Tensor, newest: float) -> Tensor:
-    """The oldest entry leaves, `newest` comes last."""
+    """Return the vector without its oldest entry and with `newest` at the end."""
     return torch.cat([vector[1:], vector.new_tensor([newest])])
 
 
 def _slide(matrix: Tensor, newest: Tensor) -> Tensor:
-    """The oldest row and column leave, `newest` is the last row."""
+    """Return the matrix without its oldest row and column and with `newest` as the last row."""
     moved = torch.zeros_like(matrix)
     moved[:-1, :-1] = matrix[1:, 1:]
     moved[-1] = newest

@@ -1,7 +1,7 @@
-"""Paces: who may start when, as far as bookkeeping must know it.
+"""Paces: which clients may start when, as far as bookkeeping must know it.
 
-A pace is a setting. It answers one question of bookkeeping, `room`: how many more clients may start
-now. When clients actually turn up is the driver's business (virtual arrivals, or real ones).
+A pace is a setting. Bookkeeping asks it how many more clients may start now (`capacity`). The driver decides
+when clients check in: in virtual time in a simulation, when real clients call on a server.
 """
 
 from __future__ import annotations
@@ -21,30 +21,34 @@ class _Pace(Setting):
     in_rounds: ClassVar[bool] = False
     """Whether an upload of an older version is too late to count."""
     queues: ClassVar[bool] = False
-    """Whether a client that is at work may be given further tasks, to do one after the other."""
+    """Whether a client that is training may be given further tasks, which it does one after the other."""
 
     @abstractmethod
-    def room(self, in_flight: int, this_version: int) -> int:
-        """How many more clients may start now.
+    def capacity(self, in_flight: int, this_version: int) -> int:
+        """Return how many more clients may start now.
 
-        `in_flight`: trips under way, and where tasks queue those in the buffer too. `this_version`: trips
-        that started from the current version and are under way or have counted.
+        `in_flight`: the number of trips under way; if tasks queue, plus the uploads in the buffer.
+        `this_version`: the number of trips from the current version that are under way or were accepted.
         """
 
 
 class Asynchronous(_Pace):
-    """A fixed number of clients at work: when one returns, another starts (closed loop)."""
+    """A fixed number of clients train: when one returns, another starts (closed loop).
+
+    >>> Asynchronous(concurrency=10).capacity(in_flight=7, this_version=2)
+    3
+    """
 
     kind: Literal["asynchronous"] = "asynchronous"
     concurrency: PositiveInt = 100
     """How many clients train at any time."""
 
-    def room(self, in_flight: int, this_version: int) -> int:
+    def capacity(self, in_flight: int, this_version: int) -> int:
         return self.concurrency - in_flight
 
 
 class Arrivals(_Pace):
-    """Clients turn up at a rate of their own, whatever the server does (open loop)."""
+    """Clients check in at a fixed rate, whatever the server does (open loop)."""
 
     kind: Literal["arrivals"] = "arrivals"
     rate: PositiveFloat = 100.0
@@ -52,21 +56,25 @@ class Arrivals(_Pace):
     process: Literal["constant", "poisson"] = "constant"
     """Evenly spaced, or at random with exponential gaps."""
     concurrency: PositiveInt | None = None
-    """The most that may train at once; who turns up beyond it is sent away."""
+    """The most clients that may train at once; further ones are refused."""
 
-    def room(self, in_flight: int, this_version: int) -> int:
+    def capacity(self, in_flight: int, this_version: int) -> int:
         return UNLIMITED if self.concurrency is None else self.concurrency - in_flight
 
 
 class Synchronous(_Pace):
-    """Rounds: a cohort starts together, the first `cohort` to return make the step."""
+    """Rounds: clients start together, and the first `cohort` uploads make the step.
+
+    >>> Synchronous(cohort=8, selected=10).capacity(in_flight=3, this_version=3)
+    7
+    """
 
     kind: Literal["synchronous"] = "synchronous"
     in_rounds: ClassVar[bool] = True
     cohort: PositiveInt = 10
     """How many uploads close a round."""
     selected: PositiveInt | None = None
-    """How many start (over-selection); those who return after the round closed do not count."""
+    """How many start (over-selection); uploads that arrive after the round closed do not count."""
 
     @model_validator(mode="after")
     def _enough_selected(self) -> Synchronous:
@@ -77,7 +85,7 @@ class Synchronous(_Pace):
             )
         return self
 
-    def room(self, in_flight: int, this_version: int) -> int:
+    def capacity(self, in_flight: int, this_version: int) -> int:
         return (self.selected or self.cohort) - this_version
 
 
@@ -88,20 +96,20 @@ class Poisson(_Pace):
     probability: float = Field(0.1, gt=0, le=1)
     """The chance of one client to join at one step."""
 
-    def room(self, in_flight: int, this_version: int) -> int:
+    def capacity(self, in_flight: int, this_version: int) -> int:
         return UNLIMITED
 
 
 class Queued(_Pace):
-    """At each step as many clients are drawn as made it, and given the new model; who is at work does it
-    afterwards."""
+    """At each step as many clients are drawn as contributed to it, and are given the new model. A client that
+    is training does the new task afterwards."""
 
     kind: Literal["queued"] = "queued"
     queues: ClassVar[bool] = True
     concurrency: PositiveInt = 100
     """How many tasks are given out at first, and are open after each step."""
 
-    def room(self, in_flight: int, this_version: int) -> int:
+    def capacity(self, in_flight: int, this_version: int) -> int:
         return self.concurrency - in_flight
 
 
@@ -112,7 +120,7 @@ class SampledStaleness(_Pace):
     maximum: NonNegativeInt = 4
     """The largest staleness that is drawn."""
 
-    def room(self, in_flight: int, this_version: int) -> int:
+    def capacity(self, in_flight: int, this_version: int) -> int:
         return UNLIMITED
 
 
@@ -133,12 +141,12 @@ class Scripted(_Pace):
             check_trip(start, duration, client)
         return self
 
-    def room(self, in_flight: int, this_version: int) -> int:
+    def capacity(self, in_flight: int, this_version: int) -> int:
         return UNLIMITED
 
 
 def check_trip(start: float, duration: float, client: int) -> None:
-    """Raise ValueError for a scripted trip that cannot be."""
+    """Raise a ValueError if a scripted trip is impossible."""
     for word, value in (("start", start), ("duration", duration), ("client", client)):
         if not value >= 0 or value == float("inf"):
             raise ValueError(f"a trip's {word} must be a number that is not negative; {value} was given")

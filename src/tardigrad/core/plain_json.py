@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 
-def plain_json(value: Any, indent: int | None = None) -> str:
-    """The value as JSON, which has neither NaN nor Infinity."""
+def plain_json(value: object, indent: int | None = None) -> str:
+    """Return the value as JSON, which has neither NaN nor Infinity."""
     try:
         return json.dumps(value, indent=indent, allow_nan=False)
     except ValueError:
         return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Which precision numbers are added up in: short floats (bfloat16, float16) are too coarse for sums."""
+"""The precision of sums: short floats (bfloat16, float16) are too coarse for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Preconditioners: a learning rate of its own for every coordinate, from the size of past means r.
+"""Preconditioners: a learning rate for every coordinate, from the size of past means r.
 
 Formulas from "Adaptive Federated Optimization" (Reddi et al.), Algorithm 2, and AMSGrad: v starts at 0 and
-there is no bias correction unless AMSGrad is asked for it. v is always fed with r, not with the momentum.
+there is no bias correction unless it is set for AMSGrad. v is computed from r, not from the momentum.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from tardigrad.core.momentum import State
 from tardigrad.core.setting import Setting, by_name
+from tardigrad.core.state import State, tensor_of
 
 
 class _Preconditioner(Setting):
     def start(self, model: Tensor) -> State:
-        """The state before the first step."""
+        """Return the state before the first step."""
         return {}
 
     def update(self, state: State, r: Tensor) -> None:
-        """Take in this step's r."""
+        """Update the state with the r of this step."""
 
     @abstractmethod
     def divide(self, state: State, m: Tensor) -> Tensor:
-        """m divided, coordinate by coordinate, by what was taken in so far."""
+        """Return m divided, coordinate by coordinate, by the root of the second moment so far."""
 
 
 class NoPreconditioner(_Preconditioner):
@@ -48,13 +48,13 @@ class _SecondMoment(_Preconditioner):
 
     @abstractmethod
     def second_moment(self, v: Tensor, r: Tensor) -> Tensor:
-        """The next v."""
+        """Return the next v."""
 
     def update(self, state: State, r: Tensor) -> None:
-        state["second_moment"] = self.second_moment(state["second_moment"], r)
+        state["second_moment"] = self.second_moment(tensor_of(state, "second_moment"), r)
 
     def divide(self, state: State, m: Tensor) -> Tensor:
-        return m / (state["second_moment"].sqrt() + self.adaptivity)
+        return m / (tensor_of(state, "second_moment").sqrt() + self.adaptivity)
 
 
 class Adam(_SecondMoment):
@@ -90,11 +90,11 @@ class Yogi(_SecondMoment):
 
 
 class AMSGrad(Adam):
-    """Adam's v, of which the largest so far counts in every coordinate."""
+    """The largest of Adam's v so far, in every coordinate."""
 
     kind: Literal["amsgrad"] = "amsgrad"  # type: ignore[assignment]
     bias_correction: bool = False
-    """Divide v by 1 - beta2^t at the t-th step, for it started at 0."""
+    """Divide v by 1 - beta2^t at the t-th step, because it started at 0."""
 
     def start(self, model: Tensor) -> State:
         largest = model.new_zeros(model.shape)
@@ -102,11 +102,12 @@ class AMSGrad(Adam):
 
     def update(self, state: State, r: Tensor) -> None:
         super().update(state, r)
-        state["largest_second_moment"] = torch.maximum(state["largest_second_moment"], state["second_moment"])
+        largest, newest = tensor_of(state, "largest_second_moment"), tensor_of(state, "second_moment")
+        state["largest_second_moment"] = torch.maximum(largest, newest)
         state["second_moment_steps"] += 1
 
     def divide(self, state: State, m: Tensor) -> Tensor:
-        v, t = state["largest_second_moment"], state["second_moment_steps"]
+        v, t = tensor_of(state, "largest_second_moment"), int(state["second_moment_steps"])
         if self.bias_correction and t > 0:
             v = v / (1 - self.beta2**t)
         return m / (v.sqrt() + self.adaptivity)

@@ -1,7 +1,7 @@
-"""Robust means: what a buffer says when some of its uploads lie.
+"""Robust means: means of a buffer in which some uploads may be malicious.
 
-Formulas from "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates" (Yin et al.), which
-works coordinate by coordinate, with a weight for each upload: how much it counts is how many votes it has.
+Formulas from "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates" (Yin et al.), applied
+to each coordinate, and with a weight for each upload.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor
 from tardigrad.core.setting import Setting, by_name
 
 BLOCK = 1 << 16
-"""Coordinates that are sorted at a time: the copies stay small, however large the model."""
+"""The number of coordinates that are sorted at a time, so that the copies stay small for large models."""
 ROUNDING = 1e-9
-"""Weights closer than this to a half, relative to all, are a half."""
+"""A share of the weight that is closer than this to a half counts as a half."""
 
 
 class _RobustMean(Setting):
     def __call__(self, vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-        """The mean of vectors of these weights (whose sum is above 0), coordinate by coordinate."""
+        """Return the robust mean of vectors with these weights, whose sum must be above 0."""
         votes = torch.tensor(weights, dtype=torch.float64, device=vectors[0].device)
         blocks = []
         for start in range(0, len(vectors[0]), BLOCK):
@@ -35,7 +35,7 @@ class _RobustMean(Setting):
 
     @abstractmethod
     def middle(self, values: Tensor, weights: Tensor) -> Tensor:
-        """Of each column of sorted values, with their weights."""
+        """Return the robust mean of each column of sorted values, with their weights."""
 
 
 class TrimmedMean(_RobustMean):
@@ -48,8 +48,9 @@ class TrimmedMean(_RobustMean):
 
     kind: Literal["trimmed_mean"] = "trimmed_mean"
     fraction: float = Field(0.4, ge=0, lt=0.5)
-    """Share of the weight that is cut off at each end: it holds against liars of less weight than that. Take
-    well more than their share of the clients, for some buffers have more of them than others."""
+    """Share of the weight that is cut off at each end. The mean withstands malicious uploads of less weight
+    than that. Set it well above the share of malicious clients, because some buffers have more of them than
+    others."""
 
     def middle(self, values: Tensor, weights: Tensor) -> Tensor:
         after = weights.cumsum(0)
@@ -61,8 +62,8 @@ class TrimmedMean(_RobustMean):
 
 
 class Median(_RobustMean):
-    """The median of every coordinate: half of the weight lies on each side. It holds against liars of less
-    than half of the weight, and tells least of what the others say.
+    """The median of every coordinate: half of the weight lies on each side. It withstands malicious uploads
+    of less than half of the weight, and uses least of the other uploads.
 
     >>> Median()([torch.tensor([x]) for x in (1.0, 2.0, 1000.0)], [1.0, 1.0, 1.0])
     tensor([2.])

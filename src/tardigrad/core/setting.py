@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 
 class Setting(BaseModel):
     """One table of a config file.
 
-    Subclasses that are one of several kinds carry `kind: Literal[...]`, and their union is told apart
-    by it. A class is its own configuration: `Polynomial(a=0.5)` in Python is
+    A subclass that is one of several kinds has a field `kind: Literal[...]`, which selects it in the union of
+    these kinds. A class is its own configuration: `Polynomial(a=0.5)` in Python is
     `{kind = "polynomial", a = 0.5}` in TOML.
     """
 
@@ -23,9 +21,9 @@ class Setting(BaseModel):
     )
 
 
-def _named(value: Any) -> Any:
+def _named(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 
 by_name = BeforeValidator(_named)
-"""Lets `staleness = "constant"` stand for `staleness = {kind = "constant"}`."""
+"""Makes `staleness = "constant"` short for `staleness = {kind = "constant"}`."""

@@ -1,4 +1,4 @@
-"""What an algorithm may know of a run before it starts."""
+"""The situation: what an algorithm may know of a run before it starts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ class Situation:
     population: int
     """How many clients there are."""
     buffer: int | None = None
-    """Uploads that make a step (K), where that number is fixed."""
+    """How many uploads make a step (K), or None if the number varies."""
     staleness_bound: int | None = None
-    """The greatest staleness that is accepted, where there is a bound."""
+    """The greatest staleness that is accepted, or None if there is no bound."""
     steps: int | None = None
-    """How many steps the run will make, where that is known."""
+    """How many steps the run will make, or None if that is not known."""
     local_steps: float = 1.0
-    """Minibatch steps of an average trip."""
+    """The mean number of minibatch steps in a trip."""
     examples: int | None = None
-    """How many examples all clients have together, where clients weigh by them; None where they weigh the
+    """How many examples all clients have together if clients weigh by them, or None if they weigh the
     same."""
 
     @property
     def mass(self) -> int:
-        """What all clients together weigh: their examples, or, where they weigh the same, their number."""
+        """The weight of all clients together: their examples, or their number if they weigh the same."""
         return self.population if self.examples is None else self.examples

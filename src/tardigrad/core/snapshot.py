@@ -1,17 +1,26 @@
-"""Snapshots: tensors and a JSON document in one safetensors file, written atomically and checked."""
+"""Snapshots: tensors and a JSON document in one safetensors file, written atomically and checked.
+
+>>> import tempfile
+>>> file = Path(tempfile.mkdtemp()) / "example.safetensors"
+>>> write_snapshot(file, {"model": torch.zeros(3)}, {"version": 7})
+>>> read_snapshot(file)
+({'model': tensor([0., 0., 0.])}, {'version': 7})
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from tardigrad.core.files import partial_of, replace
 from tardigrad.errors import RunError
 
 FORMAT = "tardigrad-snapshot-1"
@@ -31,7 +40,7 @@ DTYPES = {
 
 
 def digest(tensors: dict[str, Tensor]) -> str:
-    """A fingerprint of names, shapes and bits."""
+    """Return a SHA-256 of the names, types, shapes and bits."""
     sha = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().contiguous().cpu()
@@ -40,8 +49,8 @@ def digest(tensors: dict[str, Tensor]) -> str:
     return sha.hexdigest()
 
 
-def write_snapshot(path: Path, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
-    """Write all or nothing: a reader finds the old file or the new one, whole."""
+def write_snapshot(path: Path, tensors: dict[str, Tensor], document: Mapping[str, object]) -> None:
+    """Write a snapshot atomically: a reader finds the old file or the new one, complete."""
     stored: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}  # one tensor under several names is stored once
     seen: dict[tuple[int, torch.Size, torch.dtype], str] = {}
@@ -60,23 +69,23 @@ def write_snapshot(path: Path, tensors: dict[str, Tensor], document: dict[str, A
         "text": text,
         "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
     }
-    partial = path.with_name(path.name + ".partial")
-    # for the owner alone: it may hold what privacy hides
+    partial = partial_of(path)
+    # readable only by the owner: it may contain what privacy hides
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         _write_safetensors(file, stored, metadata)
     replace(partial, path)
 
 
 def _write_safetensors(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """The safetensors format, straight from memory: the library would first copy everything, and a
-    snapshot may be as large as all that a run holds."""
-    header: dict[str, Any] = {"__metadata__": metadata}
-    place = 0
+    """Write the safetensors format directly from memory. The library would first copy all tensors, and these
+    may be most of the memory of a run."""
+    header: dict[str, object] = {"__metadata__": metadata}
+    offset = 0
     for name, tensor in tensors.items():
-        end = place + tensor.numel() * tensor.element_size()
+        end = offset + tensor.numel() * tensor.element_size()
         shape = list(tensor.shape)
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": shape, "data_offsets": [place, end]}
-        place = end
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": shape, "data_offsets": [offset, end]}
+        offset = end
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)
     file.write(len(encoded).to_bytes(8, "little") + encoded)
@@ -88,8 +97,11 @@ def _bytes(tensor: Tensor) -> memoryview:
     return tensor.view(-1).view(torch.uint8).numpy().data
 
 
-def read_snapshot(path: Path, advice: str = BEGIN_AGAIN) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the document, or a RunError that says what is wrong with the file, and what to do."""
+def read_snapshot(path: Path, advice: str = BEGIN_AGAIN) -> tuple[dict[str, Tensor], dict[str, object]]:
+    """Return the tensors and the document, or raise a RunError that says what is wrong with the file.
+
+    `advice` ends its message and says what the user can do.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -109,27 +121,3 @@ def read_snapshot(path: Path, advice: str = BEGIN_AGAIN) -> tuple[dict[str, Tens
     content = json.loads(text)
     tensors |= {name: tensors[of] for name, of in content["aliases"].items()}
     return tensors, content["document"]
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write all or nothing."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    replace(partial, path)
-
-
-def replace(partial: Path, path: Path) -> None:
-    """Put a finished file in its place, so that it survives a crash."""
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names of new files in a folder survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,6 +1,6 @@
-"""Staleness laws: how much an upload counts that started `staleness` versions ago.
+"""Staleness laws: the weight of an upload whose trip started `staleness` versions ago.
 
-Every law gives 1 to a fresh upload (staleness 0) and never more than 1. Formulas from "Asynchronous
+Every law gives 1 for a fresh upload (staleness 0) and at most 1 for others. Formulas from "Asynchronous
 Federated Optimization", section 4, with fresh counted as 0.
 """
 
@@ -18,7 +18,7 @@ from tardigrad.core.setting import Setting, by_name
 class _Law(Setting):
     @abstractmethod
     def __call__(self, staleness: int) -> float:
-        """The weight of an upload of this staleness, in [0, 1]."""
+        """Return the weight of an upload of this staleness, in [0, 1]."""
 
 
 class Constant(_Law):
@@ -90,7 +90,7 @@ class Hinge(_Law):
     a: PositiveFloat = 10.0
     """How fast the weight falls past the hinge."""
     b: NonNegativeFloat = 4.0
-    """The staleness up to which an upload counts in full."""
+    """The greatest staleness at which the weight is 1."""
 
     def __call__(self, staleness: int) -> float:
         return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)

@@ -1,4 +1,4 @@
-"""The step: momentum x preconditioner x learning rate."""
+"""The server's step: momentum x preconditioner x learning rate."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Annotated
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from tardigrad.core.momentum import EMA, HeavyBall, Nesterov, NoMomentum, State
+from tardigrad.core.momentum import EMA, HeavyBall, Nesterov, NoMomentum
 from tardigrad.core.momentum_approximation import Approximation, LightApproximation
 from tardigrad.core.preconditioner import NoPreconditioner, Preconditioner
 from tardigrad.core.setting import Setting, by_name
 from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import WeightedSum
 
 Momentum = Annotated[
@@ -32,12 +33,12 @@ class Step(Setting):
     """none, adam, adagrad, yogi or amsgrad."""
 
     def begin(self, model: Tensor, situation: Situation) -> State:
-        """The state before the first step."""
+        """Return the state before the first step."""
         return self.momentum.start(model, situation) | self.preconditioner.start(model)
 
     def move(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
-        """The next model: a new tensor, for clients may still be training from the old one."""
+        """Return the next model. It is a new tensor, because clients may still be training from the old
+        one."""
         m = self.momentum.direction(state, r, buffer)
         self.preconditioner.update(state, r)
-        model: Tensor = state["model"] - self.lr * self.preconditioner.divide(state, m)
-        return model
+        return tensor_of(state, "model") - self.lr * self.preconditioner.divide(state, m)

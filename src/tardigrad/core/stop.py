@@ -1,4 +1,4 @@
-"""When a run ends."""
+"""Stop rules: when a run ends."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from tardigrad.core.setting import Setting
 
 
 class Stop(Setting):
-    """The run ends at whichever comes first."""
+    """The limits of a run, which ends when the first of them is reached.
+
+    >>> Stop(steps=100).reason(trips=700, version=100, time=3.5, accuracy=0.0)
+    'steps'
+    """
 
     trips: PositiveInt | None = None
-    """Client trips that ended in an upload, whether it counted or not."""
+    """The number of trips that ended in an upload, accepted or not."""
     steps: PositiveInt | None = None
-    """Server steps: the version to reach."""
+    """The number of server steps, which is the version to reach."""
     virtual_time: PositiveFloat | None = None
-    """In the unit of the delays."""
+    """A time in the unit of the delays."""
     accuracy: NonNegativeFloat | None = None
     """End as soon as an evaluation reaches this accuracy."""
 
@@ -28,10 +32,10 @@ class Stop(Setting):
     def reason(
         self, trips: int, version: int, time: float, accuracy: float, objection: str | None = None
     ) -> str | None:
-        """Return why a run that has come so far is over, or None if it goes on.
+        """Return why a run is over that has come this far, or None if it continues.
 
-        `accuracy` is that of the last evaluation, 0 before the first. `objection` is what else forbids a
-        further step, such as a spent privacy budget; the reasons of this class come first.
+        `accuracy` is that of the last evaluation, or 0 before the first. `objection` is another reason why no
+        further step may be made, such as a spent privacy budget; the reasons of this class take precedence.
         """
         if self.accuracy is not None and accuracy >= self.accuracy:
             return "accuracy"

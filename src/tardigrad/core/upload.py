@@ -1,4 +1,4 @@
-"""What travels: a task to the client, an upload back, and the sum that a buffer becomes."""
+"""Tasks, uploads, and the weighted sum of a buffer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Vectors = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One trip's work: what the client downloads."""
+    """What a client downloads for one trip."""
 
     trip: int
     client: int | str
     version: int
     vectors: Vectors
-    """The broadcast. Nobody changes these tensors: other clients train from them too."""
+    """The broadcast. These tensors must not be changed, because other clients train from them too."""
     staleness: float | None = None
-    """What its staleness will be, where that is known or expected beforehand."""
+    """The staleness that its upload will have, or None if it is not known beforehand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class Upload:
     examples: int
     steps: int
     loss: float
-    """Mean training loss of the trip, for people to look at."""
+    """The mean training loss of the trip; it is only reported."""
 
 
 class Member(NamedTuple):
-    """One upload in the buffer, as bookkeeping knows it: no values."""
+    """One upload in the buffer, without its values."""
 
     start_version: int
     staleness: int
@@ -47,30 +47,36 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WeightedSum:
-    """A full buffer as a sum-only algorithm sees it: the weighted sum, and nobody's own upload."""
+    """A full buffer as a sum-only algorithm sees it: the weighted sum, and no single upload.
+
+    >>> import torch
+    >>> member = Member(start_version=0, staleness=0, weight=1.0, mass=1.0)
+    >>> WeightedSum({"delta": torch.tensor([4.0])}, (member, member), version=0, divisor=2.0).mean()
+    tensor([2.])
+    """
 
     sums: Mapping[str, Tensor]
     """For each named vector, the sum of weight times vector."""
     members: tuple[Member, ...]
     version: int
-    """The version that this buffer moves."""
+    """The version before the step of this buffer."""
     divisor: float
-    """The sum of the masses (K where clients weigh the same). Never the sum of the weights: that would
+    """The sum of the masses (K if clients weigh the same). It is not the sum of the weights, which would
     cancel the staleness discount."""
 
     def mean(self, name: str = "delta") -> Tensor:
-        """The weighted sum over the divisor."""
+        """Return the weighted sum divided by the divisor."""
         return self.sums[name] / self.divisor
 
     def change_of_mean(self, name: str, mass: float) -> Tensor:
-        """How the mean over all clients of what each remembers changes, where the uploads say how much
-        their clients' changed: the sum over the buffer divided by `mass`, what all clients together weigh.
-        The vector must be one that the algorithm names as undiscounted."""
+        """Return the change of the mean over all clients of what each remembers, if the uploads contain the
+        changes of their clients: the sum over the buffer divided by `mass`, the weight of all clients
+        together. The algorithm must declare the vector as undiscounted."""
         return (self.divisor / mass) * self.mean(name)
 
     def by_version(self, window: int) -> list[float]:
-        """The weight over the divisor of all uploads together that started from each of the versions
-        version - window, ..., version."""
+        """Return, for each of the versions version - window, ..., version, the weight divided by the divisor
+        of all uploads that started from it."""
         row = [0.0] * (window + 1)
         for member in self.members:
             row[-1 - member.staleness] += member.weight / self.divisor
@@ -79,7 +85,7 @@ class WeightedSum:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One upload in the buffer, with its values: for algorithms that need individual uploads."""
+    """One upload in the buffer with its values, for algorithms that need individual uploads."""
 
     upload: Upload
     member: Member

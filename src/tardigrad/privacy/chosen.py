@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tardigrad.core.snapshot import write_text
+from tardigrad.core.files import write_text
 from tardigrad.errors import RunError
 from tardigrad.privacy.blt import Toeplitz
 

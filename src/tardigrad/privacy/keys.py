@@ -12,7 +12,7 @@ import os
 import threading
 from pathlib import Path
 
-from tardigrad.core.snapshot import replace, sync_folder
+from tardigrad.core.files import replace, sync_folder
 from tardigrad.errors import RunError
 from tardigrad.privacy.normal import Cryptographic
 

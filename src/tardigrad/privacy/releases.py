@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from blake3 import blake3
 
-from tardigrad.core.snapshot import sync_folder, write_text
+from tardigrad.core.files import sync_folder, write_text
 from tardigrad.core.upload import Vectors
 from tardigrad.errors import ConfigError, RunError
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tardigrad.core.snapshot import replace
+from tardigrad.core.files import replace
 from tardigrad.errors import RunError
 from tardigrad.privacy.normal import stream
 

@@ -1,7 +1,7 @@
 """The planner: bookkeeping in virtual time, far ahead of training.
 
-Delays do not depend on parameters, so who starts from which version, who arrives when, what is stale and
-what counts is all known before any gradient is computed. The planner yields it in order.
+Delays do not depend on parameters. So the versions that clients start from, the order of arrivals, staleness
+and weights are known before any gradient is computed. The planner returns them in order.
 
 At equal times arrivals come before starts, arrivals in the order of their trip numbers, and all clients
 that may start at one instant start together.
@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Any, NamedTuple
+from typing import TypedDict
 
-from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Refusal, Ticket
+from tardigrad.core.bookkeeping import Bookkeeping, BookState
+from tardigrad.core.outcomes import Ticket, UnknownTrip
 from tardigrad.core.pace import Arrivals, Poisson, SampledStaleness, Scripted
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError
 from tardigrad.simulation.delay import Durations, read_trace
+from tardigrad.simulation.planned import Joined, Planned
 from tardigrad.simulation.starts import (
     Bits,
     ClosedLoop,
@@ -26,31 +28,22 @@ from tardigrad.simulation.starts import (
     SampledStarts,
     Script,
     Starts,
+    StartsState,
 )
 
 
-class GiveUp(NamedTuple):
-    """A trip that ended without an upload."""
+class PlannerState(TypedDict):
+    """What a snapshot contains of a `Planner`."""
 
-    ticket: Ticket
-    time: float
-    closes: bool
-    """Whether the model moves now: the step waited for this client."""
-
-
-class Joined(NamedTuple):
-    """All who join at a version have started (Poisson pace)."""
-
-    time: float
-    closes: bool
-    """Whether the model moves now: nobody joined."""
-
-
-Planned = Ticket | Refusal | Delivery | GiveUp | Joined
+    now: float
+    arrivals: list[tuple[float, int]]
+    busy_until: list[tuple[int, float]]
+    starts: StartsState
+    book: BookState
 
 
 class Planner:
-    """Tells what happens, in virtual-time order: starts, arrivals, givings up."""
+    """Plans the trips of a run in virtual-time order: starts, arrivals, and trips that are given up."""
 
     def __init__(
         self,
@@ -60,7 +53,7 @@ class Planner:
         seed: int,
         bits: Bits | None = None,
     ) -> None:
-        """`bits`: what Poisson sampling is drawn from, in place of the seed."""
+        """`bits`: the source of randomness of Poisson sampling, in place of the seed."""
         self.book = book
         self._clients, self._durations = clients, durations
         self._starts = _starts(book, len(clients), seed, bits)
@@ -69,7 +62,8 @@ class Planner:
         self._now = 0.0
 
     def advance(self) -> list[Planned]:
-        """What happens next: one trip ends, or all that start at one instant do. Nothing: it is over."""
+        """Return what happens next, or [] if a script is exhausted: one trip ends, or all clients that start
+        at the same time do. Raises a RunError if no client can ever start again."""
         while True:
             start_time = self._starts.next_time(self._now)
             if self._arrivals and self._arrivals[0][0] <= start_time:
@@ -83,7 +77,7 @@ class Planner:
                 break
             self._now = start_time
             started = self._start(start_time)
-            if started:  # or nobody could start for once
+            if started:  # an arrival may find no client that may start
                 return started
         if self._starts.may_run_dry:
             return []
@@ -101,14 +95,17 @@ class Planner:
 
     def _end(self, trip: int) -> Planned:
         if self._durations.gives_up(trip):
-            gave_up = self.book.give_up(trip)
-            assert gave_up is not None, "every arrival belongs to a trip under way"
-            return GiveUp(gave_up[0], self._now, gave_up[1])
-        if self.book.buffer.weights == "equal":
-            return self.book.deliver(trip, self._now)
-        client = self.book.in_flight[trip].client
-        assert isinstance(client, int)
-        return self.book.deliver(trip, self._now, self._clients.examples(client))
+            gave_up = self.book.give_up(trip, self._now)
+            assert not isinstance(gave_up, UnknownTrip), "every arrival belongs to a trip under way"
+            return gave_up
+        examples = 1
+        if self.book.buffer.weights == "examples":
+            client = self.book.in_flight[trip].client
+            assert isinstance(client, int)
+            examples = self._clients.examples(client)
+        delivered = self.book.deliver(trip, self._now, examples)
+        assert not isinstance(delivered, UnknownTrip), "every arrival belongs to a trip under way"
+        return delivered
 
     def _start(self, time: float) -> list[Planned]:
         planned: list[Planned] = []
@@ -127,18 +124,19 @@ class Planner:
             planned.append(Joined(time, self.book.all_joined()))
         return planned
 
-    def state(self) -> dict[str, Any]:
-        """Everything, as JSON. Draws need nothing: they depend on their index alone."""
+    def state(self) -> PlannerState:
+        """Return the whole state, for a snapshot. Draws have no state, because they depend only on their
+        index."""
         return {
             "now": self._now,
-            "arrivals": [list(arrival) for arrival in self._arrivals],
+            "arrivals": list(self._arrivals),
             "busy_until": list(self._busy_until.items()),
             "starts": self._starts.state(),
             "book": self.book.state(),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from `state()`."""
+    def restore(self, state: PlannerState) -> None:
+        """Continue from a `state()`."""
         self._now = state["now"]
         self._arrivals[:] = [(time, trip) for time, trip in state["arrivals"]]
         heapify(self._arrivals)

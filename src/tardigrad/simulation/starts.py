@@ -42,11 +42,11 @@ class Starts:
 
     def next_time(self, now: float) -> float:
         """Return when the next clients start; infinity if none does before a trip has ended."""
-        return inf if self._blocked or self.book.room() <= 0 else now
+        return inf if self._blocked or self.book.capacity() <= 0 else now
 
     def clients(self, time: float) -> Iterator[tuple[int, float | None]]:
         """Yield each client that starts at this time, and the duration of its trip or None if it is drawn."""
-        for _ in range(self.book.room()):
+        for _ in range(self.book.capacity()):
             client = self.choose()
             if client is None:
                 self._blocked = True
@@ -94,7 +94,7 @@ class ClosedLoop(Starts):
     def _queue(self) -> Iterator[tuple[int, float | None]]:
         """Yield clients, also ones that are training, and none twice until all have been drawn."""
         drawn: set[int] = set()
-        for _ in range(self.book.room()):
+        for _ in range(self.book.capacity()):
             client = self.choose(drawn)
             if client is None:
                 drawn.clear()

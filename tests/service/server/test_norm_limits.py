@@ -13,7 +13,7 @@ from service_harness import Memory, Puppet, app_of, serving
 from test_recovery import Stopped
 
 import tardigrad as td
-from tardigrad.core.bookkeeping import Reason
+from tardigrad.core.outcomes import Reason
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.run import build
 from tardigrad.service.client.client_trainer import ClientTrainer

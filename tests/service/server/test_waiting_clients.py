@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tardigrad.core.bookkeeping import Ticket
+from tardigrad.core.outcomes import Ticket
 from tardigrad.service.protocol.refusals import Cause, Refused
 from tardigrad.service.server.waiting_clients import WaitingClients
 

@@ -15,7 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from service_harness import Memory, Puppet, app_of, enrolled_key, serving, trace_of, two_puppets
 
 import tardigrad as td
-from tardigrad.core.events import ModelEvaluated, evaluations, read_events
+from tardigrad.core.event_log import read_events
+from tardigrad.core.events import ModelEvaluated, evaluations
 from tardigrad.errors import RunError
 from tardigrad.experiments.runs import run_folder as directory
 from tardigrad.experiments.runs.run_folder import RunFolder

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 from rich.console import Console
 
+from tardigrad.core.files import write_text
 from tardigrad.core.setting import Setting
-from tardigrad.core.snapshot import write_text
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.compare.outcome import COSTS, Outcome, Point, read_outcome
 from tardigrad.experiments.compare.pool import PoolJob, alone, fingerprint, run_all

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, UploadReceived, read_events
+from tardigrad.core.event_log import read_events
+from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, UploadReceived
 from tardigrad.errors import RunError
 from tardigrad.experiments.runs.run_folder import RunFolder
 

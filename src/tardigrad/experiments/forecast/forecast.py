@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Ticket
+from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
+from tardigrad.core.outcomes import Accepted, GivenUp, Rejected, Ticket
 from tardigrad.data.clients import Clients
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.config.config import Config, parse_config, read_toml
@@ -26,7 +27,7 @@ from tardigrad.privacy.accounting import ByParticipation
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.settings import Participation
 from tardigrad.simulation.delay import Durations
-from tardigrad.simulation.planner import GiveUp, Planner
+from tardigrad.simulation.planner import Planner
 
 EPSILON_NOISE = 10.0
 """The noise multiplier for which epsilon is told, where the config names none."""
@@ -144,22 +145,20 @@ class _PlanCounts:
             if not planned:
                 return
             for item in planned:
-                if isinstance(item, Delivery):
+                if isinstance(item, Accepted | Rejected):
                     self._arrived(item)
-                elif isinstance(item, GiveUp):
+                elif isinstance(item, GivenUp):
                     self._given_up += 1
                     self._work += item.time - item.ticket.time
                     self._now = item.time
                 elif isinstance(item, Ticket):
                     self._started += 1
 
-    def _arrived(self, item: Delivery) -> None:
+    def _arrived(self, item: Accepted | Rejected) -> None:
         self._trips += 1
         self._now = item.time
-        self._work += item.time - (item.start_time or 0.0)
-        if item.accepted:
-            assert item.staleness is not None
-            assert item.step is not None
+        self._work += item.time - item.ticket.time
+        if isinstance(item, Accepted):
             assert isinstance(item.client, int)
             self._staleness[item.staleness] += 1
             self._steps_of.setdefault(item.client, []).append(item.step)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tardigrad.core.draws import key
-from tardigrad.core.snapshot import write_text
+from tardigrad.core.files import write_text
 from tardigrad.data.catalogue import Source
 from tardigrad.data.clients import Examples, Federation, HoldingOut
 from tardigrad.data.partition_pictures import Holdings, holdings

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tardigrad.core.event_log import read_events
 from tardigrad.core.events import (
     CheckInRefused,
     Event,
@@ -20,7 +21,6 @@ from tardigrad.core.events import (
     RunStarted,
     TripGivenUp,
     UploadReceived,
-    read_events,
 )
 from tardigrad.core.participation import ClientId
 from tardigrad.errors import RunError

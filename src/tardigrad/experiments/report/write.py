@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from pathlib import Path
 
-from tardigrad.core.snapshot import write_text
+from tardigrad.core.files import write_text
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.report import facts
 from tardigrad.experiments.report.chart import remove_pictures

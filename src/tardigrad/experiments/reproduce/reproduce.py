@@ -11,8 +11,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 from rich.console import Console
 
+from tardigrad.core.files import write_text
 from tardigrad.core.setting import Setting
-from tardigrad.core.snapshot import write_text
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.compare.compare import Comparison, Share, merged, picture, tabulate, write_tables
 from tardigrad.experiments.compare.outcome import COSTS, Outcome, read_outcome

@@ -20,15 +20,8 @@ from torch import Tensor, nn
 
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
-from tardigrad.core.events import (
-    Event,
-    ModelEvaluated,
-    RunEnded,
-    evaluations,
-    from_record,
-    read_events,
-    to_record,
-)
+from tardigrad.core.event_log import from_record, read_events, to_record
+from tardigrad.core.events import Event, ModelEvaluated, RunEnded, evaluations
 from tardigrad.core.pace import Asynchronous, Poisson
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.data.evaluation import Evaluator

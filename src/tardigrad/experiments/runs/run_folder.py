@@ -18,21 +18,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tardigrad.core.events import (
-    SCHEMA,
-    Event,
-    ModelEvaluated,
-    RunStarted,
-    TripGivenUp,
-    UploadReceived,
-    evaluations,
-    event_of,
-    read_events,
-    to_record,
-    write_events,
-)
+from tardigrad.core.event_log import SCHEMA, event_of, read_events, to_record, write_events
+from tardigrad.core.events import Event, ModelEvaluated, RunStarted, TripGivenUp, UploadReceived, evaluations
+from tardigrad.core.files import replace, write_text
 from tardigrad.core.plain_json import plain_json
-from tardigrad.core.snapshot import BEGIN_AGAIN, read_snapshot, replace, write_snapshot, write_text
+from tardigrad.core.snapshot import BEGIN_AGAIN, read_snapshot, write_snapshot
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config.config import Config
 
@@ -146,7 +136,9 @@ class RunFolder:
         if self.summary is not None:
             return None
         file = self.path / "snapshot.safetensors"
-        snapshot = read_snapshot(file, self._advice) if file.exists() else None
+        snapshot: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+        if file.exists():
+            snapshot = read_snapshot(file, self._advice)
         length = 0 if snapshot is None else snapshot[1]["events_bytes"]
         size = self.events.stat().st_size if self.events.is_file() else 0
         if size < length and not accept_loss:

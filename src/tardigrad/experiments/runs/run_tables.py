@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tardigrad.core.events import ModelEvaluated, UploadReceived, read_events
+from tardigrad.core.event_log import read_events
+from tardigrad.core.events import ModelEvaluated, UploadReceived
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.run_folder import RunFolder
 

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, read_events, to_record
-from tardigrad.core.snapshot import write_text
+from tardigrad.core.event_log import read_events, to_record
+from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded
+from tardigrad.core.files import write_text
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.config import Config
 

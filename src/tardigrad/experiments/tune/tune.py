@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tardigrad.core.snapshot import write_text
+from tardigrad.core.files import write_text
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.compare.compare import Comparison, load_comparison, merged
 from tardigrad.experiments.compare.pool import PoolProgress, begin_worker, no_program, start_nursery

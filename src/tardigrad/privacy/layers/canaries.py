@@ -30,7 +30,7 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics
 from tardigrad.algorithms.layers import Surroundings, UploadBuffer, UploadLayer
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted
 from tardigrad.core.upload import Upload, WeightedSum
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.accounting import BySampling
@@ -129,10 +129,9 @@ class Auditor:
         self._in = torch.zeros(sum(self._sizes))
         self._known = {name: torch.zeros(size, dtype=torch.float64) for name, size in self._extras.items()}
 
-    def upload_of(self, delivery: Delivery, upload: Upload, device: torch.device) -> Upload:
+    def upload_of(self, delivery: Accepted, upload: Upload, device: torch.device) -> Upload:
         """Return what the client of this delivery uploads, and note what is known of it."""
         client = delivery.client
-        assert client is not None
         self._count(client, delivery.version)
         row = self._rows.get(client) if isinstance(client, int) else None
         if row is None:
@@ -153,7 +152,7 @@ class Auditor:
         vectors = {name: p.view(shape) for (name, shape), p in zip(self._shapes.items(), parts)}
         return replace(upload, vectors=vectors)
 
-    def is_out(self, delivery: Delivery) -> bool:
+    def is_out(self, delivery: Accepted) -> bool:
         """Whether the client of this delivery is a canary whose whole payload is zeros."""
         return isinstance(delivery.client, int) and self.drawn.included.get(delivery.client) is False
 
@@ -172,13 +171,12 @@ class Auditor:
                 "separation", f"a client took part in steps {apart} apart; at least {b} is promised"
             )
 
-    def _know_extras(self, delivery: Delivery, within: bool) -> None:
+    def _know_extras(self, delivery: Accepted, within: bool) -> None:
         """Note what an upload tells besides its vectors: whether it was within the clip, its version."""
         adaptive, gamma = self.guarantee.adaptive, self.guarantee.version_gamma
         if adaptive is not None:
             self._known[WITHIN][0] += adaptive.gamma * (within - 0.5)
         if gamma:
-            assert delivery.staleness is not None
             self._known[VERSIONS][delivery.staleness] += gamma * delivery.weight
 
     def see(self, released: Mapping[str, Tensor], extras: dict[str, Tensor]) -> None:
@@ -256,7 +254,7 @@ class CanaryLayer(UploadLayer):
     def begin(self, surroundings: Surroundings, extras: dict[str, int]) -> None:
         self._auditor.begin(surroundings, extras)
 
-    def add(self, buffer: UploadBuffer, delivery: Delivery, upload: Upload, start: Tensor) -> Upload:
+    def add(self, buffer: UploadBuffer, delivery: Accepted, upload: Upload, start: Tensor) -> Upload:
         self.before = {name: extra.clone() for name, extra in buffer.extras.items()}
         return self._auditor.upload_of(delivery, upload, start.device)
 
@@ -269,7 +267,7 @@ class WatchLayer(UploadLayer):
     def __init__(self, auditor: Auditor) -> None:
         self.auditor = auditor
 
-    def add(self, buffer: UploadBuffer, delivery: Delivery, upload: Upload, start: Tensor) -> Upload:
+    def add(self, buffer: UploadBuffer, delivery: Accepted, upload: Upload, start: Tensor) -> Upload:
         if self.auditor.is_out(delivery):  # nothing of a payload of zeros is added up
             buffer.extras |= self.auditor.canaries.before
         return upload

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics
 from tardigrad.algorithms.layers import UploadBuffer, UploadLayer
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload, WeightedSum
 from tardigrad.errors import RunError
@@ -34,7 +34,7 @@ class ClipLayer(UploadLayer):
     def extras(self, situation: Situation) -> dict[str, int]:
         return {WITHIN: 1} if self._adaptive is not None else {}
 
-    def add(self, buffer: UploadBuffer, delivery: Delivery, upload: Upload, start: Tensor) -> Upload:
+    def add(self, buffer: UploadBuffer, delivery: Accepted, upload: Upload, start: Tensor) -> Upload:
         if not 0 <= delivery.weight <= 1:
             raise RunError(
                 f"privacy: trip {delivery.trip} weighs {delivery.weight:g}, but noise hides weights up to 1; "

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tardigrad.algorithms.layers import Surroundings, UploadBuffer, UploadLayer
-from tardigrad.core.bookkeeping import Delivery
+from tardigrad.core.outcomes import Accepted
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload, WeightedSum
 from tardigrad.privacy.guarantee import Guarantee
@@ -51,8 +51,7 @@ class PrivateVersionsLayer(UploadLayer):
         law = surroundings.algorithm.law
         self._weights = torch.tensor([law(s) for s in range(self._bound, -1, -1)], dtype=torch.float64)
 
-    def add(self, buffer: UploadBuffer, delivery: Delivery, upload: Upload, start: Tensor) -> Upload:
-        assert delivery.staleness is not None
+    def add(self, buffer: UploadBuffer, delivery: Accepted, upload: Upload, start: Tensor) -> Upload:
         buffer.extras[VERSIONS][delivery.staleness] += self._guarantee.version_gamma * delivery.weight
         return upload
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
-from tardigrad.core.snapshot import read_snapshot, write_snapshot, write_text
+from tardigrad.core.files import write_text
+from tardigrad.core.snapshot import read_snapshot, write_snapshot
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import ConfigError, RunError
 
@@ -94,7 +96,8 @@ class ClientMemory:
 
 
 def _finished(file: Path) -> TrainedUpload:
-    tensors, document = read_snapshot(file)
+    tensors, found = read_snapshot(file)
+    document = cast(dict[str, Any], found)
     if "names" not in document:
         raise RunError(f"{file}: is not a trip that a client has trained; remove it")
     upload = Upload(

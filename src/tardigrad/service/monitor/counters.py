@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import takewhile
 
-from tardigrad.core.bookkeeping import Delivery, Reason
+from tardigrad.core.outcomes import Accepted, Reason, Rejected, UnknownTrip
 from tardigrad.service.protocol.refusals import log
 
 STALENESS = (0, 1, 2, 5, 10, 20, 50, 100, 200)
@@ -77,24 +77,26 @@ class Counters:
             )  # fmt: skip
         self.metrics_dropped += len(metrics)
 
-    def delivered(self, delivery: Delivery, norm: float) -> None:
+    def delivered(self, delivery: Accepted | Rejected | UnknownTrip, norm: float) -> None:
         """Count an upload that was applied. A refusal because of its norm is logged as a warning, at most
         once a second."""
         now = time.monotonic()
-        if delivery.reason in (Reason.NORM, Reason.OUTLIER) and now - self._warned >= 1.0:
+        reason = None if isinstance(delivery, Accepted) else delivery.reason
+        client, staleness = (
+            (None, None) if isinstance(delivery, UnknownTrip) else (delivery.client, delivery.staleness)
+        )
+        if reason in (Reason.NORM, Reason.OUTLIER) and now - self._warned >= 1.0:
             self._warned = now
             log.warning(
-                "trip %d of %s does not count (%s): its norm is %g", delivery.trip, delivery.client,
-                delivery.reason, norm,
-                extra={"event": "upload", "client": delivery.client, "trip": delivery.trip,
-                       "why": delivery.reason},
+                "trip %d of %s does not count (%s): its norm is %g", delivery.trip, client, reason, norm,
+                extra={"event": "upload", "client": client, "trip": delivery.trip, "why": reason},
             )  # fmt: skip
-        if delivery.accepted and delivery.staleness is not None:
+        if isinstance(delivery, Accepted):
             self.staleness.add(delivery.staleness)
         log.debug(
-            "trip %d of %s: %s", delivery.trip, delivery.client, delivery.reason or "accepted",
-            extra={"event": "upload", "client": delivery.client, "trip": delivery.trip,
-                   "why": delivery.reason, "staleness": delivery.staleness},
+            "trip %d of %s: %s", delivery.trip, client, reason or "accepted",
+            extra={"event": "upload", "client": client, "trip": delivery.trip, "why": reason,
+                   "staleness": staleness},
         )  # fmt: skip
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from tardigrad.core.bookkeeping import Ticket
+from tardigrad.core.outcomes import Ticket
 from tardigrad.service.server.clock import RunTime
 from tardigrad.service.server.journal_queue import JournalQueue
 from tardigrad.service.server.model_state import ModelState
@@ -61,7 +61,7 @@ class CheckIns:
         book = self._run_state.book
         if self._run_state.over is not None or self._closed or self._model_state.waiting:
             return
-        free = book.room() - len(self._granting)
+        free = book.capacity() - len(self._granting)
         if free <= 0:
             return
         for client in self._waiting.clients():

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tardigrad.core.bookkeeping import Ticket
+from tardigrad.core.outcomes import Ticket
 from tardigrad.core.upload import Vectors
 from tardigrad.service.monitor.counters import Counters
 from tardigrad.service.protocol.refusals import Cause, Refused, log

@@ -16,8 +16,9 @@ from typing import NotRequired, Protocol, TypedDict
 import numpy as np
 from torch import Tensor
 
-from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.algorithms.aggregator import Aggregator, AggregatorState
 from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, RunPosition
+from tardigrad.core.outcomes import Accepted
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import RunError
 from tardigrad.service.protocol.refusals import log
@@ -73,7 +74,7 @@ class PositionDocument(TypedDict):
 class ModelDocument(TypedDict):
     """The part of a snapshot that is JSON."""
 
-    aggregator: dict[str, object]
+    aggregator: AggregatorState
     losses: list[float]
     closed: list[tuple[PositionDocument, bool, list[float]]]
     """The fields of each `ClosedStep`."""
@@ -121,10 +122,9 @@ class ModelState:
     def do(self, effects: Effects, upload: Upload | None) -> None:
         """Apply the effects of an entry to the model."""
         delivery = effects.delivery
-        if delivery is not None and delivery.accepted:
+        if isinstance(delivery, Accepted):
             assert upload is not None
-            assert delivery.start_version is not None
-            start = self.broadcasts[delivery.start_version].vectors["model"]
+            start = self.broadcasts[delivery.ticket.version].vectors["model"]
             self.aggregator.add(delivery, upload, start)
             if self._tell_losses:  # private runs do not keep them
                 self._losses.append(upload.loss)

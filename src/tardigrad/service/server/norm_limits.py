@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Iterable
 from statistics import median
 
-from tardigrad.core.bookkeeping import Buffer, Reason
+from tardigrad.core.bookkeeping import Buffer
+from tardigrad.core.outcomes import Reason
 
 WINDOW = 200
 """How many norms of accepted uploads are kept."""

@@ -10,8 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
-from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Reason, Ticket
+from tardigrad.core.bookkeeping import Bookkeeping, BookState
 from tardigrad.core.events import ModelEvaluated, RunPosition, TripGivenUp, UploadReceived
+from tardigrad.core.outcomes import Accepted, Reason, Rejected, Ticket, UnknownTrip
 from tardigrad.core.stop import Stop
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.privacy.layers.central_noise import BUDGET
@@ -26,7 +27,7 @@ class Effects:
 
     ticket: Ticket | None = None
     """The ticket of a check-in that was granted."""
-    delivery: Delivery | None = None
+    delivery: Accepted | Rejected | UnknownTrip | None = None
     """The result of an upload."""
     events: list[UploadReceived | TripGivenUp] = field(default_factory=list)
     moved: bool = False
@@ -44,7 +45,7 @@ class Effects:
 class RunDocument(TypedDict):
     """`RunState` as JSON. Fields that may be missing were added later."""
 
-    book: dict[str, object]
+    book: BookState
     time: float
     trips: int
     given_up: int
@@ -157,27 +158,27 @@ class RunState:
         refused = Reason(entry.refusal) if entry.refusal else None
         delivery = self.book.deliver(entry.trip, entry.time, entry.examples, refused)
         effects.delivery = delivery
-        if delivery.client is None:  # it had ended: nothing changes
+        if isinstance(delivery, UnknownTrip):
             return
         self.trips += 1
         self.bytes += self._upload_bytes
         effects.moved = delivery.closes
-        if delivery.reason is not None:
+        if isinstance(delivery, Rejected):
             self.refused[delivery.reason] += 1
         elif self.admission is not None:
             self.admission.accepted(entry.norm)
         wanted = not self._centrally  # a client may offer metrics that nobody asked for
-        if wanted and entry.evaluated and delivery.start_version is not None:
-            self.reports.enter(delivery.start_version, entry.evaluated, json.loads(entry.metrics))
+        if wanted and entry.evaluated:
+            self.reports.enter(delivery.ticket.version, entry.evaluated, json.loads(entry.metrics))
         effects.events.append(UploadReceived.of(delivery, delivery.client))
 
     def _give_up(self, entry: JournalEntry, effects: Effects) -> None:
-        gave_up = self.book.give_up(entry.trip)
-        if gave_up is None:
+        outcome = self.book.give_up(entry.trip, entry.time)
+        if isinstance(outcome, UnknownTrip):
             return
-        ticket, effects.moved = gave_up
+        effects.moved = outcome.closes
         self.given_up += 1
-        effects.events.append(TripGivenUp.of(ticket, ticket.client, entry.time))
+        effects.events.append(TripGivenUp.of(outcome, outcome.ticket.client))
 
     def _ended(self, ticket: Ticket) -> None:
         client = str(ticket.client)

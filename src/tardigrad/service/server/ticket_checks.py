@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tardigrad.core.bookkeeping import Ticket
+from tardigrad.core.outcomes import Ticket
 from tardigrad.service.protocol.refusals import Cause, Refused
 from tardigrad.service.server.run_state import RunState
 from tardigrad.service.store.contract import RecordedAnswer

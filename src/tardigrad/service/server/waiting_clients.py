@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tardigrad.core.bookkeeping import Ticket
+from tardigrad.core.outcomes import Ticket
 
 
 class WaitingClients:

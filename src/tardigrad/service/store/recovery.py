@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from tardigrad.core.events import Event, UploadReceived
+from tardigrad.core.outcomes import Accepted, Rejected
 from tardigrad.core.upload import Upload
 from tardigrad.errors import RunError
 from tardigrad.privacy.releases import NEW_RUN
@@ -103,7 +104,7 @@ class Recovery:
         for position, entry in entries:
             effects = self._run_state.apply(entry)
             upload = None
-            if effects.delivery is not None and effects.delivery.accepted:
+            if isinstance(effects.delivery, Accepted):
                 payload = self._store.read(entry.file, size_of(self._layout), entry.digest)
                 upload = upload_of(entry, unpacked(payload, self._layout))
             self._model_state.do(effects, upload)
@@ -157,13 +158,16 @@ class Recovery:
         if entry.file:
             self._used.append(entry.file)
         delivery = effects.delivery
-        if delivery is not None and delivery.client is not None:
+        if isinstance(delivery, Accepted | Rejected):
+            weight, reason = (
+                (delivery.weight, "") if isinstance(delivery, Accepted) else (0.0, delivery.reason)
+            )
             answer: AnswerFields = {
-                "accepted": delivery.accepted,
-                "reason": delivery.reason or "",
+                "accepted": isinstance(delivery, Accepted),
+                "reason": reason,
                 "version": delivery.version,
                 "staleness": delivery.staleness,
-                "weight": delivery.weight,
+                "weight": weight,
             }
             self._answers[entry.trip] = RecordedAnswer(
                 entry.trip, str(delivery.client), entry.digest, answer, entry.epoch

@@ -11,22 +11,24 @@ import heapq
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic
 
 from tardigrad.core.upload import Vectors
-from tardigrad.data.clients import Clients
-from tardigrad.errors import RunError, TardigradError
-from tardigrad.learning.local import Trainer
+from tardigrad.errors import RunError
 from tardigrad.learning.profile import Profile
-from tardigrad.simulation.executors.inline import train
 from tardigrad.simulation.executors.protocol import TrainedTrip, TrainingJob
+from tardigrad.simulation.executors.worker_pool import (
+    MOST_TRIPS,
+    BatchReport,
+    Failure,
+    Flow,
+    Lost,
+    W,
+    WorkerPool,
+)
 
-MOST_TRIPS = 64
-"""In one batch."""
 BATCHES = 2
-"""At each worker at least: one that it trains and one that waits."""
+"""The fewest batches at each worker: one that it trains and one that waits."""
 PLANNED_AHEAD = 4 * BATCHES * MOST_TRIPS
 """Uploads to plan ahead for each worker."""
 LISTEN_SECONDS = 1.0
@@ -37,113 +39,6 @@ IDLE_SHARE = 0.01
 """A worker that used less than this share of a processor is considered to have used none."""
 TRIES = 3
 """How many workers a trip may lose before the run fails."""
-
-
-class Flow(NamedTuple):
-    """How much work is sent to a worker. The best values depend on what a message costs."""
-
-    batch_seconds: float
-    """Trips that take this long together go in one message."""
-    queue_seconds: float
-    """The amount of work that a worker should have in hand."""
-    most_trips: int = MOST_TRIPS
-    """Upper bound on the trips in one message."""
-
-
-class Failure(NamedTuple):
-    """The training of a trip raised an error."""
-
-    message: str
-
-
-R = TypeVar("R")
-
-
-class BatchReport(NamedTuple, Generic[R]):
-    """Results that a worker has sent. Pools encode them in their own way for sending."""
-
-    results: dict[int, R | Failure]
-    """By trip: some or all jobs of one batch."""
-    seconds: float
-    """How long they took."""
-    profile: dict[str, float]
-    used: float
-    """The processor seconds of the worker since it started."""
-
-    def decoded(self, decode: Callable[[int, R], TrainedTrip]) -> BatchReport[TrainedTrip]:
-        """Return this report with decoded results; `decode` is called with a trip and its result."""
-        results = {
-            trip: result if isinstance(result, Failure) else decode(trip, result)
-            for trip, result in self.results.items()
-        }
-        return BatchReport(results, self.seconds, self.profile, self.used)
-
-
-class Lost(NamedTuple):
-    """A worker cannot be used any more."""
-
-    what: str
-    """What happened, as in "a worker died"."""
-    reason: str
-
-
-Message = BatchReport[TrainedTrip] | Lost | None
-"""From a worker. None is a message without results: the worker has made progress in starting."""
-
-
-@dataclass(eq=False)
-class Worker:
-    """A worker as the dispatcher sees it. Pools derive their own kind from it."""
-
-    batches: deque[dict[int, TrainingJob]] = field(default_factory=deque, init=False)
-    """Jobs that it was sent and has not answered, by trip. It is training the first batch."""
-    in_hand: int = field(default=0, init=False)
-    """How many jobs these are."""
-    ready: bool = field(default=True, init=False)
-    """Whether it takes jobs; a pool sets it to False while a worker is starting."""
-    silent: float = field(default=0.0, init=False)
-    """Seconds that were spent waiting for its messages since the last one."""
-    used: float = field(default=0.0, init=False)
-    """Its processor seconds at its last message, or when it was last found to be computing."""
-
-    @property
-    def pid(self) -> int | None:
-        """The process that trains, on its own machine; None if it is not known yet."""
-        raise NotImplementedError
-
-
-W = TypeVar("W", bound=Worker)
-
-
-class WorkerPool(Protocol[W]):
-    """A kind of workers: how they are started and stopped, and how messages reach them."""
-
-    def publish(self, version: int, vectors: Vectors) -> Vectors:
-        """Make a version available to the workers; as in `Executor`."""
-
-    def withdraw(self, version: int) -> None:
-        """Discard a version; as in `Executor`."""
-
-    def start(self) -> W:
-        """Start a worker. It need not be ready when this returns."""
-
-    def send(self, worker: W, jobs: Sequence[TrainingJob]) -> None:
-        """Send a batch of jobs to a worker. Does not fail if the worker is dead: `listen` reports that."""
-
-    def listen(self, workers: Sequence[W], seconds: float) -> list[tuple[W, Message]]:
-        """Wait up to `seconds` for messages, and return those that there are."""
-
-    def processor_seconds(self, worker: W) -> float:
-        """Return the processor seconds of a worker; 0 if its machine does not answer."""
-
-    def stop(self, worker: W) -> None:
-        """End a worker that is lost, and release what its jobs occupied."""
-
-    def release(self, trip: int) -> None:
-        """Release the memory of a result, which the caller does not need any more."""
-
-    def close(self, workers: Sequence[W]) -> None:
-        """End these workers, and release everything."""
 
 
 class Dispatcher(Generic[W]):
@@ -332,13 +227,3 @@ class Dispatcher(Generic[W]):
             for job in batch.values():
                 self.submit(job)
         self._workers[self._workers.index(worker)] = self._pool.start()
-
-
-def train_or_explain(trainer: Trainer, clients: Clients, job: TrainingJob) -> TrainedTrip | Failure:
-    """Train a trip on a worker. An error is returned, because it belongs into another process."""
-    try:
-        return train(trainer, clients, job)
-    except TardigradError as error:
-        return Failure(str(error))
-    except Exception as error:  # raised by the user's own model, data or rule
-        return Failure(f"trip {job.task.trip} of client {job.client}: {type(error).__name__}: {error}")

@@ -23,11 +23,13 @@ from tardigrad.core.upload import Task, Upload, Vectors
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError
 from tardigrad.learning.local import Trainer
-from tardigrad.simulation.executors.dispatch import (
-    BATCHES,
+from tardigrad.simulation.executors.dispatch import BATCHES, Dispatcher
+from tardigrad.simulation.executors.processor_time import processor_seconds
+from tardigrad.simulation.executors.protocol import TrainedTrip, TrainingJob
+from tardigrad.simulation.executors.shared_memory import SlotLayout, Slots, VersionSlots
+from tardigrad.simulation.executors.worker_pool import (
     MOST_TRIPS,
     BatchReport,
-    Dispatcher,
     Failure,
     Flow,
     Lost,
@@ -35,9 +37,6 @@ from tardigrad.simulation.executors.dispatch import (
     Worker,
     train_or_explain,
 )
-from tardigrad.simulation.executors.processor_time import processor_seconds
-from tardigrad.simulation.executors.protocol import TrainedTrip, TrainingJob
-from tardigrad.simulation.executors.shared_memory import SlotLayout, Slots, VersionSlots
 
 FLOW = Flow(batch_seconds=0.005, queue_seconds=0.05)
 """The queue is as long as the engine is typically away when it evaluates."""

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tardigrad.core.upload import Task, Vectors
-from tardigrad.simulation.executors.dispatch import BatchReport, Failure, train_or_explain
 from tardigrad.simulation.executors.protocol import TrainingJob
 from tardigrad.simulation.executors.ray.kit import Kit, PackedVectors, pack, unpack, unpack_kit
+from tardigrad.simulation.executors.worker_pool import BatchReport, Failure, train_or_explain
 
 
 class RayOrder(NamedTuple):

@@ -17,20 +17,13 @@ from tardigrad.core.upload import Upload, Vectors
 from tardigrad.data.clients import Clients
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.learning.local import Trainer
-from tardigrad.simulation.executors.dispatch import (
-    MOST_TRIPS,
-    BatchReport,
-    Dispatcher,
-    Flow,
-    Lost,
-    Message,
-    Worker,
-)
+from tardigrad.simulation.executors.dispatch import Dispatcher
 from tardigrad.simulation.executors.processor_time import processor_seconds
 from tardigrad.simulation.executors.protocol import TrainedTrip, TrainingJob
 from tardigrad.simulation.executors.ray.actor import Actor, Greeting, RayOrder, RayReply, platform
 from tardigrad.simulation.executors.ray.kit import PackedVectors, kit_size, pack, pack_kit, unpack
 from tardigrad.simulation.executors.ray.session import SMALLEST_STORE, RaySession
+from tardigrad.simulation.executors.worker_pool import MOST_TRIPS, BatchReport, Flow, Lost, Message, Worker
 
 if TYPE_CHECKING:
     from typing import Any
