@@ -112,7 +112,7 @@ _WHERE = {
     "tardigrad.experiments.runs.run": ["Result", "run"],
     "tardigrad.experiments.runs.serve": ["serve"],
     "tardigrad.service.client.app": ["Client"],
-    "tardigrad.service.server.lifecycle": ["Endpoint"],
+    "tardigrad.service.server.endpoint": ["Endpoint"],
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
@@ -142,4 +142,4 @@ if TYPE_CHECKING:
     from tardigrad.experiments.runs.run import run as run
     from tardigrad.experiments.runs.serve import serve as serve
     from tardigrad.service.client.app import Client as Client
-    from tardigrad.service.server.lifecycle import Endpoint as Endpoint
+    from tardigrad.service.server.endpoint import Endpoint as Endpoint

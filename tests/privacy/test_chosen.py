@@ -21,7 +21,7 @@ from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.independent import Independent
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
-from tardigrad.service.server.lifecycle import Endpoint
+from tardigrad.service.server.endpoint import Endpoint
 
 OTHER = Toeplitz((0.98, 0.8, 0.3), (-0.002, -0.05, -0.3))
 """Constants that are in no table."""

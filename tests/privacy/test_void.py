@@ -15,7 +15,7 @@ from tardigrad.experiments.runs.run_tables import show_run
 from tardigrad.experiments.runs.serve import assemble
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
-from tardigrad.service.server.lifecycle import Served
+from tardigrad.service.server.lifecycle import ServedRun
 
 PARTICIPATION = {"kind": "participation", "participations": 6, "separation": 1, "epsilon": 8.0}
 LOCAL = {"kind": "local", "participations": 6, "epsilon": 8.0}
@@ -130,7 +130,7 @@ def test_a_served_run_says_it(tmp_path):
     directory = RunFolder(tmp_path / "run", live=True)
     directory.create(run.config, run.inputs)
     model = run.plan.aggregator.evaluated_model
-    _finish(run, directory, Served("steps", model, 30, 6, 1.0, 0, 0, {}, {}), 1.0)
+    _finish(run, directory, ServedRun(reason="steps", model=model, trips=30, version=6, time=1.0), 1.0)
     directory.close()
     assert "noise_from = 'seed'" in directory.summary["privacy_void"]
     assert "This run promises nothing" in (tmp_path / "run/privacy.md").read_text()

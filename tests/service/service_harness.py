@@ -20,8 +20,9 @@ from tardigrad.service.client.client_memory import ClientMemory
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection
 from tardigrad.service.server.clock import SYSTEM, Clock
-from tardigrad.service.server.lifecycle import coordinate, facts_of
-from tardigrad.service.server.rpc import Server, Servicer
+from tardigrad.service.server.listener import Server
+from tardigrad.service.server.rpc import Servicer
+from tardigrad.service.server.run_plan import coordinate, facts_of
 from tardigrad.service.store.memory import MemoryStore
 from tardigrad.service.store.sqlite import SqliteStore
 

@@ -90,7 +90,7 @@ def serve(
     from tardigrad.experiments.config.config import load_config
     from tardigrad.experiments.runs.serve import serve as serve_run
     from tardigrad.service.monitor.logs import log_to_stderr
-    from tardigrad.service.server.lifecycle import Endpoint
+    from tardigrad.service.server.endpoint import Endpoint
 
     log_to_stderr(log_format.value, log_level.value)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a server that listens reads its list of clients again

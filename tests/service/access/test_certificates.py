@@ -25,8 +25,9 @@ from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.participant import Participant
 from tardigrad.service.monitor.metrics import MetricsCollector, publish
 from tardigrad.service.monitor.watching import watch_server
-from tardigrad.service.server.lifecycle import Endpoint, warn_of_expiry
-from tardigrad.service.server.rpc import Server
+from tardigrad.service.server.endpoint import Endpoint
+from tardigrad.service.server.expiry_warnings import warn_of_expiry
+from tardigrad.service.server.listener import Server
 
 SIMULATION = build(CONFIG)
 DAY = datetime.timedelta(days=1)

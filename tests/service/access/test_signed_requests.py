@@ -19,7 +19,7 @@ from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection
 from tardigrad.service.protocol.refusals import Cause, Refused
 from tardigrad.service.protocol.v1 import service_pb2 as v1
-from tardigrad.service.server.lifecycle import Endpoint
+from tardigrad.service.server.endpoint import Endpoint
 
 CONFIG = td.Config(
     data=td.Digits(partition=td.IID(clients=4)), model=td.MLP(hidden=(4,)),
@@ -206,7 +206,7 @@ async def _tampering(deliver, parts, timeout, sent):
 
 
 def test_tls_with_our_own_authority_and_with_no_other(tmp_path):
-    from tardigrad.service.server.rpc import Server
+    from tardigrad.service.server.listener import Server
 
     ours, others = tmp_path / "ours", tmp_path / "others"
     for folder in (ours, others):
@@ -230,7 +230,7 @@ def test_tls_with_our_own_authority_and_with_no_other(tmp_path):
 
 
 def test_where_nobody_can_listen_is_named(tmp_path):
-    from tardigrad.service.server.rpc import Server
+    from tardigrad.service.server.listener import Server
 
     async def scene():
         async with serving(CONFIG, tmp_path) as running:
@@ -249,7 +249,7 @@ def test_where_nobody_can_listen_is_named(tmp_path):
 
 
 def test_on_ipv6(tmp_path):
-    from tardigrad.service.server.rpc import Server
+    from tardigrad.service.server.listener import Server
 
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
@@ -272,7 +272,7 @@ def test_on_ipv6(tmp_path):
     ("name", "of"), [("server.pem", None), ("server.key", None), ("server.key", "ca.key")]
 )
 def test_a_certificate_that_is_at_fault_is_blamed(name, of, tmp_path):
-    from tardigrad.service.server.rpc import Server
+    from tardigrad.service.server.listener import Server
 
     make_certificates(tmp_path, ["localhost"])
     (tmp_path / name).write_bytes(b"junk" if of is None else (tmp_path / of).read_bytes())

@@ -52,7 +52,7 @@ def test_a_crowd_of_slow_clients_is_served(tmp_path):
             assert running.refusals == {}
             assert running.coordinator.run_state.trips == CLIENTS
             assert running.coordinator.run_state.book.version == CLIENTS // 10
-            while running.server.servicer.reception.used:  # given back when the upload was added, not before
+            while running.server.servicer.reception.memory.used:  # released when the last upload was added
                 await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(scene(), 300))

@@ -36,7 +36,7 @@ from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import ClientMemory
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection, RetryLater
-from tardigrad.service.server.lifecycle import Endpoint
+from tardigrad.service.server.endpoint import Endpoint
 
 SOAK = "TARDIGRAD_SOAK" in os.environ
 KILLS = 40 if SOAK else 4
@@ -229,7 +229,7 @@ async def ended(step):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_at_random_moments_the_bits_are_the_same(tmp_path, kind):
+def test_bits_are_the_same_after_kills_at_random_moments(tmp_path, kind):
     config = KINDS[kind]
     simulation, events, steps = trace_of(config)
     chance = random.Random(f"7 {kind}")
@@ -382,7 +382,7 @@ async def is_refused(steps):
     return False
 
 
-def test_a_disk_that_is_really_full(small_disk, tmp_path):
+def test_run_survives_a_full_file_system(small_disk, tmp_path):
     simulation, _, steps = trace_of(CONFIG)
     config = without_snapshots(CONFIG)
     filler = small_disk / "filler"

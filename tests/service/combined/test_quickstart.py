@@ -39,7 +39,7 @@ def test_the_documents_are_complete():
     )
 
 
-def test_as_it_is_typed(tmp_path):
+def test_commands_of_the_quickstart_work(tmp_path):
     here = tmp_path / "service"
     shutil.copytree(EXAMPLE, here, ignore=shutil.ignore_patterns("keys", "live", "__pycache__"))
     with socket.socket() as free:

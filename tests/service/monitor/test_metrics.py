@@ -36,7 +36,7 @@ def scrape(port):
     return text, found
 
 
-def test_what_is_told_is_what_happened(tmp_path):
+def test_scraped_metrics_are_those_of_the_run(tmp_path):
     simulation = build(CONFIG)
 
     async def scene():
@@ -97,7 +97,7 @@ def test_a_port_that_is_taken_is_named(tmp_path):
     asyncio.run(scene())
 
 
-def test_who_was_heard_of_last_comes_first():
+def test_last_seen_clients_are_sorted_by_time():
     counters = Counters()
     for name in ("ann", "bob", "eve", "ann"):
         counters.heard(name)

@@ -29,7 +29,7 @@ async def first(source):
     return await anext(source)
 
 
-def test_folder_and_server_say_the_same(tmp_path):
+def test_status_of_folder_and_server_agree(tmp_path):
     simulation = build(CONFIG)
 
     async def scene():
@@ -64,7 +64,7 @@ def test_folder_and_server_say_the_same(tmp_path):
     assert told["seen last"].startswith("ann (")
 
 
-def test_the_command(tmp_path):
+def test_status_command_reads_the_folder(tmp_path):
     async def scene():
         async with serving(CONFIG, tmp_path) as running:
             return status_of(running.coordinator, running.server.servicer)
@@ -82,7 +82,7 @@ def test_the_command(tmp_path):
     assert "over (trips)" in CliRunner().invoke(app, ["status", str(tmp_path)]).stdout
 
 
-def test_wrong_places_are_named(tmp_path):
+def test_folder_or_address_without_a_server_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"status\.json"):
         read_status(tmp_path)
     for words, said in ((["nowhere"], "neither"), (["localhost:1"], "--key")):

@@ -77,7 +77,7 @@ def test_a_replay_is_refused_after_the_servers_clock_was_set(hours, gate, signer
 
 
 @pytest.mark.parametrize("hours", STEPS)
-def test_a_client_struck_off_is_out_after_the_refresh_interval(hours, gate, signer, clock, tmp_path):
+def test_removed_client_is_refused_after_the_refresh_interval(hours, gate, signer, clock, tmp_path):
     signer.set_clock(gate.now_ms())
     gate.admit(signer.sign("FetchTask"), "FetchTask")
     (tmp_path / LIST).write_text("")
@@ -159,7 +159,7 @@ async def one_ticket(folder, clock, config=CONFIG):
 
 
 @pytest.mark.parametrize("hours", STEPS)
-def test_tickets_expire_neither_early_nor_never(hours, clock, tmp_path):
+def test_tickets_expire_by_the_monotonic_clock(hours, clock, tmp_path):
     async def scene():
         async with one_ticket(tmp_path, clock) as (coordinator, ticket):
             clock.step(hours)
@@ -175,7 +175,7 @@ def test_tickets_expire_neither_early_nor_never(hours, clock, tmp_path):
 
 
 @pytest.mark.parametrize("hours", STEPS)
-def test_the_run_stops_at_its_own_time(hours, clock, tmp_path):
+def test_run_stops_by_the_monotonic_clock(hours, clock, tmp_path):
     config = td.Config(**(dict(CONFIG) | {"stop": td.Stop(virtual_time=2 * HOUR)}))
 
     async def scene():

@@ -1,6 +1,7 @@
 """What a client hears that comes late, and what a folder of a served run says."""
 
 import asyncio
+import socket
 from dataclasses import replace
 
 import grpc
@@ -18,11 +19,16 @@ from tardigrad.experiments.runs.serve import serve
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.connection import Connection
 from tardigrad.service.protocol.refusals import Cause
+from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.finished_run import tell_over
-from tardigrad.service.server.lifecycle import Endpoint
 
 
-def test_who_was_away_at_the_end_hears_of_it(tmp_path):
+def lingering(plan):
+    """Return the plan with some seconds in which clients are told of the end."""
+    return replace(plan, settings=plan.settings.model_copy(update={"linger_seconds": 20.0}))
+
+
+def test_client_that_was_away_is_told_that_the_run_is_over(tmp_path):
     simulation = build(ALONE)
 
     async def scene():
@@ -36,9 +42,9 @@ def test_who_was_away_at_the_end_hears_of_it(tmp_path):
             Endpoint(keys=running.keys, insecure=True),
             asyncio.get_running_loop().create_future(),
         )
-        plan = running.run.plan
-        plan = replace(plan, settings=plan.settings.model_copy(update={"linger_seconds": 20.0}))
-        telling = asyncio.ensure_future(tell_over(plan, endpoint, "somebody said so", port.set_result))
+        telling = asyncio.ensure_future(
+            tell_over(lingering(running.run.plan), endpoint, "somebody said so", port.set_result)
+        )
         client._address = f"127.0.0.1:{await port}"
         assert await asyncio.wait_for(work, 20) == "somebody said so"
         before = Connection(client._address, running.signer("0"), None)  # its session is of before
@@ -54,7 +60,21 @@ def test_who_was_away_at_the_end_hears_of_it(tmp_path):
     asyncio.run(scene())
 
 
-def test_who_leaves_while_it_downloads_gives_its_ticket_back(tmp_path):
+def test_port_in_use_is_named(tmp_path):
+    async def scene():
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            async with serving(ALONE, tmp_path) as running:
+                endpoint = Endpoint(port=port, keys=running.keys, insecure=True)
+                with pytest.raises(ConfigError, match=f"--port {port}: cannot listen there"):
+                    await tell_over(lingering(running.run.plan), endpoint, "trips", print)
+
+    asyncio.run(scene())
+
+
+def test_client_that_leaves_during_the_download_gives_its_ticket_back(tmp_path):
     simulation = build(ALONE)
 
     async def scene():
@@ -91,7 +111,7 @@ def begun(folder, **changed):
         directory.close()
 
 
-def test_limits_may_change_and_what_decides_may_not(tmp_path):
+def test_limits_may_change_between_starts_but_not_the_algorithm(tmp_path):
     folder = tmp_path / "live"
     assert '"step"' in begun(folder, service={"population": 3})
     begun(folder, service={"population": 3, "ticket_seconds": 5.0})
@@ -103,7 +123,7 @@ def test_limits_may_change_and_what_decides_may_not(tmp_path):
         begun(folder, service={"population": 3}, seed=9)
 
 
-def test_a_folder_with_something_else_in_it_is_refused(tmp_path):
+def test_folder_with_other_files_is_refused(tmp_path):
     out, keys = tmp_path / "run", tmp_path / "keys"
     out.mkdir()
     keys.mkdir()

@@ -1,6 +1,7 @@
 """A server that is asked to stop while the run ends, or fails."""
 
 import asyncio
+import logging
 import os
 import signal
 import threading
@@ -17,7 +18,7 @@ from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection
 from tardigrad.service.server import lifecycle as serving
-from tardigrad.service.server.lifecycle import Endpoint
+from tardigrad.service.server.endpoint import Endpoint
 
 CONFIG = td.Config(
     data=td.Digits(partition=td.IID(clients=2)), model=td.MLP(hidden=()), pace=td.Asynchronous(concurrency=1),
@@ -90,10 +91,13 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
     return asyncio.run(asyncio.wait_for(scene(), 60)), finished
 
 
-def test_run_that_ends_while_the_server_stops_is_finished(tmp_path, monkeypatch):
+def test_run_that_ends_while_the_server_stops_is_finished(tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "tardigrad.service")
     served, finished = stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, lambda: None)
     assert served.reason == "trips"
     assert [one.trips for one in finished] == [1]
+    ends = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "over"]
+    assert [end.split(", ")[:2] for end in ends] == [["the run is over (trips): version 1", "1 trips"]]
 
 
 def test_run_that_fails_while_the_server_stops_is_said_to_have_failed(tmp_path, monkeypatch):

@@ -157,7 +157,7 @@ def test_an_upload_far_longer_than_the_others_does_not_count(service, reason, tm
 
 
 @pytest.mark.parametrize("multiple", [-1.0, 0.5, float("inf")])
-def test_a_multiple_that_would_refuse_the_usual_is_no_setting(multiple):
+def test_norm_multiple_below_one_is_refused(multiple):
     with pytest.raises(ValueError, match="norm_multiple"):
         td.Config(service={"norm_multiple": multiple})
 

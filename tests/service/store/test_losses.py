@@ -1,7 +1,6 @@
 """What a server finds when it starts: lost, damaged and restored files are said, and never passed over."""
 
 import asyncio
-import json
 import os
 import shutil
 import signal
@@ -25,7 +24,7 @@ from tardigrad.experiments.runs.serve import assemble, serve
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection
-from tardigrad.service.server.lifecycle import Endpoint
+from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.store.sqlite import SqliteStore
 
 CONFIG = td.Config(
@@ -91,7 +90,7 @@ class Folder:
         shutil.copytree(self.path.parent / "killed", self.path)
 
 
-def test_lost_write_ahead_log_is_said_and_needs_a_flag(tmp_path):
+def test_lost_write_ahead_log_is_reported_and_needs_a_flag(tmp_path):
     folder = Folder(tmp_path / "run")
     asyncio.run(folder.visit(20))
     folder.killed()
@@ -153,7 +152,7 @@ def test_private_run_takes_no_flag(tmp_path, lose):
         assert "--accept-loss" not in str(caught.value)
 
 
-def test_damaged_event_is_said_once_and_needs_a_flag(tmp_path):
+def test_damaged_event_is_reported_once_and_needs_a_flag(tmp_path):
     folder = Folder(tmp_path / "run")
     asyncio.run(folder.visit(20))
     lines = folder.path.joinpath("events.jsonl").read_bytes().splitlines(keepends=True)
@@ -273,7 +272,7 @@ def test_keys_of_steps_that_are_made_while_a_snapshot_is_written_are_kept(tmp_pa
                 await asyncio.to_thread(record.begun.wait)
                 await puppets[1].deliver(1)  # fills the buffer: its step is behind the snapshot
                 record.let_go.set()
-                await coordinator._ready[1]
+                await coordinator.broadcast(1)
                 stepped.set()
                 await snapshot
                 return (tmp_path / "noise.keys").read_text().split()[0]
@@ -348,28 +347,6 @@ async def health(address):
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_state_of_the_course_does_not_change_when_the_run_goes_on(tmp_path):
-    simulation = trace_of(CONFIG)[0]
-
-    async def scene():
-        async with (
-            serving(CONFIG, tmp_path / "run") as running,
-            two_puppets(running, simulation, ("0", "1")) as puppets,
-        ):
-            await puppets[0].fetch()
-            run_state = running.coordinator.run_state
-            run_state.reports.enter(0, 3, {"loss": 1.0})
-            state = run_state.state()
-            before = json.dumps(state)
-            run_state.reports.enter(0, 3, {"loss": 1.0})
-            await puppets[0].deliver(0)
-            await puppets[1].fetch()
-            return before, json.dumps(state)
-
-    before, after = asyncio.run(scene())
-    assert before == after
-
-
 def test_upload_that_is_not_finite_counts_as_zeros_in_a_private_run(tmp_path):
     """Who is in a buffer must not depend on values: the upload is accepted and the model stays finite."""
     simulation = trace_of(PRIVATE)[0]
@@ -388,7 +365,7 @@ def test_upload_that_is_not_finite_counts_as_zeros_in_a_private_run(tmp_path):
                     finished = replace(finished, upload=replace(finished.upload, loss=float("nan")))
                 puppet.finished[trip] = finished
                 assert (await puppet.deliver(trip)).accepted
-            await running.coordinator._ready[1]
+            await running.coordinator.broadcast(1)
             return running.coordinator.model_state.aggregator.evaluated_model, dict(running.refusals)
 
     model, refusals = asyncio.run(scene())

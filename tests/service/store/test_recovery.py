@@ -80,7 +80,7 @@ def test_a_copy_of_the_disk_at_any_moment_goes_on_exactly(tmp_path):
     async def recovered(folder, record, state):
         async with serving(CONFIG, folder, record, record.last) as running:
             assert running.coordinator.run_state.state() == state
-            assert all(ready.done() for ready in running.coordinator._ready.values())
+            assert all(ready.done() for ready in running.coordinator._versions._versions.values())
             await running.coordinator._threads.in_model_thread(running.coordinator.model_state.settle)
             return comparable(record.events)
 
@@ -138,7 +138,7 @@ class Process:
         return Connection(self.address, Signer(name, self.signers[name]), None)
 
 
-def test_kill_nine_changes_nothing(tmp_path):
+def test_bits_are_the_same_after_sigkill(tmp_path):
     """The server is killed in the midst of deliveries; all is delivered again, and the bits are the same."""
     simulation, events, steps = trace_of(CONFIG)
     kills = [len(steps) // 3, 2 * len(steps) // 3]

@@ -48,10 +48,12 @@ from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
 from tardigrad.service.access.enrolment import LIST, Enrolled
 from tardigrad.service.client.app import load_module
 from tardigrad.service.protocol.task_settings import LocalNoise
+from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.finished_run import tell_over
-from tardigrad.service.server.lifecycle import Endpoint, RunPlan, Served, check_servable
+from tardigrad.service.server.lifecycle import ServedRun
 from tardigrad.service.server.lifecycle import serve as serve_plan
 from tardigrad.service.server.remote_clients import RemoteClients
+from tardigrad.service.server.run_plan import RunPlan, check_servable
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.service.store.sqlite import JOURNAL, check_whole, remove_store
 from tardigrad.simulation.device import Device
@@ -353,7 +355,7 @@ def _module(config: Config, model: nn.Module | str | None, federation: Federatio
         return config.model.build_with(federation.vectors, federation.shape, federation.classes)
 
 
-def _finish(run: ServedAssembly, directory: RunFolder, served: Served, seconds: float) -> None:
+def _finish(run: ServedAssembly, directory: RunFolder, served: ServedRun, seconds: float) -> None:
     """Write the model and the result, as a simulated run does."""
     if not torch.isfinite(served.model).all():
         raise RunError(f"the model is not finite at version {served.version}: training has diverged")

@@ -1,1 +1,1 @@
-"""What operators see: status, metrics, logs, counters."""
+"""Status, metrics, logs and progress of a server, for its operator."""

@@ -1,4 +1,4 @@
-"""What a server has seen since its process began: for metrics and for `tardigrad status`.
+"""Counters of a server process, for metrics and `tardigrad status`.
 
 >>> staleness = Histogram((0, 1, 5))
 >>> for value in (0, 1, 3, 9): staleness.add(value)
@@ -18,12 +18,12 @@ from tardigrad.service.protocol.refusals import log
 
 STALENESS = (0, 1, 2, 5, 10, 20, 50, 100, 200)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-LATELY = 300.0
-"""Seconds for which a client that was heard of counts as active."""
+ACTIVE_SECONDS = 300.0
+"""Seconds for which a client counts as active after a request."""
 
 
 class Histogram:
-    """How values are spread: counts up to each bound, and of what is above the last."""
+    """Counts of values up to each bound, and of values above the last."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
@@ -31,43 +31,44 @@ class Histogram:
         self.sum = 0.0
 
     def add(self, value: float) -> None:
-        """One more."""
+        """Count a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     @property
     def mean(self) -> float:
-        """Of all; zero if there are none."""
+        """The mean of all values; 0 if there are none."""
         return self.sum / max(1, sum(self.counts))
 
 
 class Counters:
-    """Costs some additions for each upload. Nothing of it is kept on disk."""
+    """Counters since the process began. They cost a few additions for each upload and are not stored."""
 
     def __init__(self) -> None:
         self.staleness = Histogram(STALENESS)
-        """Of accepted uploads."""
+        """Staleness of accepted uploads."""
         self.step_seconds = Histogram(SECONDS)
-        """To add an upload and make the next version of it."""
+        """Seconds to add the last upload of a buffer and make the next version."""
         self.commit_seconds = Histogram(SECONDS)
-        """To have entries on disk."""
+        """Seconds to journal a batch of entries."""
         self.bytes_in = 0
-        """Of uploads that came whole."""
+        """Bytes of uploads that were received completely."""
         self.bytes_out = 0
-        """Of tasks."""
+        """Bytes of tasks."""
         self.expired = 0
+        """Tickets that expired."""
         self.metrics_dropped = 0
-        """Metrics of clients that the server does not take."""
-        self._warned = -1.0  # when an upload was last refused by its norm, and logged
-        self._seen: dict[str, float] = {}  # by client, who was heard of last comes last
+        """Metrics of clients that the server did not take."""
+        self._warned = -1.0  # when a refusal because of a norm was last logged
+        self._seen: dict[str, float] = {}  # by client: the time of its last request, in ascending order
 
     def heard(self, client: str) -> None:
-        """A client has asked for something, and is who it says."""
+        """Note a request of a client whose signature was verified."""
         self._seen.pop(client, None)
         self._seen[client] = time.monotonic()
 
     def dropped(self, client: str, metrics: Sequence[str]) -> None:
-        """Metrics that the server does not take; the first are named in the log."""
+        """Count metrics that the server does not take. The first ones are named in the log."""
         if metrics and not self.metrics_dropped:
             log.warning(
                 "metrics of %s are dropped (%s): only finite numbers under the names of the head and of "
@@ -77,7 +78,7 @@ class Counters:
         self.metrics_dropped += len(metrics)
 
     def delivered(self, delivery: Accepted | Rejected | UnknownTrip, norm: float) -> None:
-        """An upload counts, or does not. One that is refused by its norm is logged as a warning, at most
+        """Count an upload that was applied. A refusal because of its norm is logged as a warning, at most
         once a second."""
         now = time.monotonic()
         reason = None if isinstance(delivery, Accepted) else delivery.reason
@@ -100,17 +101,17 @@ class Counters:
 
     @property
     def clients(self) -> int:
-        """Different ones that were heard of."""
+        """How many different clients sent a request."""
         return len(self._seen)
 
     @property
     def active(self) -> int:
-        """Those that were heard of lately."""
-        since = time.monotonic() - LATELY
+        """How many clients sent a request in the last `ACTIVE_SECONDS`."""
+        since = time.monotonic() - ACTIVE_SECONDS
         return sum(1 for _ in takewhile(lambda then: then >= since, reversed(self._seen.values())))
 
     def last_seen(self, most: int) -> dict[str, float]:
-        """Who was heard of last, and how many seconds ago."""
+        """Return the clients with the latest requests, and how many seconds ago these were."""
         now = time.monotonic()
         names = [name for name, _ in zip(reversed(self._seen), range(most), strict=False)]
         return {name: round(now - self._seen[name], 1) for name in names}

@@ -1,7 +1,8 @@
-"""The server's log: lines of text or of JSON. What comes from outside cannot forge a line or fill the disk.
+"""The server's log: lines of text or of JSON. Text of clients is escaped and cut, so that it can neither
+forge a line nor fill the disk.
 
-Keys, nonces, signatures and vectors are never handed to the log. Each record has its `event` and, where they
-are known, `client`, `trip` and `why`.
+Keys, nonces, signatures and vectors are never logged. Each record has its `event` and, where they are known,
+`client`, `trip` and `why`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 LogFormat = Literal["text", "json"]
 LONGEST = 500
@@ -18,7 +19,7 @@ FIELDS = ("client", "trip", "why", "method", "staleness")
 
 
 def harmless(text: str) -> str:
-    """Without line breaks, escape sequences and the like, and not too long.
+    """Return the text with control characters escaped, and cut to a limited length.
 
     >>> harmless("ann\\nERROR \\x1b[2J")
     'ann\\\\nERROR \\\\x1b[2J'
@@ -28,19 +29,19 @@ def harmless(text: str) -> str:
 
 
 class TextLines(logging.Formatter):
-    """For people."""
+    """Formats records as lines of text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return the record as one line."""
         return f"{_time(record)} {record.levelname} {harmless(record.getMessage())}"
 
 
 class JsonLines(logging.Formatter):
-    """For machines: time, level, event, message, and what is known of client, trip and why."""
+    """Formats records as JSON: time, level, event, message and, where known, client, trip and why."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
-        told: dict[str, Any] = {
+        """Return the record as one line."""
+        fields: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "event": getattr(record, "event", "message"),
@@ -49,14 +50,15 @@ class JsonLines(logging.Formatter):
         for name in FIELDS:
             value = getattr(record, name, None)
             if value not in (None, ""):
-                told[name] = value if isinstance(value, int | float) else harmless(str(value))
+                fields[name] = value if isinstance(value, int | float) else harmless(str(value))
         if record.exc_info is not None and record.exc_info[1] is not None:
-            told["error"] = harmless(repr(record.exc_info[1]))
-        return json.dumps(told)
+            fields["error"] = harmless(repr(record.exc_info[1]))
+        return json.dumps(fields)
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
-    """gRPC calls it an error if a client hangs up just before its answer is sent. Clients do that."""
+    """Return whether to log a record. gRPC logs an error when a client hangs up before its answer is sent,
+    which is normal."""
     return not (record.name.startswith("grpc") and HUNG_UP in str(record.msg))
 
 
@@ -65,7 +67,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def log_to_stderr(format: LogFormat = "text", level: str = "info") -> None:
-    """Have everything written that is at least this serious; of other libraries, warnings."""
+    """Log to stderr from this level on, and warnings of other libraries."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if format == "json" else TextLines())
     handler.addFilter(_worth_a_line)

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: numbers alone, no client's name. Plain HTTP, on this machine by default."""
+"""Metrics for Prometheus, over plain HTTP and on this machine by default. They contain no client's name."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from prometheus_client.registry import Collector
 
 from tardigrad.errors import ConfigError
 from tardigrad.service.monitor.counters import Histogram
+from tardigrad.service.monitor.progress_record import progress_of
 
 if TYPE_CHECKING:
     from tardigrad.service.server.coordinator import Coordinator
     from tardigrad.service.server.rpc import Servicer
 
 EVALUATED = ("accuracy", "loss")
-"""Other metrics may have names that clients made up."""
+"""Metrics of the last evaluation that are published."""
 PATIENCE = 5.0
-"""Seconds that a scrape waits for a server which has much to do."""
+"""Seconds that a scrape waits for a busy event loop."""
 
 
 class MetricsCollector(Collector):
-    """What is told at each scrape. The numbers are put together where they are changed, in the event loop."""
+    """Collects the metrics at each scrape. The numbers are read in the event loop, which changes them."""
 
     def __init__(
         self,
@@ -43,66 +44,80 @@ class MetricsCollector(Collector):
         self._loop = asyncio.get_running_loop()
 
     def collect(self) -> Iterator[Metric]:
-        """For the thread that answers."""
+        """Return the metrics as they are now. Called by the thread that answers the scrape."""
 
         async def now() -> list[Metric]:
             return list(self._now())
 
         yield from asyncio.run_coroutine_threadsafe(now(), self._loop).result(PATIENCE)
-        if self._folder is not None:  # here, because a disk may be slow
-            yield _gauge("disk_free_bytes", "Where the folder is.", shutil.disk_usage(self._folder).free)
+        if self._folder is not None:  # not in the event loop, because a disk may be slow
+            yield _gauge(
+                "disk_free_bytes",
+                "Free space where the run's folder is.",
+                shutil.disk_usage(self._folder).free,
+            )
 
     def describe(self) -> list[Metric]:
-        """Nothing before the first scrape."""
+        """Return no metrics before the first scrape."""
         return []
 
     def _now(self) -> Iterator[Metric]:
         coordinator, counters, servicer = self._coordinator, self._coordinator.counters, self._servicer
-        run_state = coordinator.run_state
-        refused = sum(run_state.refused.values())
+        progress = progress_of(coordinator, servicer)
         uploads = CounterMetricFamily(
-            "tardigrad_uploads", "Uploads that came whole, by what became of them.", labels=["outcome"]
+            "tardigrad_uploads", "Uploads that were received completely, by outcome.", labels=["outcome"]
         )
-        uploads.add_metric(["accepted"], run_state.trips - refused)
-        for reason, count in run_state.refused.items():
+        uploads.add_metric(["accepted"], progress.accepted)
+        for reason, count in progress.refused.items():
             uploads.add_metric([reason], count)
         yield uploads
         requests = CounterMetricFamily(
-            "tardigrad_requests_refused", "Requests that were refused, by why.", labels=["why"]
+            "tardigrad_requests_refused", "Requests that were refused, by cause.", labels=["why"]
         )
-        for why, count in servicer.refusals.counts.items():
+        for why, count in progress.requests_refused.items():
             requests.add_metric([why], count)
         yield requests
-        yield _counter("trips_given_up", "Tickets given back or expired.", run_state.given_up)
+        yield _counter("trips_given_up", "Tickets given back or expired.", progress.given_up)
         yield _counter("tickets_expired", "Tickets that expired, in this process.", counters.expired)
+        yield _counter("steps_discarded", "Steps that did not move the model.", progress.steps_discarded)
         yield _counter(
-            "steps_discarded", "Steps that did not move the model.", coordinator.model_state.discarded
+            "metrics_dropped",
+            "Metrics of clients that were not taken, in this process.",
+            progress.metrics_dropped,
         )
-        yield _counter("metrics_dropped", "Of clients, in this process.", counters.metrics_dropped)
-        yield _counter("received_bytes", "Vectors of uploads, in this process.", counters.bytes_in)
-        yield _counter("sent_bytes", "Vectors of tasks, in this process.", counters.bytes_out)
-        yield _gauge("version", "How many times the model has moved.", run_state.book.version)
-        yield _gauge("run_over", "1 when the run is over.", run_state.over is not None)
-        yield _gauge("tickets_in_flight", "Trips under way.", len(run_state.book.in_flight))
-        yield _gauge("clients_waiting", "Clients that wait for a task.", coordinator.waiting)
+        yield _counter("received_bytes", "Bytes of uploads, in this process.", counters.bytes_in)
+        yield _counter("sent_bytes", "Bytes of tasks, in this process.", counters.bytes_out)
+        yield _gauge("version", "How many times the model has moved.", progress.version)
+        yield _gauge("run_over", "1 when the run is over.", progress.over is not None)
+        yield _gauge("tickets_in_flight", "Trips under way.", progress.in_flight)
+        yield _gauge("clients_waiting", "Clients that wait for a task.", progress.waiting)
         yield _gauge("clients_seen", "Different clients heard of, in this process.", counters.clients)
         yield _gauge("clients_active", "Clients heard of in the last five minutes.", counters.active)
-        yield _gauge("reception_bytes", "Uploads held in memory.", servicer.reception.used)
-        yield _gauge("reception_limit_bytes", "What it may be.", coordinator.settings.reception_bytes)
-        yield _gauge("snapshot_age_seconds", "Since a snapshot, or the start.", coordinator.recovery.age)
+        yield _gauge("reception_bytes", "Uploads held in memory.", servicer.reception.memory.used)
+        yield _gauge(
+            "reception_limit_bytes",
+            "The limit of tardigrad_reception_bytes.",
+            coordinator.settings.reception_bytes,
+        )
+        yield _gauge(
+            "snapshot_age_seconds", "Seconds since the last snapshot or the start.", coordinator.recovery.age
+        )
         expiry = GaugeMetricFamily(
-            "tardigrad_certificate_expiry_seconds", "Until the certificate expires.", labels=["file"]
+            "tardigrad_certificate_expiry_seconds", "Seconds until the certificate expires.", labels=["file"]
         )
         for name, when in self._certificates.items():
             expiry.add_metric([name], when - coordinator.clock.wall())
         yield expiry
-        found = coordinator.model_state.metrics or run_state.reports.metrics
         for name in EVALUATED:
-            if name in found:
-                yield _gauge(f"evaluation_{name}", "Of the last evaluation.", found[name])
-        yield _histogram("staleness", "Of accepted uploads, in this process.", counters.staleness)
-        yield _histogram("step_seconds", "To make the next version.", counters.step_seconds)
-        yield _histogram("journal_commit_seconds", "To have entries on disk.", counters.commit_seconds)
+            if name in progress.metrics:
+                yield _gauge(
+                    f"evaluation_{name}", f"The {name} of the last evaluation.", progress.metrics[name]
+                )
+        yield _histogram("staleness", "Staleness of accepted uploads, in this process.", counters.staleness)
+        yield _histogram("step_seconds", "Seconds to make the next version.", counters.step_seconds)
+        yield _histogram(
+            "journal_commit_seconds", "Seconds to journal a batch of entries.", counters.commit_seconds
+        )
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -113,16 +128,16 @@ def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(f"tardigrad_{name}", text, value=float(value))
 
 
-def _histogram(name: str, text: str, spread: Histogram) -> Metric:
-    bounds = [*(str(float(bound)) for bound in spread.bounds), "+Inf"]
-    buckets = list(zip(bounds, map(float, accumulate(spread.counts)), strict=True))
-    return HistogramMetricFamily(f"tardigrad_{name}", text, buckets=buckets, sum_value=spread.sum)
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    bounds = [*(str(float(bound)) for bound in histogram.bounds), "+Inf"]
+    buckets = list(zip(bounds, map(float, accumulate(histogram.counts)), strict=True))
+    return HistogramMetricFamily(f"tardigrad_{name}", text, buckets=buckets, sum_value=histogram.sum)
 
 
-def publish(host: str, port: int, numbers: MetricsCollector) -> tuple[int, Callable[[], None]]:
-    """Listen; the port, and what ends it."""
+def publish(host: str, port: int, collector: MetricsCollector) -> tuple[int, Callable[[], None]]:
+    """Listen, and return the port and a function that stops listening."""
     registry = CollectorRegistry()
-    registry.register(numbers)
+    registry.register(collector)
     ProcessCollector(registry=registry)
     try:
         server, thread = start_http_server(port, host, registry)

@@ -1,7 +1,8 @@
-"""How a served run is getting on: written into the run's folder every second, read by `tardigrad status`.
+"""The status of a served run: written to `status.json` in the run's folder every second, and read by
+`tardigrad status`.
 
-The file names clients: whoever can read the run's folder can see them anyway. What is told over the network
-(`Watch`), every client that is enrolled can hear, so it is numbers alone.
+The file contains names of clients, which readers of the run's folder can see anyway. `Watch` sends no names
+over the network, because every enrolled client can call it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tardigrad.core.plain_json import plain_json
 from tardigrad.errors import ConfigError, RunError
+from tardigrad.service.monitor.progress_record import progress_of
 from tardigrad.service.protocol.refusals import log
 
 if TYPE_CHECKING:
@@ -30,35 +32,35 @@ MOST_NAMES = 8
 
 @dataclass(frozen=True)
 class Status:
-    """One moment of a run."""
+    """The progress of a run at one moment, as it is written to the file."""
 
     version: int
     trips: int
     time: float
-    """Seconds since the run began."""
+    """Seconds for which the run has been served."""
     in_flight: int
     waiting: int
     staleness: float
-    """Mean, of what was accepted in this process."""
+    """Mean staleness of the uploads that the process accepted."""
     given_up: int
     uploads_refused: dict[str, int]
     metrics: dict[str, float | None]
-    """Of the last evaluation; None for what is not finite."""
+    """Metrics of the last evaluation; None for a number that is not finite."""
     over: str
     """Why the run has ended; empty while it goes on."""
     written: float
-    """Seconds since 1970."""
+    """When this was written, in seconds since 1970."""
     requests_refused: dict[str, int] = field(default_factory=dict)
     last_seen: dict[str, float] = field(default_factory=dict)
-    """By client, seconds before this was written."""
+    """By client: how many seconds before this was written its last request came."""
     steps_discarded: int = 0
     """Steps after which the model would not have been finite."""
     metrics_dropped: int = 0
-    """Metrics of clients that the server does not take, in this process."""
+    """Metrics of clients that the process did not take."""
 
     @property
     def age(self) -> float:
-        """Seconds since this was true."""
+        """Seconds since this was written."""
         return max(0.0, time.time() - self.written)
 
 
@@ -66,50 +68,50 @@ STATUS = TypeAdapter(Status)
 
 
 def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
-    """As it is now; in the event loop."""
-    run_state, counters = coordinator.run_state, coordinator.counters
+    """Return the status of a run as it is now. Must be called in the event loop's thread."""
+    progress = progress_of(coordinator, servicer)
     return Status(
-        version=run_state.book.version,
-        trips=run_state.trips,
-        time=round(coordinator.now if run_state.over is None else run_state.time, 3),
-        in_flight=len(run_state.book.in_flight),
-        waiting=coordinator.waiting,
-        staleness=round(counters.staleness.mean, 3),
-        given_up=run_state.given_up,
-        uploads_refused=dict(run_state.refused),
-        metrics=dict(coordinator.model_state.metrics or run_state.reports.metrics),
-        over=run_state.over or "",
+        version=progress.version,
+        trips=progress.trips,
+        time=round(progress.time, 3),
+        in_flight=progress.in_flight,
+        waiting=progress.waiting,
+        staleness=round(progress.staleness, 3),
+        given_up=progress.given_up,
+        uploads_refused=dict(progress.refused),
+        metrics=dict(progress.metrics),
+        over=progress.over or "",
         written=time.time(),
-        requests_refused=dict(servicer.refusals.counts),
-        last_seen=counters.last_seen(MOST_NAMES),
-        steps_discarded=coordinator.model_state.discarded,
-        metrics_dropped=counters.metrics_dropped,
+        requests_refused=dict(progress.requests_refused),
+        last_seen=coordinator.counters.last_seen(MOST_NAMES),
+        steps_discarded=progress.steps_discarded,
+        metrics_dropped=progress.metrics_dropped,
     )
 
 
 async def keep_status(folder: Path, coordinator: Coordinator, servicer: Servicer) -> None:
-    """Write it every second, until cancelled."""
-    well = True
+    """Write the status every second, until cancelled. A failure is logged once until a write succeeds."""
+    written = True
     while True:
         try:
             await asyncio.to_thread(write_status, folder, status_of(coordinator, servicer))
-            well = True
+            written = True
         except OSError as error:
-            if well:
+            if written:
                 log.error("%s cannot be written: %s", FILE, error, extra={"event": "status"})
-            well = False
+            written = False
         await asyncio.sleep(SECONDS)
 
 
 def write_status(folder: Path, status: Status) -> None:
-    """All or nothing; it need not survive a crash."""
+    """Replace the file atomically. It is not synced, because it need not survive a crash."""
     partial = folder / f"{FILE}.partial"
     partial.write_text(plain_json(asdict(status)) + "\n")
     partial.replace(folder / FILE)
 
 
 def read_status(folder: Path) -> Status:
-    """What a server wrote last."""
+    """Return the status that a server wrote last."""
     file = folder / FILE
     if not file.exists():
         raise ConfigError(
@@ -126,7 +128,7 @@ def read_status(folder: Path) -> Status:
 
 
 async def watch_folder(folder: Path) -> AsyncIterator[Status]:
-    """What the server writes there, every second until the run is over."""
+    """Read the status in a folder every second until the run is over."""
     while True:
         status = read_status(folder)
         yield status

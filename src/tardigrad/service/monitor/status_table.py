@@ -10,24 +10,25 @@ from rich.table import Table
 from rich.text import Text
 
 from tardigrad.service.monitor.logs import harmless
+from tardigrad.service.monitor.progress_record import trips_per_second
 from tardigrad.service.monitor.status import Status
 
 SILENT = 5.0
-"""Seconds after which a server that writes every second is missed."""
+"""Seconds without a new status after which the table says that the server may not be running."""
 
 
 def status_table(status: Status, before: Status | None = None) -> Table:
-    """What is known now; how fast it goes is reckoned from `before`, or from the beginning."""
+    """Return the status as a table. The rate is that since `before`, or of the whole run."""
     table = Table(box=box.SIMPLE, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
     for name, text in rows(status, before):
-        table.add_row(name, Text(text))  # not markup: others have a say in it
+        table.add_row(name, Text(text))  # not markup: it may contain text of clients
     return table
 
 
 def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
-    """Names and texts; what was told by others is made harmless."""
+    """Return the rows of the table: names and texts. Control characters of clients' text are escaped."""
     state = f"over ({status.over})" if status.over else "goes on"
     if not status.over and status.age > SILENT:
         state = f"nothing was heard of the server for {status.age:.0f} s; is it running?"
@@ -58,10 +59,10 @@ def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
 
 
 def pace(status: Status, before: Status | None) -> float:
-    """Uploads a second."""
+    """Return the uploads a second since `before`, or of the whole run."""
     if before is not None and status.written > before.written:
-        return (status.trips - before.trips) / (status.written - before.written)
-    return status.trips / status.time if status.time > 0 else 0.0
+        return trips_per_second(status.trips - before.trips, status.written - before.written)
+    return trips_per_second(status.trips, status.time)
 
 
 def _number(value: float | None) -> str:

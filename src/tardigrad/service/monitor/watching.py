@@ -1,4 +1,4 @@
-"""Watching a served run from anywhere, with an enrolled key."""
+"""Watching a served run over the network, with the key of an enrolled client."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ from tardigrad.service.monitor.status import Status
 from tardigrad.service.protocol.refusals import OVER, Cause
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 16.0
-"""Seconds to wait when the client with this key has used up its requests."""
+"""Seconds to wait when the client with this key has sent too many requests."""
 
 
 async def watch_server(address: str, signer: Signer, authority: bytes | None) -> AsyncIterator[Status]:
-    """What the server tells any client that is enrolled: numbers, but no names."""
+    """Yield the status of a run as its server sends it to any enrolled client: numbers, but no names."""
     set_clock, wait = False, FIRST_WAIT
     while True:
         try:
             async with Connection(address, signer, authority) as connection:
-                async for told in connection.watch():
+                async for progress in connection.watch():
                     yield Status(
-                        version=told.version, trips=told.trips, time=told.time, in_flight=told.in_flight,
-                        waiting=told.waiting, staleness=told.staleness, given_up=told.given_up,
-                        uploads_refused=dict(told.refused), metrics=dict(told.metrics), over=told.over,
-                        written=time.time(),
+                        version=progress.version, trips=progress.trips, time=progress.time,
+                        in_flight=progress.in_flight, waiting=progress.waiting,
+                        staleness=progress.staleness, given_up=progress.given_up,
+                        uploads_refused=dict(progress.refused), metrics=dict(progress.metrics),
+                        over=progress.over, written=time.time(),
                     )  # fmt: skip
                 return
         except grpc.aio.AioRpcError as error:
-            said = dict(error.trailing_metadata() or ())
-            if said.get("tardigrad-why") == Cause.TIME and not set_clock:
+            trailing = dict(error.trailing_metadata() or ())
+            if trailing.get("tardigrad-why") == Cause.TIME and not set_clock:
                 set_clock = True
-                signer.set_clock(int(said["tardigrad-time-ms"]))
+                signer.set_clock(int(trailing["tardigrad-time-ms"]))
                 continue
-            if said.get("tardigrad-why") == Cause.RATE:  # the client with this key is busy
-                await asyncio.sleep(wait)  # long enough for two requests, to join and to watch
+            if trailing.get("tardigrad-why") == Cause.RATE:  # the client with this key sends requests too
+                await asyncio.sleep(wait)  # long enough for the two requests Join and Watch
                 wait = min(LONGEST_WAIT, 2 * wait)
                 continue
-            if OVER in said:
-                raise RunError(f"the run is over ({said[OVER]}); its folder has the result") from None
+            if OVER in trailing:
+                raise RunError(f"the run is over ({trailing[OVER]}); its folder has the result") from None
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 fault = await asyncio.to_thread(tls_fault, address, authority)
                 if fault is not None:

@@ -1,7 +1,7 @@
-"""What clients find on their own held-out examples, put together by version.
+"""Evaluations by clients on their own held-out examples, averaged by version.
 
-A report is of the model that a client downloaded. When nobody who started from a version is under way any
-more, its reports become one evaluation, weighted by their examples and marked as federated.
+A client reports about the model that it downloaded. When no trip that started from a version is under way any
+more, the reports about it become one evaluation, weighted by their examples and marked as federated.
 
 >>> reports = ClientEvaluations()
 >>> reports.enter(0, 10, {"accuracy": 0.5}); reports.enter(0, 30, {"accuracy": 0.9})
@@ -12,25 +12,33 @@ more, its reports become one evaluation, weighted by their examples and marked a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TypedDict
 
 from tardigrad.core.events import ModelEvaluated, RunPosition
 
 MOST_METRICS = 32
 
 
+class ReportsDocument(TypedDict):
+    """`ClientEvaluations` as JSON."""
+
+    rows: list[tuple[int, int, int, dict[str, float]]]
+    """Version, examples, clients, and sums by metric."""
+    metrics: dict[str, float]
+
+
 class ClientEvaluations:
-    """Sums by version."""
+    """The sums of the clients' metrics, by version."""
 
     def __init__(self) -> None:
         self._sums: dict[int, dict[str, float]] = {}
         self._examples: dict[int, int] = {}
         self._clients: dict[int, int] = {}
         self.metrics: dict[str, float] = {}
-        """Of the last evaluation."""
+        """Metrics of the last evaluation."""
 
     def enter(self, version: int, examples: int, metrics: dict[str, float]) -> None:
-        """A client reports."""
+        """Add the report of a client about this version."""
         sums = self._sums.setdefault(version, {})
         for name, value in metrics.items():
             sums[name] = sums.get(name, 0.0) + examples * value
@@ -38,33 +46,33 @@ class ClientEvaluations:
         self._clients[version] = self._clients.get(version, 0) + 1
 
     def versions(self) -> list[int]:
-        """Those that were reported of and not yet told."""
+        """Return the versions with reports that are not yet an evaluation."""
         return sorted(self._sums)
 
     def finished(self, versions: Iterable[int], position: RunPosition) -> list[ModelEvaluated]:
-        """Return the evaluations of these versions, of which no client will report any more. `position` is
-        how far the run has come; an evaluation has the version that was evaluated instead of its own."""
-        told = []
+        """Return the evaluations of these versions, about which no client will report any more. `position`:
+        how far the run has come; its version is replaced with the one that was evaluated."""
+        evaluations = []
         for version in sorted(versions):
             sums = self._sums.pop(version, None)
             if sums is None:
                 continue
             examples, clients = self._examples.pop(version), self._clients.pop(version)
             self.metrics = {name: total / examples for name, total in sums.items()}
-            told.append(
+            evaluations.append(
                 ModelEvaluated(
                     *position._replace(version=version), federated=True, clients=clients, examples=examples,
                     metrics=self.metrics,
                 )
             )  # fmt: skip
-        return told
+        return evaluations
 
-    def state(self) -> dict[str, Any]:
-        """Everything, as JSON."""
-        rows = [[v, self._examples[v], self._clients[v], dict(sums)] for v, sums in self._sums.items()]
+    def state(self) -> ReportsDocument:
+        """Return everything as JSON."""
+        rows = [(v, self._examples[v], self._clients[v], dict(sums)) for v, sums in self._sums.items()]
         return {"rows": rows, "metrics": dict(self.metrics)}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: ReportsDocument) -> None:
         """Go on from `state()`."""
         self._sums = {row[0]: row[3] for row in state["rows"]}
         self._examples = {row[0]: row[1] for row in state["rows"]}

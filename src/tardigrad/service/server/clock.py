@@ -1,4 +1,4 @@
-"""Clocks: the wall clock, which can be set at any moment, and the monotonic clock, which only goes forward.
+"""Clocks: the wall clock, which can be set at any time, and the monotonic clock, which only goes forward.
 
 Inside a process all durations and deadlines are measured with the monotonic clock, so that a wall clock that
 steps back or forward changes nothing. The wall clock is read once, when a process begins.
@@ -23,7 +23,7 @@ class Clock:
     """The system's two clocks."""
 
     def wall(self) -> float:
-        """Return the seconds since 1970, as somebody has set them."""
+        """Return the seconds since 1970, by a clock that can be set at any time."""
         return time.time()
 
     def monotonic(self) -> float:
@@ -48,3 +48,29 @@ class SteadyTime:
     def now_ms(self) -> int:
         """Return the same in whole milliseconds."""
         return int(self.now() * 1000)
+
+
+class RunTime:
+    """The seconds for which a run has been served. They go on from the last entry after a restart, and never
+    follow the wall clock.
+
+    >>> class Fixed(Clock):
+    ...     def monotonic(self): return 500.0
+    >>> time = RunTime(Fixed())
+    >>> time.resume(30.0)
+    >>> time.now()
+    30.0
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.resume(0.0)
+
+    def resume(self, seconds: float) -> None:
+        """Go on from this time of the run: the process begins to serve it now."""
+        self.process_start = seconds
+        self._offset = seconds - self._clock.monotonic()
+
+    def now(self) -> float:
+        """Return the time of the run."""
+        return self._offset + self._clock.monotonic()

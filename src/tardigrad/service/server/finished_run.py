@@ -1,30 +1,31 @@
-"""A run that is over: clients that come late, and are on the list, are told so."""
+"""A server for a run that is over: enrolled clients that come late are told why it ended."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import grpc
 
 from tardigrad.service.access.enrolment import LIST, Enrolled
 from tardigrad.service.access.signed_requests import RequestVerifier
 from tardigrad.service.protocol.refusals import OVER, Cause, Refused
+from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
-from tardigrad.service.server.lifecycle import Endpoint, RunPlan
-from tardigrad.service.server.rpc import OPTIONS
+from tardigrad.service.server.endpoint import Endpoint
+from tardigrad.service.server.listener import Server
+from tardigrad.service.server.run_plan import RunPlan
 
 
 class FinishedRunServicer(v1_grpc.FederationServicer):
-    """Whoever joins hears why the run ended; there is nothing else to ask for."""
+    """Answers `Join` with the reason why the run ended, and refuses all other calls."""
 
     def __init__(self, gate: RequestVerifier, reason: str) -> None:
         self._gate, self._reason = gate, reason
 
-    async def Join(self, request: Any, context: grpc.aio.ServicerContext) -> None:
-        """No session any more."""
+    async def Join(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> None:
+        """Tell an enrolled client that the run is over."""
         try:
             await self._gate.admitted(request, "Join")
         except Refused as refused:
@@ -34,8 +35,8 @@ class FinishedRunServicer(v1_grpc.FederationServicer):
             grpc.StatusCode.FAILED_PRECONDITION, f"the run is over ({self._reason})", ((OVER, self._reason),)
         )
 
-    async def _join_first(self, _: Any, context: grpc.aio.ServicerContext) -> None:
-        """Whoever was here before the end has a session that is none any more."""
+    async def _join_first(self, _: object, context: grpc.aio.ServicerContext) -> None:
+        """Refuse a client whose session ended with the last process; it joins again and is told."""
         refused = Refused(Cause.SESSION, "the server was restarted; join again")
         await context.abort(refused.status, refused.sentence, (("tardigrad-why", refused.why.value),))
 
@@ -43,24 +44,18 @@ class FinishedRunServicer(v1_grpc.FederationServicer):
 
 
 async def tell_over(plan: RunPlan, endpoint: Endpoint, reason: str, listening: Callable[[int], None]) -> None:
-    """Listen for as long as a server does after the end, or until somebody asks to stop."""
+    """Listen for `linger_seconds`, as a server does after the end of its run, or until a signal asks to stop.
+    `listening` is called with the port."""
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
     if not plan.settings.linger_seconds:
         return
-    server = grpc.aio.server(options=OPTIONS)
     gate = RequestVerifier(Enrolled(endpoint.keys / LIST))
     loop.add_signal_handler(signal.SIGHUP, gate.reload)
-    v1_grpc.add_FederationServicer_to_server(FinishedRunServicer(gate, reason), server)
-    credentials, address = endpoint.credentials(), f"{endpoint.host}:{endpoint.port}"
-    if credentials is None:
-        port = server.add_insecure_port(address)
-    else:
-        port = server.add_secure_port(address, credentials)
-    await server.start()
-    listening(port)
+    server = Server(FinishedRunServicer(gate, reason))
+    listening(await server.start(f"{endpoint.host}:{endpoint.port}", endpoint.credentials()))
     try:
         await asyncio.wait_for(asked.wait(), plan.settings.linger_seconds)
     except TimeoutError:

@@ -1,19 +1,37 @@
-"""Limits: how often one client may ask, and how much may be received at once."""
+"""Limits: how often a client may ask, how long it may be silent, how much may be received at once."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from tardigrad.service.protocol.refusals import Cause, Refused
 from tardigrad.service.server.clock import SYSTEM, Clock
 
 FORGET_AFTER = 10_000
-"""Clients whose rate is remembered before those who are quiet are forgotten."""
+"""How many clients' rates are kept before those of clients without recent requests are deleted."""
+SLOWEST = 16 * 1024
+"""Bytes a second below which an upload is cut off, because it occupies memory that others wait for."""
+
+T = TypeVar("T")
+
+
+async def unless_silent(operation: Awaitable[T], seconds: float) -> T:
+    """Return what a read from a client or a write to it returns; raise `Refused` if it takes longer."""
+    limit = max(0.0, seconds)
+    try:
+        async with asyncio.timeout(limit):  # unlike wait_for, it needs no task of its own
+            return await operation
+    except TimeoutError:
+        raise Refused(
+            Cause.SILENT, f"nothing moved for {limit:g} s, or it was slower than {SLOWEST} bytes a second"
+        ) from None
 
 
 class Rates:
-    """Requests per client and second: a bucket for each that fills again with time."""
+    """Limits requests per client and second: a token bucket for each client."""
 
     def __init__(self, per_second: float, clock: Clock = SYSTEM) -> None:
         self._per_second, self._clock = per_second, clock
@@ -21,7 +39,7 @@ class Rates:
         self._left: dict[str, tuple[float, float]] = {}  # by client: requests left, and when that was
 
     def take(self, client: str) -> None:
-        """One request, or `Refused`."""
+        """Count a request, or raise `Refused` if there were too many."""
         now = self._clock.monotonic()
         left, then = self._left.get(client, (self._most, now))
         left = min(self._most, left + (now - then) * self._per_second)
@@ -32,20 +50,21 @@ class Rates:
             )
         self._left[client] = (left - 1, now)
         if len(self._left) > FORGET_AFTER:
-            full = now - self._most / self._per_second  # who was quiet for so long has a full bucket
+            full = now - self._most / self._per_second  # buckets that were last used before are full
             self._left = {client: entry for client, entry in self._left.items() if entry[1] > full}
 
 
 class UploadMemory:
-    """Memory for uploads: those who do not fit wait, in the order in which they came."""
+    """Limits the memory of uploads. Uploads that do not fit wait, in the order in which they came."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.used = 0
+        """Bytes that are in use."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int, seconds: float) -> None:
-        """Wait for room, but not longer than so."""
+        """Reserve `size` bytes; raise `Refused` if they are not free after this time."""
         if not self._waiting and self.used + size <= self._most:
             self.used += size
             return
@@ -55,7 +74,7 @@ class UploadMemory:
         try:
             await asyncio.wait_for(asyncio.shield(place), seconds)
         except BaseException as error:
-            if place.done():  # granted just now: nobody will use it
+            if place.done():  # reserved just now, and nobody will use it
                 self.give_back(size)
             else:
                 self._waiting.remove(entry)
@@ -69,7 +88,7 @@ class UploadMemory:
             raise
 
     def give_back(self, size: int) -> None:
-        """So much is free again."""
+        """Release `size` bytes."""
         self.used -= size
         self._serve()
 

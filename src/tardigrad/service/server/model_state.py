@@ -1,7 +1,7 @@
-"""The values of a run on a server: the aggregator, the versions that clients may start from, evaluation.
+"""The model of a run on a server: the aggregator, the versions that clients may start from, evaluation.
 
-One thread does all of it, in the order in which the course says; evaluation has a thread of its own, and its
-results are entered where they belong.
+All methods are called on the model thread, in the order of the entries. Evaluation has a thread of its own;
+its results are put into the log at the place where the evaluation began.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import NotRequired, Protocol, TypedDict
 
 import numpy as np
 from torch import Tensor
 
-from tardigrad.algorithms.aggregator import Aggregator
-from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunPosition
+from tardigrad.algorithms.aggregator import Aggregator, AggregatorState
+from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, RunPosition
 from tardigrad.core.outcomes import Accepted
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import RunError
@@ -26,14 +26,14 @@ from tardigrad.service.protocol.wire import Layout, layout_of, packed, unpacked
 from tardigrad.service.server.run_state import Effects
 
 MOST_EVALUATIONS = 4
-"""Models that wait to be evaluated; the run waits for them if there are more."""
+"""Models that wait to be evaluated. If there are more, the model thread waits for the evaluator."""
 
 Evaluate = Callable[[Tensor, int], dict[str, float]]
 Release = Callable[[int, Vectors], None]
 
 
 class EventLog(Protocol):
-    """Where events go."""
+    """The log of events."""
 
     def record(self, events: list[Event]) -> None:
         """Append events."""
@@ -43,25 +43,48 @@ class EventLog(Protocol):
 class Broadcast:
     """A version as it is downloaded."""
 
-    room: np.ndarray
+    payload: np.ndarray
+    """All vectors as bytes, one after the other."""
     layout: Layout
     vectors: Vectors
-    """Views into `room`."""
+    """Views into `payload`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedStep:
-    """A buffer is full, and its step is not made yet."""
+    """A full buffer whose step is not made yet."""
 
     where: RunPosition
-    """How far the run had come when it was filled."""
+    """How far the run had come when the buffer was filled."""
     evaluate: bool
+    """Whether the model is evaluated after the step."""
     losses: list[float]
-    """Training losses of its uploads."""
+    """Training losses of the buffer's uploads."""
+
+
+class PositionDocument(TypedDict):
+    """A `RunPosition` as JSON."""
+
+    version: int
+    trips: int
+    time: float
+    bytes: int
+
+
+class ModelDocument(TypedDict):
+    """The part of a snapshot that is JSON."""
+
+    aggregator: AggregatorState
+    losses: list[float]
+    closed: list[tuple[PositionDocument, bool, list[float]]]
+    """The fields of each `ClosedStep`."""
+    metrics: dict[str, float]
+    evaluated: int
+    discarded: NotRequired[int]
 
 
 class ModelState:
-    """Tensors, and the events that tell of them."""
+    """The model and the algorithm's state, and the events that describe their changes."""
 
     def __init__(
         self,
@@ -72,31 +95,32 @@ class ModelState:
         keep_finite: bool,
         release: Release = lambda version, vectors: None,
     ) -> None:
-        """`keep_finite`: a step after which the state would not be finite leaves the model as it was.
-        `release`: called with each new version before it is published; it may raise to prevent that."""
+        """`keep_finite`: discard a step after which the state would not be finite. `release` is called with
+        each new version before it is published; it may raise to prevent that."""
         self.aggregator = aggregator
         self._release = release
         self._log, self._evaluate, self._tell_losses = log, evaluate, tell_losses
         self._keep_finite = keep_finite
         self.discarded = 0
-        """Steps that left the model as it was, over the whole run."""
+        """Steps that were discarded, over the whole run."""
         self.metrics: dict[str, float] = {}
-        """Of the last central evaluation."""
+        """Metrics of the last central evaluation."""
         self.evaluated = -1
+        """The last version that was evaluated."""
         self.broadcasts: dict[int, Broadcast] = {}
         self.published: Callable[[int, Broadcast], None] = lambda version, broadcast: None
-        """Called with each version that clients may download from now on."""
+        """Called with each new version when clients may download it."""
         self._losses: list[float] = []
-        self._closed: deque[ClosedStep] = deque()  # buffers that are full, and not yet versions
-        self._told: deque[list[Event] | Future[ModelEvaluated]] = deque()  # not yet in the log
-        self._telling = threading.RLock()
-        self._broken: OSError | None = None  # the log could not be written: nothing more may follow
+        self._closed: deque[ClosedStep] = deque()  # full buffers whose steps are not made yet
+        self._unlogged: deque[list[Event] | Future[ModelEvaluated]] = deque()  # not yet in the log
+        self._log_lock = threading.RLock()
+        self._log_error: OSError | None = None  # the log could not be written; nothing is appended after that
         self._evaluator = ThreadPoolExecutor(1, "evaluation")
-        self._waiting = threading.Semaphore(MOST_EVALUATIONS)
+        self._evaluation_slots = threading.Semaphore(MOST_EVALUATIONS)
         self._publish()
 
     def do(self, effects: Effects, upload: Upload | None) -> None:
-        """What an entry means for the values."""
+        """Apply the effects of an entry to the model."""
         delivery = effects.delivery
         if isinstance(delivery, Accepted):
             assert upload is not None
@@ -118,11 +142,11 @@ class ModelState:
 
     @property
     def waiting(self) -> bool:
-        """Whether a buffer is full whose step waits for somebody else."""
+        """Whether a full buffer waits for its step, because a layer is not ready."""
         return bool(self._closed)
 
     def advance(self) -> None:
-        """Make the steps whose buffers are closed, as far as no layer has to wait."""
+        """Make the steps of full buffers until a layer has to wait, or none is left."""
         while self._closed and self.aggregator.ready:
             closed = self._closed[0]
             metrics, discarded = self._step()
@@ -155,25 +179,26 @@ class ModelState:
     def _publish(self) -> None:
         vectors = self.aggregator.broadcast()
         layout = layout_of(vectors)
-        room = packed(vectors)
-        self.broadcasts[self.aggregator.version] = Broadcast(room, layout, unpacked(room, layout))
+        payload = packed(vectors)
+        self.broadcasts[self.aggregator.version] = Broadcast(payload, layout, unpacked(payload, layout))
 
-    # -- telling -----------------------------------------------------------------------------------
+    # -- events and evaluation ---------------------------------------------------------------------
 
     def tell(self, events: Sequence[Event]) -> None:
-        """Enter events in the log, after all that came before."""
+        """Append events to the log, after all earlier ones."""
         if events:
-            self._enter(list(events))
+            self._append(list(events))
 
     def evaluate(self, where: RunPosition) -> None:
-        """Evaluate the model as it is now; the event is entered here, when it is known."""
+        """Begin to evaluate the model as it is now. The event gets its place in the log now, and is written
+        when the result is known."""
         if self._evaluate is None:
             return
-        self._waiting.acquire()
+        self._evaluation_slots.acquire()
         model, version = self.aggregator.evaluated_model, self.aggregator.version
         self.evaluated = version
         evaluation = self._evaluator.submit(self._evaluated, model, version, where)
-        self._enter(evaluation)
+        self._append(evaluation)
         evaluation.add_done_callback(lambda _: self._flush())
 
     def _evaluated(self, model: Tensor, version: int, where: RunPosition) -> ModelEvaluated:
@@ -181,38 +206,38 @@ class ModelState:
         try:
             metrics = self._evaluate(model, version)
         finally:
-            self._waiting.release()
+            self._evaluation_slots.release()
         self.metrics = metrics
         return ModelEvaluated(*where, metrics=metrics)
 
-    def _enter(self, item: list[Event] | Future[ModelEvaluated]) -> None:
-        with self._telling:
-            self._told.append(item)
+    def _append(self, item: list[Event] | Future[ModelEvaluated]) -> None:
+        with self._log_lock:
+            self._unlogged.append(item)
         self._flush()
 
     def _flush(self) -> None:
-        with self._telling:
-            while self._told and self._broken is None:
-                first = self._told[0]
+        with self._log_lock:
+            while self._unlogged and self._log_error is None:
+                first = self._unlogged[0]
                 if isinstance(first, Future):
                     if not first.done() or first.exception() is not None:
-                        return  # a failure is the coordinator's to see
+                        return  # the coordinator asks for the failure
                     first = [first.result()]
                 try:
                     self._log.record(first)
                 except OSError as error:
-                    self._broken = error
-                self._told.popleft()
+                    self._log_error = error
+                self._unlogged.popleft()
 
     def settled(self) -> bool:
-        """Whether all that happened is in the log."""
-        with self._telling:
-            return not self._told
+        """Return whether all events are in the log."""
+        with self._log_lock:
+            return not self._unlogged
 
     def settle(self) -> None:
-        """Wait for evaluations; what went wrong with one is raised here."""
-        with self._telling:
-            waiting = [item for item in self._told if isinstance(item, Future)]
+        """Wait for all evaluations, and raise the error of one that failed."""
+        with self._log_lock:
+            waiting = [item for item in self._unlogged if isinstance(item, Future)]
         for evaluation in waiting:
             evaluation.result()
         self._flush()
@@ -221,35 +246,46 @@ class ModelState:
             raise failure
 
     def failure(self) -> BaseException | None:
-        """What went wrong with an evaluation or the log, if something did."""
-        with self._telling:
-            if self._broken is not None:
-                return RunError(f"the events cannot be written ({self._broken}); make room and start again")
-            first = self._told[0] if self._told else None
+        """Return the error of an evaluation or of the log, or None."""
+        with self._log_lock:
+            if self._log_error is not None:
+                return RunError(
+                    f"the events cannot be written ({self._log_error}); make room and start again"
+                )
+            first = self._unlogged[0] if self._unlogged else None
         return first.exception() if isinstance(first, Future) and first.done() else None
 
+    def finish(self, reason: str, reports: Sequence[ModelEvaluated], where: RunPosition) -> None:
+        """Write the last events of the run: the clients' last evaluations, a central one, and the end."""
+        self.tell(reports)
+        if self.evaluated != self.aggregator.version:
+            self.evaluate(where)
+        self.settle()
+        self.tell([RunEnded(reason, *where)])
+
     def close(self) -> None:
-        """No more evaluations."""
+        """End the evaluator's thread; evaluations that have not begun are cancelled."""
         self._evaluator.shutdown(wait=True, cancel_futures=True)
 
     # -- snapshots ---------------------------------------------------------------------------------
 
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything, as tensors and JSON; to be written before anything else happens."""
+    def snapshot(self) -> tuple[dict[str, Tensor], ModelDocument]:
+        """Return everything as tensors and JSON. They are the live tensors, so the caller writes them before
+        it calls another method."""
         tensors, aggregator = self.aggregator.snapshot()
         for version, broadcast in self.broadcasts.items():
             tensors |= {f"broadcast/{version}/{name}": v for name, v in broadcast.vectors.items()}
         return tensors, {
             "aggregator": aggregator,
             "losses": self._losses,
-            "closed": [[closed.where._asdict(), closed.evaluate, closed.losses] for closed in self._closed],
+            "closed": [(_document(one.where), one.evaluate, one.losses) for one in self._closed],
             "metrics": self.metrics,
             "evaluated": self.evaluated,
             "discarded": self.discarded,
         }
 
-    def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
-        """Go on from `snapshot()`. Takes the tensors out of the dict, so that none is in memory twice."""
+    def restore(self, tensors: dict[str, Tensor], document: ModelDocument) -> None:
+        """Go on from `snapshot()`. The tensors are removed from the dict, so that none is in memory twice."""
         self.broadcasts = {}
         versions: dict[int, Vectors] = {}
         for path in [path for path in tensors if path.startswith("broadcast/")]:
@@ -258,11 +294,18 @@ class ModelState:
         self.aggregator.restore(tensors, document["aggregator"])
         tensors.clear()
         self._losses = list(document["losses"]) if self._tell_losses else []
-        self._closed = deque(ClosedStep(RunPosition(**where), *row) for where, *row in document["closed"])
+        self._closed = deque(
+            ClosedStep(RunPosition(**where), evaluate, losses)
+            for where, evaluate, losses in document["closed"]
+        )
         self.metrics = document["metrics"]
         self.evaluated, self.discarded = document["evaluated"], document.get("discarded", 0)
         current = layout_of(self.aggregator.broadcast())
         for version in list(versions):
             vectors = versions.pop(version)
-            room = packed({name: vectors[name] for name, _ in current})  # a file has them in its own order
-            self.broadcasts[version] = Broadcast(room, current, unpacked(room, current))
+            payload = packed({name: vectors[name] for name, _ in current})  # a file has another order
+            self.broadcasts[version] = Broadcast(payload, current, unpacked(payload, current))
+
+
+def _document(where: RunPosition) -> PositionDocument:
+    return {"version": where.version, "trips": where.trips, "time": where.time, "bytes": where.bytes}

@@ -7,7 +7,7 @@ from tardigrad.errors import ConfigError
 
 
 class RemoteClients(Clients):
-    """A number of clients, and nothing else."""
+    """Stands for clients of which only the number is known."""
 
     def __init__(self, population: int) -> None:
         self._population = population
@@ -16,7 +16,7 @@ class RemoteClients(Clients):
         return self._population
 
     def examples(self, client: int) -> int:
-        """Not known: as if a minibatch held them all. Step sizes that follow from it want local.steps."""
+        """Return 1, because the number is not known. Step sizes that depend on it need local.steps."""
         return 1
 
     def load(self, client: int) -> Examples:

@@ -1,6 +1,6 @@
-"""The course of a run without its values: bookkeeping, counts, when to evaluate and when to stop.
+"""The state of a run apart from its model: bookkeeping, counts, when to evaluate and when to stop.
 
-Deterministic: the same entries give the same course, so that the journal is enough to repeat it.
+It is deterministic: the same entries give the same state, so that the journal is enough to repeat it.
 """
 
 from __future__ import annotations
@@ -8,41 +8,58 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NotRequired, TypedDict
 
-from tardigrad.core.bookkeeping import Bookkeeping
+from tardigrad.core.bookkeeping import Bookkeeping, BookState
 from tardigrad.core.events import ModelEvaluated, RunPosition, TripGivenUp, UploadReceived
 from tardigrad.core.outcomes import Accepted, Reason, Rejected, Ticket, UnknownTrip
 from tardigrad.core.stop import Stop
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.privacy.layers.central_noise import BUDGET
-from tardigrad.service.server.client_evaluations import ClientEvaluations
+from tardigrad.service.server.client_evaluations import ClientEvaluations, ReportsDocument
 from tardigrad.service.server.norm_limits import Admission
 from tardigrad.service.store.contract import JournalEntry as JournalEntry
 
 
 @dataclass(slots=True)
 class Effects:
-    """What an entry came to, and what it means for the values."""
+    """The results of an entry, and what has to be done with the model."""
 
     ticket: Ticket | None = None
-    """A check-in that was granted."""
+    """The ticket of a check-in that was granted."""
     delivery: Accepted | Rejected | UnknownTrip | None = None
+    """The result of an upload."""
     events: list[UploadReceived | TripGivenUp] = field(default_factory=list)
     moved: bool = False
-    """The model moves now."""
+    """Whether the buffer is full, so that the model moves."""
     where: RunPosition = field(default_factory=RunPosition)
     """How far the run has come afterwards."""
     evaluate: bool = False
-    """The model is evaluated now, on central data."""
+    """Whether the model is evaluated now, on central data."""
     reported: list[ModelEvaluated] = field(default_factory=list)
-    """What clients found on their own data, of versions about which nobody will report any more."""
+    """Evaluations by clients of versions about which nobody will report any more."""
     forget: list[int] = field(default_factory=list)
     """Versions that nobody will start from any more."""
 
 
+class RunDocument(TypedDict):
+    """`RunState` as JSON. Fields that may be missing were added later."""
+
+    book: BookState
+    time: float
+    trips: int
+    given_up: int
+    bytes: int
+    refused: dict[str, int]
+    over: str | None
+    reports: ReportsDocument
+    norms: NotRequired[list[float]]
+    epochs: NotRequired[list[tuple[int, int]]]
+    """Trips under way, and their epochs."""
+
+
 class RunState:
-    """One run on a server, as bookkeeping sees it."""
+    """The state of one run on a server, apart from its model."""
 
     def __init__(
         self,
@@ -55,8 +72,8 @@ class RunState:
         admission: Admission | None = None,
         budget: int | None = None,
     ) -> None:
-        """Without `admission` no upload is refused by its norm. `budget`: steps that the privacy budget
-        allows, or None for any number."""
+        """`centrally`: whether the server evaluates the model itself. Without `admission` no upload is
+        refused because of its norm. `budget`: steps that the privacy budget allows, None for any number."""
         self.book = book
         self._stop, self._budget, self._evaluation = stop, budget, evaluation
         self._download_bytes, self._upload_bytes = download_bytes, upload_bytes
@@ -81,13 +98,13 @@ class RunState:
         return RunPosition(self.book.version, self.trips, self.time, self.bytes)
 
     def wants_reports(self, version: int) -> bool:
-        """Whether who starts from this version should evaluate it."""
+        """Return whether clients that start from this version should evaluate it."""
         if self._centrally:
             return False
         return self._evaluation.every_trips is not None or self._evaluation.due(version, True, 0, False)
 
     def apply(self, entry: JournalEntry) -> Effects:
-        """An entry counts now."""
+        """Apply an entry, and return its effects."""
         effects = Effects()
         if self.over is not None:
             return effects
@@ -174,12 +191,12 @@ class RunState:
             del self.open[client]
 
     def last_reports(self) -> list[ModelEvaluated]:
-        """Return, at the end of the run, what clients found of versions from which some are still under
-        way."""
+        """Return, at the end of the run, the clients' evaluations of versions from which trips are still
+        under way."""
         return self.reports.finished(self.reports.versions(), self.where())
 
-    def state(self) -> dict[str, Any]:
-        """Everything, as JSON; nothing of it changes when the run goes on."""
+    def state(self) -> RunDocument:
+        """Return everything as JSON. It does not change when the run goes on."""
         return {
             "book": self.book.state(),
             "time": self.time,
@@ -190,10 +207,10 @@ class RunState:
             "over": self.over,
             "reports": self.reports.state(),
             "norms": [] if self.admission is None else self.admission.state(),
-            "epochs": [list(one) for one in self.epochs.items()],
+            "epochs": list(self.epochs.items()),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: RunDocument) -> None:
         """Go on from `state()`."""
         self.book.restore(state["book"])
         self.time, self.trips, self.given_up = state["time"], state["trips"], state["given_up"]
@@ -202,7 +219,8 @@ class RunState:
         self.reports.restore(state["reports"])
         if self.admission is not None:
             self.admission.restore(state.get("norms", []))
-        self.epochs = dict.fromkeys(self.book.in_flight, 0) | dict(state.get("epochs", []))  # 0: older
+        self.epochs = dict.fromkeys(self.book.in_flight, 0)  # tickets of older versions have no epoch
+        self.epochs |= dict(state.get("epochs", []))
         self._starting = Counter(ticket.version for ticket in self.book.in_flight.values())
         self.open = {}
         for ticket in self.book.in_flight.values():

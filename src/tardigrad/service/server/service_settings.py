@@ -1,4 +1,4 @@
-"""The limits of a server: one table of the config."""
+"""The settings of a server: the table `service` of the config."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class ServiceSettings(Setting):
     """How many clients there are, which some algorithms use. Default: those of the data set, or without one
     those that are enrolled when the run begins."""
     ticket_seconds: PositiveFloat = 3600.0
-    """A client that does not return for so long has given up."""
+    """Seconds after which a trip without an upload expires."""
     requests_per_second: PositiveFloat = 20.0
-    """Of one client, on average over a second or so; what is more is sent away."""
+    """Requests of one client, on average over about two seconds; further ones are refused."""
     reception_bytes: PositiveInt = 2**30
-    """Uploads that are held in memory at once; further ones wait."""
+    """Bytes of uploads that are held in memory at once; further uploads wait."""
     idle_seconds: PositiveFloat = 30.0
-    """A client that neither sends nor takes anything for so long is cut off."""
+    """Seconds after which a client that neither sends nor receives anything is cut off."""
     poll_seconds: PositiveFloat = 20.0
-    """How long a client that asks for a task is kept waiting before it is told to ask again."""
+    """Seconds that a client which asks for a task waits for one before it is told to ask again."""
     norm_bound: PositiveFloat | None = None
     """Uploads of a greater Euclidean norm, all vectors together, are refused. Not for private runs."""
     norm_multiple: Annotated[float, AfterValidator(_multiple)] = 100.0
-    """Uploads whose norm is more than so many times the median of the last 200 accepted ones are refused,
+    """Uploads whose norm is more than this many times the median of the last 200 accepted ones are refused,
     once 20 are known; 0 for no such limit. Not used in private runs, in which uploads are clipped."""
     examples_bound: PositiveInt | None = None
     """Uploads that claim more examples are refused. Not for private runs."""
     snapshot_seconds: PositiveFloat = 60.0
-    """How often the journal is cut short by a snapshot."""
+    """Seconds between two snapshots, each of which shortens the journal."""
     linger_seconds: NonNegativeFloat = 10.0
-    """How long the server stays after the end, to tell its clients: longer than the 7.5 s that a client
-    which lost its connection waits at most between two tries."""
+    """Seconds that the server listens after the end of the run, to tell its clients. A client that lost its
+    connection waits at most 7.5 s between two tries."""

@@ -1,4 +1,4 @@
-"""Inspection: what an upload must be before it may count."""
+"""Checks of an upload's header and body."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tardigrad.service.server.client_evaluations import MOST_METRICS
 from tardigrad.service.server.service_settings import ServiceSettings
 
 MOST = 2**31
-"""Nobody has more examples, or takes more steps, in one trip."""
+"""The largest number of examples or of steps that a client may claim for one trip."""
 LARGEST_METRIC = 1e30
 """Weighted by examples, the sum of any number of such metrics is finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a client tells of its trip besides vectors."""
+    """What a client reports about its trip besides vectors."""
 
     examples: int = 1
     steps: int = 1
@@ -32,7 +32,7 @@ class Reported:
     evaluated: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
-    """Metrics that the server does not take."""
+    """Names of metrics that the server does not take."""
 
 
 def check_header(
@@ -42,11 +42,11 @@ def check_header(
     private: bool,
     metrics: frozenset[str],
 ) -> Reported:
-    """Check before anything is received that these are the vectors that the algorithm uploads, and that the
-    numbers can be true; return what is kept of them. `metrics`: the names that are taken.
+    """Check, before the vectors are received, that they are those of the algorithm and that the numbers are
+    possible. Return the numbers that are kept. `metrics`: names of metrics that are taken.
 
-    In a private run nothing is refused by what a client says, because that would decide who is in a buffer;
-    and nothing of it is kept, because the promise does not cover it.
+    In a private run nothing is refused because of what a client reports, because that would decide who is in
+    a buffer. Nothing of it is kept either, because the privacy guarantee does not cover it.
     """
     given = from_wire(header.vectors)
     if given != layout:
@@ -68,7 +68,7 @@ def check_header(
     taken = {
         name: value
         for name, value in header.metrics.items()
-        if name in metrics and abs(value) <= LARGEST_METRIC  # which NaN is not
+        if name in metrics and abs(value) <= LARGEST_METRIC  # false for NaN
     }
     taken = dict(islice(taken.items(), MOST_METRICS))
     dropped = tuple(name for name in header.metrics if name not in taken)
@@ -77,22 +77,25 @@ def check_header(
 
 
 def most_examples(settings: ServiceSettings) -> int:
-    """How many examples a client may claim."""
+    """Return how many examples a client may claim."""
     return settings.examples_bound or MOST
 
 
 def check_body(
-    room: np.ndarray, header: v1.UploadHeader, layout: Layout, private: bool
+    payload: np.ndarray, header: v1.UploadHeader, layout: Layout, private: bool
 ) -> tuple[Vectors, float]:
-    """The vectors and their norm, if they are what was signed and finite. In a private run they need not be
-    finite and have the norm 0: the mechanism makes them count for no more than others. For any thread."""
-    if digest(room) != header.digest:
+    """Return the vectors and their norm; raise `Refused` unless they are those that were signed, and finite.
+
+    In a private run they need not be finite and the norm is 0: the mechanism limits their influence. May be
+    called from any thread.
+    """
+    if digest(payload) != header.digest:
         raise Refused(Cause.BODY, "the vectors are not those that were signed")
     if private:
-        return unpacked(room, layout), 0.0
-    norm = float(torch.linalg.vector_norm(torch.from_numpy(room).view(torch.float32)))
-    vectors = unpacked(room, layout)
-    # the norm of finite numbers can overflow: only then look at each
+        return unpacked(payload, layout), 0.0
+    norm = float(torch.linalg.vector_norm(torch.from_numpy(payload).view(torch.float32)))
+    vectors = unpacked(payload, layout)
+    # the norm of finite numbers can overflow; only then each number is checked
     if not math.isfinite(norm) and not all(bool(torch.isfinite(v).all()) for v in vectors.values()):
         raise Refused(Cause.VALUES, "the vectors have numbers that are not finite")
     return vectors, norm

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Given = TypeVarTuple("Given")
 
 
 class Threads:
@@ -17,11 +20,11 @@ class Threads:
         self.disk = ThreadPoolExecutor(1, "journal")
         self.files = ThreadPoolExecutor(1, "files")
 
-    def in_model_thread(self, function: Callable[..., Any], *given: Any) -> asyncio.Future[Any]:
+    def in_model_thread(self, function: Callable[[*Given], T], *given: *Given) -> asyncio.Future[T]:
         """Call the function on the model thread, after all work that was submitted to it before."""
         return asyncio.get_running_loop().run_in_executor(self.model, function, *given)
 
-    def on_disk(self, function: Callable[..., Any], *given: Any) -> asyncio.Future[Any]:
+    def on_disk(self, function: Callable[[*Given], T], *given: *Given) -> asyncio.Future[T]:
         """Call the function on the journal's thread, after all work that was submitted to it before."""
         return asyncio.get_running_loop().run_in_executor(self.disk, function, *given)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol, TypedDict
 
 import numpy as np
 
@@ -52,6 +52,16 @@ class JournalEntry:
     """Random number of the server process that granted the ticket; 0 for tickets without one."""
 
 
+class AnswerFields(TypedDict):
+    """The fields of an answer to an upload."""
+
+    accepted: bool
+    reason: str
+    version: int
+    staleness: int | None
+    weight: float
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
     """The answer that was given to an upload, for a client that delivers it again."""
@@ -59,7 +69,7 @@ class RecordedAnswer:
     trip: int
     client: str
     digest: bytes
-    answer: dict[str, Any]
+    answer: AnswerFields
     epoch: int = 0
     """Epoch of the ticket."""
 

@@ -19,7 +19,7 @@ from tardigrad.service.protocol.wire import Layout, size_of, unpacked
 from tardigrad.service.server.model_state import ModelState
 from tardigrad.service.server.run_state import Effects, RunState
 from tardigrad.service.server.worker_threads import Threads
-from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, Store, StoreError
+from tardigrad.service.store.contract import AnswerFields, JournalEntry, RecordedAnswer, Store, StoreError
 
 PATIENCE = 10
 """A snapshot that is due waits until evaluations have ended, but at most for this many intervals."""
@@ -36,7 +36,7 @@ class RunLog(Protocol):
     def record(self, events: list[Event]) -> None:
         """Append events."""
 
-    def snapshot(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
+    def snapshot(self, tensors: dict[str, Tensor], document: dict[str, object]) -> None:
         """Replace the last snapshot, and keep the events up to here."""
 
     def unrecovered(self) -> list[UploadReceived]:
@@ -54,7 +54,7 @@ class Recovery:
         self,
         run: str,
         run_state: RunState,
-        values: ModelState,
+        model_state: ModelState,
         store: Store,
         record: RunLog,
         threads: Threads,
@@ -63,7 +63,7 @@ class Recovery:
         private: bool,
     ) -> None:
         self.run = run
-        self._run_state, self._model_state, self._store = run_state, values, store
+        self._run_state, self._model_state, self._store = run_state, model_state, store
         self._record, self._threads = record, threads
         self._layout, self._after_snapshot = upload_layout, after_snapshot
         self._position = 0  # of the last entry that was applied
@@ -162,7 +162,7 @@ class Recovery:
             weight, reason = (
                 (delivery.weight, "") if isinstance(delivery, Accepted) else (0.0, delivery.reason)
             )
-            answer = {
+            answer: AnswerFields = {
                 "accepted": isinstance(delivery, Accepted),
                 "reason": reason,
                 "version": delivery.version,
@@ -193,14 +193,15 @@ class Recovery:
     async def snapshot(self) -> None:
         """Make a snapshot of everything that was applied until now. Entries that arrive meanwhile are
         journaled and answered; only their values wait, because the model thread writes the snapshot."""
-        document = {"run": self.run, "position": self._position, "course": self._run_state.state()}
+        position = self._position
+        document = {"run": self.run, "position": position, "course": self._run_state.state()}
         answers, used = list(self._answers.values()), list(self._used)
         written = self._threads.in_model_thread(self._write, document)
         try:
             # before the entries are forgotten; if the snapshot fails, answers are in both places
             await self._threads.on_disk(self._store.remember, answers)
             await written
-            await self._threads.on_disk(self._store.forget, document["position"])
+            await self._threads.on_disk(self._store.forget, position)
         except (OSError, StoreError) as error:
             log.error("no snapshot could be written (%s); the journal has all of it", error,
                       extra={"event": "disk"})  # fmt: skip
@@ -214,7 +215,7 @@ class Recovery:
         del self._used[: len(used)]
         self._threads.files.submit(self._store.recycle, used)
 
-    def _write(self, document: dict[str, Any]) -> None:
+    def _write(self, document: dict[str, object]) -> None:
         """Write the snapshot, on the model thread. `after_snapshot` runs here too, before the next step: it
         destroys the noise keys of exactly the steps that the snapshot contains."""
         self._model_state.settle()

@@ -1,4 +1,4 @@
-"""Payloads of uploads as files, from when they are acknowledged until a snapshot contains them."""
+"""Payloads of uploads as files, which are kept until a snapshot contains them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from service_harness import enrolled_key
 import tardigrad as td
 from tardigrad.experiments.runs.serve import serve
 from tardigrad.service.access.enrolment import LIST, Enrolled
-from tardigrad.service.server.lifecycle import Endpoint
+from tardigrad.service.server.endpoint import Endpoint
 
 
 def share_of(folder):
@@ -46,12 +46,12 @@ def enroll(keys, count):
     ("size", "enrolled", "share"),
     [(10, 50, 3), (8, 50, 2), (1, 50, 1), (10, 3, 7), (10, 2, 10), (3, 3, 2), (3, 6, 1)],
 )
-def test_a_quarter_or_what_half_of_those_enrolled_need_to_fill_it(size, enrolled, share, tmp_path):
+def test_default_share_is_a_quarter_or_what_half_of_the_clients_need(size, enrolled, share, tmp_path):
     enroll(tmp_path / "keys", enrolled)
     assert served(tmp_path, config(size)) == share
 
 
-def test_a_restart_keeps_it_whoever_was_enrolled_meanwhile(tmp_path):
+def test_restart_keeps_the_share_although_clients_were_enrolled(tmp_path):
     enroll(tmp_path / "keys", 4)
     assert served(tmp_path, config(10)) == 5
     enrolled_key(tmp_path / "keys", "another")
@@ -68,12 +68,12 @@ def test_without_a_list_of_clients_nothing_is_written(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_what_the_config_says_is_kept(tmp_path):
+def test_share_of_the_config_is_kept(tmp_path):
     enroll(tmp_path / "keys", 9)
     assert served(tmp_path, config(8, most_per_client=8)) == 8
 
 
-def test_once_per_client_is_kept(tmp_path):
+def test_once_per_client_needs_no_share(tmp_path):
     enroll(tmp_path / "keys", 9)
     assert served(tmp_path, config(8, once_per_client=True)) is None
 

@@ -1,4 +1,5 @@
-"""After a power failure or a restore trip numbers are given again: a client whose trip was lost goes on."""
+"""Checks of tickets: repeated deliveries, and trip numbers that are given again after a power failure or a
+restore."""
 
 import asyncio
 import shutil
@@ -9,6 +10,9 @@ import grpc
 import pytest
 import torch
 from service_harness import Memory, app_of, serving
+from upload_clients import CONFIG as UPLOADS
+from upload_clients import code_of, with_delta
+from upload_clients import trained as upload_of
 
 import tardigrad as td
 from tardigrad.experiments.runs.run import build
@@ -40,16 +44,8 @@ async def trained(connection, name, memory=None):
     return trainee(name).train(await connection.fetch(), memory or {})
 
 
-async def code_of(call):
-    try:
-        await call
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    return grpc.StatusCode.OK
-
-
 @pytest.mark.parametrize("config", [CONFIG, td.Config(**(dict(CONFIG) | ROUNDS))], ids=["fedac", "scaffold"])
-def test_a_client_whose_trip_the_power_failure_took_goes_on(config, tmp_path):
+def test_client_goes_on_after_a_power_failure_lost_its_trip(config, tmp_path):
     signers, state = {}, tmp_path / "state"
 
     async def before():
@@ -109,7 +105,7 @@ def test_a_client_whose_trip_the_power_failure_took_goes_on(config, tmp_path):
     asyncio.run(afterwards(first))
 
 
-def test_a_lost_trip_is_lost_whatever_became_of_its_number(tmp_path):
+def test_upload_of_a_lost_trip_is_refused_although_its_number_is_in_use_again(tmp_path):
     """Under way, ended, in a snapshot: never 'not yours', and nothing happens to the other's ticket."""
     signers = {}
 
@@ -173,7 +169,7 @@ def as_of_an_older_version(folder):
 
 
 @pytest.mark.parametrize("stored", ["journal", "snapshot"])
-def test_tickets_of_an_older_version_are_good_for_clients_of_it(stored, tmp_path):
+def test_tickets_without_an_epoch_work_for_clients_without_epochs(stored, tmp_path):
     signers, record = {}, Memory()
 
     async def before():
@@ -209,3 +205,18 @@ def test_tickets_of_an_older_version_are_good_for_clients_of_it(stored, tmp_path
     trips = asyncio.run(before())
     as_of_an_older_version(tmp_path)
     assert asyncio.run(afterwards(*trips)) == {Cause.NO_EPOCH: 1}
+
+
+def test_repeated_delivery_gets_the_same_answer_and_counts_once(tmp_path):
+    async def scene():
+        async with serving(UPLOADS, tmp_path) as running, running.connect("ann") as ann:
+            finished = await upload_of(ann)
+            answers = [await ann.deliver(finished) for _ in range(3)]
+            assert answers[0] == answers[1] == answers[2]
+            await running.coordinator.recovery.snapshot()  # the answer is kept elsewhere from now on
+            assert await ann.deliver(finished) == answers[0]
+            other = with_delta(finished, 1.0)
+            assert await code_of(ann.deliver(other)) is grpc.StatusCode.ALREADY_EXISTS
+            assert running.coordinator.run_state.trips == 1
+
+    asyncio.run(scene())

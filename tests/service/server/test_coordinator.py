@@ -1,4 +1,5 @@
-"""The log has no 'exception was never retrieved', whatever is refused and however a run fails."""
+"""The coordinator: stale and expired trips; and no 'exception was never retrieved' in the log, whatever is
+refused and however a run fails."""
 
 import asyncio
 import contextlib
@@ -10,11 +11,12 @@ import os
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from service_harness import app_of, serving
-from test_upload_checks import BAD, CONFIG, SIMULATION
+from service_harness import serving
+from test_upload_checks import BAD
+from upload_clients import CONFIG, SERVICE, code_of, trained, two_clients
 
+import tardigrad as td
 from tardigrad.service.access.signed_requests import Signer
-from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection
 from tardigrad.service.store.contract import StoreError
 
@@ -55,11 +57,7 @@ def complaints():
         logging.getLogger(name).setLevel(level)
 
 
-async def trained(connection, client=0):
-    return ClientTrainer(str(client), app_of(SIMULATION, client)).train(await connection.fetch(), {})
-
-
-def test_refusals(complaints, tmp_path):
+def test_refusals_leave_no_unretrieved_exception(complaints, tmp_path):
     async def scene():
         async with serving(CONFIG, tmp_path) as running, running.connect("ann") as ann:
             finished = await trained(ann)
@@ -77,7 +75,7 @@ def test_refusals(complaints, tmp_path):
     assert complaints(scene) == []
 
 
-def test_a_full_disk(complaints, tmp_path, monkeypatch):
+def test_full_disk_leaves_no_unretrieved_exception(complaints, tmp_path, monkeypatch):
     """Neither the journal nor the snapshot can be written; the client is told, hears it or not."""
 
     async def scene():
@@ -99,7 +97,7 @@ def test_a_full_disk(complaints, tmp_path, monkeypatch):
     assert complaints(scene) == []
 
 
-def test_a_run_that_fails(complaints, tmp_path):
+def test_failed_run_leaves_no_unretrieved_exception(complaints, tmp_path):
     """While uploads and check-ins are in the queue, and with nobody who waits for its end."""
 
     async def scene():
@@ -117,3 +115,31 @@ def test_a_run_that_fails(complaints, tmp_path):
             assert await waiting is None
 
     assert complaints(scene) == []
+
+
+def test_stale_upload_does_not_count_and_its_client_is_told(tmp_path):
+    async def scene():
+        async with two_clients(tmp_path) as (_, ann, bob):
+            late = await trained(bob, 1)
+            for _ in range(2):
+                assert (await ann.deliver(await trained(ann))).accepted
+            answer = await bob.deliver(late)
+            assert (answer.accepted, answer.reason, answer.staleness) == (False, "too stale", 1)
+            assert await bob.deliver(late) == answer
+
+    asyncio.run(scene())
+
+
+def test_upload_after_ticket_expiry_is_refused(tmp_path):
+    quick = td.Config(**(dict(CONFIG) | {"service": SERVICE | {"ticket_seconds": 0.3}}))
+
+    async def scene():
+        async with serving(quick, tmp_path) as running, running.connect("ann") as ann:
+            finished = await trained(ann)
+            while running.coordinator.run_state.given_up == 0:
+                await asyncio.sleep(0.05)
+            assert await code_of(ann.deliver(finished)) is grpc.StatusCode.NOT_FOUND
+            again = await ann.fetch()
+            assert again.task.trip == finished.trip + 1
+
+    asyncio.run(scene())

@@ -86,7 +86,7 @@ def test_while_a_step_waits_uploads_count_and_check_ins_wait(tmp_path):
             coordinator = running.coordinator
             assert coordinator.model_state.waiting
             layer.let(0)
-            await coordinator._ready[1]
+            await coordinator.broadcast(1)
             return coordinator.model_state.aggregator.state["model"]
 
     snapshot, model = asyncio.run(asyncio.wait_for(scene(), 60))

@@ -1,0 +1,120 @@
+"""The queue of entries that wait for the journal, which writes them in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tardigrad.core.upload import Upload
+from tardigrad.service.monitor.counters import Counters
+from tardigrad.service.protocol.refusals import Cause, Refused, log
+from tardigrad.service.server.clock import RunTime
+from tardigrad.service.server.run_state import Effects
+from tardigrad.service.server.worker_threads import Threads
+from tardigrad.service.store.contract import JournalEntry, Store, StoreError
+
+LARGEST_BATCH = 256
+"""Entries of one transaction, at most."""
+
+
+@dataclass(slots=True)
+class PendingEntry:
+    """An entry that is not journaled yet."""
+
+    entry: JournalEntry
+    upload: Upload | None
+    effects: asyncio.Future[Effects]
+    """Its result once it is journaled and applied, or the reason why it was not."""
+    release: Callable[[], None] | None
+    """Called when the memory of the upload is free again."""
+
+
+class JournalQueue:
+    """Takes entries in the event loop, and journals all that wait together. The caller applies them."""
+
+    def __init__(self, store: Store, threads: Threads, counters: Counters, run_time: RunTime) -> None:
+        self._store, self._threads, self._counters, self._run_time = store, threads, counters, run_time
+        self._pending: deque[PendingEntry] = deque()
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def put(
+        self, entry: JournalEntry, upload: Upload | None = None, release: Callable[[], None] | None = None
+    ) -> asyncio.Future[Effects]:
+        """Append an entry. The caller of `write_batch` gives the future its result."""
+        effects: asyncio.Future[Effects] = asyncio.get_running_loop().create_future()
+        self._pending.append(PendingEntry(entry, upload, effects, release))
+        self._idle.clear()
+        self._wake.set()
+        return effects
+
+    def wake(self) -> None:
+        """Make `wait` return although no entry waits."""
+        self._wake.set()
+
+    async def wait(self) -> None:
+        """Wait for entries, or for a call of `wake`."""
+        await self._wake.wait()
+        self._wake.clear()
+
+    def set_idle(self) -> None:
+        """Note that all entries were applied, unless new ones have come."""
+        if not self._pending:
+            self._idle.set()
+
+    async def until_idle(self) -> None:
+        """Wait until no entry waits or is being applied."""
+        await self._idle.wait()
+
+    async def write_batch(self) -> list[tuple[int, PendingEntry]]:
+        """Journal the entries that wait, and return them with their positions. If they cannot be written,
+        all of them are refused, and the list is empty."""
+        batch = [self._pending.popleft() for _ in range(min(len(self._pending), LARGEST_BATCH))]
+        now = self._run_time.now()
+        for one in batch:  # times are set here, so that they ascend in the order of the entries
+            one.entry = replace(one.entry, time=now)
+        entries = [one.entry for one in batch]
+        try:
+            if self._store.durable:
+                last = await self._threads.on_disk(self._append, entries)
+            else:  # a store in memory never waits for a disk
+                last = self._append(entries)
+        except StoreError as error:
+            for one in batch:
+                self._refuse(one, error)
+            return []
+        return list(enumerate(batch, start=last - len(batch) + 1))
+
+    def _append(self, entries: list[JournalEntry]) -> int:
+        if any(entry.file for entry in entries):
+            self._store.sync()
+        began = time.perf_counter()
+        last = self._store.append(entries)
+        self._counters.commit_seconds.add(time.perf_counter() - began)
+        return last
+
+    def _refuse(self, one: PendingEntry, error: Exception) -> None:
+        log.error("the journal cannot be written: %s", error, extra={"event": "disk"})
+        if one.release is not None:
+            one.release()
+        if one.entry.file:
+            self._threads.files.submit(self._store.discard, one.entry.file)
+        if not one.effects.done():
+            one.effects.set_exception(
+                Refused(Cause.DISK, f"the server cannot write ({error}); come again later", retry_after=5.0)
+            )
+
+    def fail(self, error: Exception) -> None:
+        """Refuse all entries that wait, because the run has failed."""
+        while self._pending:
+            one = self._pending.popleft()
+            if not one.effects.done():
+                one.effects.set_exception(error)
+        self._idle.set()

@@ -1,0 +1,77 @@
+"""The thread on which entries are applied to the model, and the way back into the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from tardigrad.service.monitor.counters import Counters
+from tardigrad.service.server.journal_queue import PendingEntry
+from tardigrad.service.server.model_state import Broadcast, ModelState
+from tardigrad.service.server.published_versions import PublishedVersions
+from tardigrad.service.server.run_state import Effects
+from tardigrad.service.server.worker_threads import Threads
+
+
+class ModelThread:
+    """Applies entries to the model in order, publishes new versions, and reports failures."""
+
+    def __init__(
+        self,
+        model_state: ModelState,
+        threads: Threads,
+        counters: Counters,
+        versions: PublishedVersions,
+        on_published: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`on_published` and `on_failure` are called in the event loop."""
+        self._model_state, self._threads, self._counters = model_state, threads, counters
+        self._versions, self._on_published, self._on_failure = versions, on_published, on_failure
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        """Publish versions as they are made, and make steps when layers do not have to wait any more."""
+        self._model_state.published = self._tell_published
+        self._model_state.aggregator.notify(self._advance)
+
+    def apply(self, effects: Effects, one: PendingEntry) -> None:
+        """Apply an entry to the model after all that were given before."""
+
+        def work() -> None:
+            began = time.perf_counter()
+            self._model_state.do(effects, one.upload)
+            if effects.moved:
+                self._counters.step_seconds.add(time.perf_counter() - began)
+            self._loop.call_soon_threadsafe(self._applied, effects, one.release)
+
+        self._submit(work)
+
+    def _applied(self, effects: Effects, release: Callable[[], None] | None) -> None:
+        if release is not None:
+            release()
+        for version in effects.forget:
+            self._versions.remove(version)
+
+    def _advance(self) -> None:
+        """Make the steps for which no layer has to wait any more. May be called from any thread."""
+        self._submit(self._model_state.advance)
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self._loop.call_soon_threadsafe(self._on_failure, error)
+                raise
+
+        self._threads.model.submit(guarded)
+
+    def _tell_published(self, version: int, broadcast: Broadcast) -> None:
+        """Call `_published` in the event loop; on the model thread."""
+        self._loop.call_soon_threadsafe(self._published, version, broadcast)
+
+    def _published(self, version: int, broadcast: Broadcast) -> None:
+        self._versions.publish(version, broadcast)
+        self._on_published()

@@ -1,0 +1,137 @@
+"""A run to serve, and the parts of a server that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.algorithms.algorithm import Algorithm
+from tardigrad.core.bookkeeping import Bookkeeping
+from tardigrad.core.draws import key
+from tardigrad.core.pace import Asynchronous, Pace, Queued, Synchronous
+from tardigrad.core.stop import Stop
+from tardigrad.core.upload import Task
+from tardigrad.data.evaluation import Evaluation
+from tardigrad.errors import ConfigError
+from tardigrad.learning.local import Local
+from tardigrad.service.protocol.task_settings import LocalNoise, to_json
+from tardigrad.service.protocol.wire import Layout, layout_of, size_of
+from tardigrad.service.server.clock import SYSTEM, Clock
+from tardigrad.service.server.coordinator import Coordinator
+from tardigrad.service.server.model_state import Evaluate, ModelState, Release
+from tardigrad.service.server.norm_limits import Admission, largest_norm
+from tardigrad.service.server.rpc import TaskFacts
+from tardigrad.service.server.run_state import RunState
+from tardigrad.service.server.service_settings import ServiceSettings
+from tardigrad.service.server.upload_checks import most_examples
+from tardigrad.service.store.contract import Store
+from tardigrad.service.store.recovery import RunLog
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run to serve."""
+
+    algorithm: Algorithm
+    local: Local
+    aggregator: Aggregator
+    book: Bookkeeping
+    stop: Stop
+    evaluation: Evaluation
+    evaluate: Evaluate | None
+    """Evaluates a model on central data; None if the server has none."""
+    shapes: list[tuple[int, ...]]
+    """Shapes of the model's parameters."""
+    seed: int
+    settings: ServiceSettings = field(default_factory=ServiceSettings)
+    budget: int | None = None
+    """Steps that the privacy budget allows; None without privacy, for any number."""
+    private: bool = False
+    """Whether privacy is promised. Then what clients report about themselves is neither used nor kept."""
+    release: Release = lambda version, vectors: None
+    """Called with each new version before it is published; a private run records it."""
+    metrics: frozenset[str] = frozenset()
+    """Names of metrics that clients may report."""
+    local_noise: LocalNoise | None = None
+    """The noise that clients add to their uploads themselves, if they do."""
+
+
+def check_servable(algorithm: Algorithm, pace: Pace) -> None:
+    """Raise a ConfigError if only a simulation can run this algorithm or this pace."""
+    name = algorithm.name
+    if algorithm.oracle:
+        raise ConfigError(
+            f"algorithm.kind: {name} as it is set uses what only a simulation can know (the staleness to "
+            "come); set algorithm.expected_staleness"
+        )
+    if not isinstance(pace, Asynchronous | Synchronous | Queued):
+        raise ConfigError(
+            f"pace.kind: {pace.kind!r} decides when clients turn up, which real ones do themselves; serve "
+            "takes 'asynchronous', 'synchronous' or 'queued'"
+        )
+
+
+def upload_layout_of(aggregator: Aggregator) -> Layout:
+    """Return the layout of what clients of this algorithm upload."""
+    task = Task(-1, "", 0, aggregator.broadcast(), 0.0)
+    rule = aggregator.algorithm.rule(task, {}, lr=1.0)
+    with torch.no_grad():
+        return layout_of(rule.finish(rule.start.clone(), 1, 1.0))
+
+
+def facts_of(plan: RunPlan) -> TaskFacts:
+    """Return what all clients are told. The seed of a trip is the one that a simulation would use."""
+    settings = to_json(plan.algorithm, plan.local, plan.private, plan.local_noise)
+    return TaskFacts(
+        settings,
+        plan.shapes,
+        seed=lambda trip: key(plan.seed, "trip", trip),
+        private=plan.private,
+        metrics=plan.metrics,
+    )
+
+
+def coordinate(
+    plan: RunPlan,
+    store: Store,
+    record: RunLog,
+    after_snapshot: Callable[[], None] = lambda: None,
+    clock: Clock = SYSTEM,
+) -> Coordinator:
+    """Return the coordinator of a plan. The caller opens the store and closes it."""
+    model_state = ModelState(
+        plan.aggregator,
+        record,
+        plan.evaluate,
+        tell_losses=not plan.private,
+        keep_finite=not plan.private,
+        release=plan.release,
+    )
+    uploads = upload_layout_of(plan.aggregator)
+    if size_of(uploads) > plan.settings.reception_bytes:
+        raise ConfigError(
+            f"service.reception_bytes: one upload has {size_of(uploads)} bytes; give at least that, not "
+            f"{plan.settings.reception_bytes}"
+        )
+    run_state = RunState(
+        plan.book,
+        plan.stop,
+        plan.evaluation,
+        size_of(layout_of(plan.aggregator.broadcast())),
+        size_of(uploads),
+        centrally=plan.evaluate is not None or plan.private,
+        admission=None if plan.private else _admission(plan),
+        budget=plan.budget,
+    )
+    return Coordinator(
+        run_state, model_state, store, record, plan.settings, uploads, after_snapshot, plan.private, clock
+    )
+
+
+def _admission(plan: RunPlan) -> Admission:
+    settings, book = plan.settings, plan.book
+    largest = largest_norm(book.buffer, book.opening, most_examples(settings))
+    return Admission(largest, settings.norm_bound, settings.norm_multiple)
