@@ -15,7 +15,8 @@ from tardigrad.experiments.runs.audit_run import AuditRun
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.independent import Independent
 from tardigrad.privacy.layers import central_noise, clip
-from tardigrad.privacy.layers.canaries import Canaries, log_likelihoods, mixing_matrix
+from tardigrad.privacy.canary_scores import log_likelihoods, mixing_matrix
+from tardigrad.privacy.layers.canaries import Canaries
 from tardigrad.privacy.layers.central_noise import CentralNoiseLayer
 from tardigrad.privacy.layers.clip import WITHIN, ClipLayer
 from tardigrad.privacy.normal import Seeded

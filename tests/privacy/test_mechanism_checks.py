@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tardigrad.privacy.blt import BLT
+from tardigrad.privacy.canary_scores import mixing_matrix
 from tardigrad.privacy.independent import Independent
-from tardigrad.privacy.layers.canaries import mixing_matrix
 from tardigrad.privacy.mechanism_checks import length_defect, noise_defects
 from tardigrad.privacy.tree import Tree
 

@@ -121,7 +121,7 @@ def test_what_the_payload_has_is_told():
 
 def test_local_privacy_trusts_nobody_but_the_client():
     text, _ = said(LocalPrivacy(epsilon=2.0, participations=3))
-    assert row(text, "mode") == "local: noise on each upload; at most 3 of one client"
+    assert row(text, "mode") == "local: noise on each upload; at most 3 uploads of one client"
     assert "server is trusted" not in text
     assert "Each client clips and adds its noise by itself" in section(text, "What it rests on")
 
@@ -151,3 +151,18 @@ def test_a_run_writes_it_before_and_after(tmp_path):
     assert row(after, "epsilon") == f"{result.epsilon:.4f} after 8 steps"
     assert row(after, "algorithm") == "fedbuff"
     assert not (tmp_path / "run/noise.keys").exists()
+
+
+def test_one_is_written_in_the_singular():
+    text, _ = said(private(participations=1, separation=None), made=1)
+    assert row(text, "epsilon").endswith(" after 1 step")
+    assert row(text, "mode") == (
+        "participation: at most 1 contribution of one client (no amplification is assumed)"
+    )
+    assert row(said(private(separation=1))[0], "mode") == (
+        "participation: at most 4 contributions of one client, at least 1 step apart "
+        "(no amplification is assumed)"
+    )
+    assert row(said(LocalPrivacy(epsilon=2.0))[0], "mode") == (
+        "local: noise on each upload; at most 1 upload of one client"
+    )

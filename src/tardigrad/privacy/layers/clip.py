@@ -1,4 +1,4 @@
-"""The clip layer: no upload counts more than the clip, and its weight is at most 1."""
+"""The clip layer: the norm of each upload is at most the clip, and its weight at most 1."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tardigrad.errors import RunError
 from tardigrad.privacy.clipping import AdaptiveClip, clipped
 
 WITHIN = "within"
-"""The extra coordinate of a payload: whether the upload was within the clip."""
+"""The name of the extra coordinate that says whether an upload was within the clip."""
 
 
 class ClipLayer(UploadLayer):
     """Clips each upload when it is added, all its vectors together.
 
-    With an adaptive clip, whether an upload was within the clip is added up too, and the clip follows the
-    released share after each step.
+    With an adaptive clip, it also counts the uploads that were within the clip, and adjusts the clip after
+    each step by the share that was released.
     """
 
     name: ClassVar[str] = "clip"
