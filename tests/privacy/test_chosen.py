@@ -114,7 +114,7 @@ def test_another_accountant_changes_neither_noise_nor_steps(tmp_path, monkeypatc
     ],
     ids=repr,
 )
-def test_what_was_chosen_comes_back_from_the_file(tmp_path, monkeypatch, privacy):
+def test_chosen_noise_survives_writing_and_reading(tmp_path, monkeypatch, privacy):
     given = 24, 40, td.Asynchronous(), td.Buffer(size=4, once_per_client=True), 100
     began = privacy.guarantee(*given)
     began.chosen.write(tmp_path / "privacy.json")
@@ -126,7 +126,7 @@ def test_what_was_chosen_comes_back_from_the_file(tmp_path, monkeypatch, privacy
         assert privacy.guarantee(*given) != began
 
 
-def test_a_choice_that_is_gone_or_damaged_is_named(tmp_path):
+def test_missing_or_damaged_choice_is_an_error(tmp_path):
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         td.run(**parts(), out=out, observers=(InterruptAfter(60),))
@@ -151,7 +151,7 @@ SERVED = td.Config(
 )  # fmt: skip
 
 
-def test_a_server_is_put_together_with_the_constants_its_run_began_with(tmp_path, monkeypatch):
+def test_server_uses_the_constants_its_run_began_with(tmp_path, monkeypatch):
     began = assemble(SERVED, None, NoiseKeys)
     began.guarantee.chosen.write(tmp_path / "privacy.json")
     another_table(monkeypatch)
@@ -163,7 +163,7 @@ def test_a_server_is_put_together_with_the_constants_its_run_began_with(tmp_path
     assert assemble(SERVED, None, NoiseKeys).guarantee != began.guarantee
 
 
-def test_a_restarted_server_states_the_same(tmp_path, monkeypatch):
+def test_restarted_server_writes_the_same_statement(tmp_path, monkeypatch):
     def until_it_listens():
         said = []
 

@@ -48,7 +48,7 @@ def released(uploads, weights, without=None):
 @each_dtype
 @pytest.mark.parametrize("alike", [True, False], ids=["one direction", "all directions"])
 @pytest.mark.parametrize("seed", range(4))
-def test_one_client_of_500_moves_the_sum_by_no_more_than_the_clip(dtype, alike, seed):
+def test_one_client_of_500_moves_the_sum_by_at_most_the_clip(dtype, alike, seed):
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     law = td.Polynomial()
     direction = torch.randn(20, generator=generator)
@@ -122,7 +122,7 @@ def test_the_state_is_that_of_a_float32_model_given_the_same_uploads(algorithm, 
 
 
 @each_dtype
-def test_small_steps_add_up(dtype):
+def test_small_steps_of_short_floats_add_up(dtype):
     step = 2.0**-12  # next to 1 no short float shows it
     model = torch.ones(3, dtype=dtype)
     aggregator = Aggregator(td.FedAvg(), model, Situation(population=5))

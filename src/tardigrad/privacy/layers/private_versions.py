@@ -57,7 +57,8 @@ class PrivateVersionsLayer(UploadLayer):
 
     def add(self, buffer: UploadBuffer, delivery: Delivery, upload: Upload, start: Tensor) -> Upload:
         staleness = delivery.staleness
-        if staleness is None or not 0 <= staleness <= self._bound:
+        assert staleness is not None
+        if not 0 <= staleness <= self._bound:
             raise RunError(
                 f"privacy: trip {delivery.trip} has a staleness of {staleness}, but the payload has "
                 f"coordinates for 0 to {self._bound}; uploads beyond buffer.staleness_bound must be refused"
