@@ -99,7 +99,7 @@ def test_another_accountant_changes_neither_noise_nor_steps(tmp_path, monkeypatc
     assert straight.stopped_by == "privacy budget"
     with pytest.raises(KeyboardInterrupt):
         td.run(**parts(**budget), out=tmp_path / "run", observers=(InterruptAfter(20),))
-    monkeypatch.setattr(settings, "_allowed", lambda *given: 1)
+    monkeypatch.setattr(settings, "allowed_steps", lambda *given: 1)
     assert td.run(**parts(**budget), out=tmp_path / "run", resume=True).steps == straight.steps
 
 
