@@ -1,4 +1,4 @@
-"""Epsilon, delta, noise and steps: known values, each from the others, and the right directions."""
+"""Accounting: known values, each number from the other three, and monotonicity."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The audit's bound: nothing from nothing, much from much, and never above the truth."""
+"""The lower bound of an audit: zero for random guesses, and never above the true epsilon."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The audit: below the accountant's epsilon for what works, above it for what is broken."""
+"""Audits of whole runs: consistent for intact mechanisms, BROKEN for each kind of defect."""
 
 import json
 import re

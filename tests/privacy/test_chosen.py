@@ -1,4 +1,4 @@
-"""A run that has begun keeps its noise: a changed table of constants or accountant does not change it."""
+"""A resumed run keeps its noise, even if the table of constants or the accountant has changed."""
 
 import json
 import multiprocessing

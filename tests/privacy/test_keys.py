@@ -1,4 +1,4 @@
-"""The keys of noise: one for each step, on disk before it is used, destroyed when it is not needed."""
+"""The keys of noise: one for each step, on disk before its use, destroyed when it is no longer needed."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""The checks of noise and clip: silent about what is promised, loud about what is not."""
+"""The checks of noise and clip report defects, and rarely report a right mechanism."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Every kind of noise: what it adds, how much, and that it can be stopped and resumed."""
+"""All kinds of noise: matrices, variances, sensitivities, and that a run can be stopped and resumed."""
 
 import copy
 import itertools

@@ -1,4 +1,4 @@
-"""Normals are normal, and no two vectors are the same."""
+"""Normal numbers have the right distribution, and no two vectors are equal."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Plans: the numbers of a run, whatever is not used is refused, and nothing is an answer that was cut off."""
+"""Plans: they have the numbers of the run, and unused options and unlimited answers are refused."""
 
 import json
 import math

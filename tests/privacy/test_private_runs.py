@@ -1,5 +1,5 @@
-"""Private runs: without noise they are the runs that they were, with noise it is as large as was said and
-drawn once, and they end before the budget is passed."""
+"""Private runs: without noise they equal runs without privacy; noise has the stated size and is drawn once;
+runs end before the budget is exceeded."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Poisson sampling: who joins is drawn from a secret key of the run, exactly, and again after a kill."""
+"""Poisson sampling: clients are drawn from a secret key of the run, and the same ones after a kill."""
 
 import multiprocessing
 import os

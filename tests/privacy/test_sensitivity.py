@@ -1,5 +1,5 @@
-"""The sensitivity by attack: one client's uploads are left out, and what is released changes by no more than
-was claimed, seen through the covariance of the noise that is really drawn."""
+"""The sensitivity, measured by attack: without one client's uploads the release changes by at most the claim,
+measured with the covariance of the noise that is really drawn."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The privacy table: what cannot be promised is refused, with the key that is to blame."""
+"""The privacy table: impossible guarantees are refused with the key that causes them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Models in bfloat16 and float16: sums are made in float32 or better, and nobody counts above the clip."""
+"""Models in bfloat16 and float16: sums are in float32 or better, and no upload exceeds the clip."""
 
 import random
 

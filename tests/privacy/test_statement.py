@@ -1,4 +1,4 @@
-"""The privacy statement: it says what is promised, what it rests on, and loudly where nothing is."""
+"""The privacy statement: the guarantee, its assumptions, and clear marks where it is void."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def test_statement_has_all_numbers_of_the_guarantee(noise):
     assert row(text, "divisor") == "10, fixed"
     assert row(text, "steps") == "planned for 200, the budget allows 200, made 120"
     assert "oid" not in text, "neither void nor VOID"
-    assert "ledger is right" in section(text, "What it rests on")
+    assert "ledger is right" in section(text, "Assumptions")
     assert "seed" not in text
 
 
@@ -76,7 +76,7 @@ def test_statement_of_sampling_names_its_assumptions():
     assert row(text, "adjacency") == "add or remove one client"
     assert row(text, "mode") == "Poisson sampling, rate 0.001 a step (amplification is assumed)"
     assert "Renyi" in row(text, "accounting")
-    rests = section(text, "What it rests on")
+    rests = section(text, "Assumptions")
     assert "who joined stays secret" in rests
     assert "sampling.key" in rests
     assert "oid" not in text
@@ -108,7 +108,7 @@ def test_unprotected_facts_are_listed(privacy):
     ):  # fmt: skip
         assert what in unprotected
     assert ("version that an upload started from" in unprotected) == (privacy.kind != "local")
-    assert "not finite counts as zeros" in " ".join(section(text, "What it rests on").split())
+    assert "not finite counts as zeros" in " ".join(section(text, "Assumptions").split())
 
 
 def test_parts_of_the_payload_are_listed():
@@ -123,7 +123,7 @@ def test_statement_of_local_privacy_does_not_trust_the_server():
     text, _ = said(LocalPrivacy(epsilon=2.0, participations=3))
     assert row(text, "mode") == "local: noise on each upload; at most 3 uploads of one client"
     assert "server is trusted" not in text
-    assert "Each client clips and adds its noise by itself" in section(text, "What it rests on")
+    assert "Each client clips and adds its noise by itself" in section(text, "Assumptions")
 
 
 def test_run_writes_its_statement_before_and_after(tmp_path):

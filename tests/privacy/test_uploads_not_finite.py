@@ -1,4 +1,4 @@
-"""What is not finite counts as zeros in a private run: who is in a buffer does not depend on values."""
+"""An upload that is not finite counts as zeros in a private run."""
 
 import math
 

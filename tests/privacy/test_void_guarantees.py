@@ -1,4 +1,4 @@
-"""A run whose guarantee is void says so wherever it tells an epsilon."""
+"""A run whose guarantee is void says so wherever it shows an epsilon."""
 
 import json
 

@@ -74,7 +74,7 @@ def statement(
             "| --- | --- |",
             table,
             "",
-            "## What it rests on",
+            "## Assumptions",
             "",
             *(f"- {line}" for line in _assumptions(g, privacy)),
             "",
