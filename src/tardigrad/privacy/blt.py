@@ -136,7 +136,7 @@ class BLT(Setting):
     def draw(self, state: NoiseState, normal: Normal) -> Tensor:
         """Return row t of C^-1 z: out = z + omega hat . S, then S = lambda hat * S + z."""
         count_step(state)
-        buffers: Tensor = state["buffers"]
+        buffers = state["buffers"]
         z = normal(buffers.shape[1])
         out: Tensor | None = None
         for buffer, decay, scale in zip(buffers, state["decay"], state["scale"], strict=True):

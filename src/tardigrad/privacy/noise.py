@@ -16,14 +16,31 @@ Streams", Denisov et al.).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
 
 from torch import Tensor
 
 from tardigrad.errors import RunError
 
-NoiseState = dict[str, Any]
-"""Tensors, numbers and lists of numbers by name, which a snapshot can hold. `draw` changes it in place."""
+
+class NoiseState(TypedDict, total=False):
+    """The state of any kind of noise, which a snapshot can hold. `draw` changes it in place."""
+
+    step: int
+    """The number of steps that were drawn."""
+    steps: int
+    """The number of steps that the noise was planned for."""
+    dimension: int
+    """The length of a vector of independent noise."""
+    nodes: Tensor
+    """The nodes of a tree, by height."""
+    buffers: Tensor
+    """The buffers of BLT noise."""
+    decay: list[float]
+    """The constants lambda hat of BLT noise."""
+    scale: list[float]
+    """The constants omega hat of BLT noise."""
+
 
 Normal = Callable[[int], Tensor]
 """normal(d) returns d new standard normal float32 numbers in a new tensor, which the caller may change."""
@@ -75,7 +92,7 @@ def most_participations(steps: int, participations: int, separation: int) -> int
 
 def count_step(state: NoiseState) -> int:
     """Return the number of the step that is drawn now, from 0, and advance the state to the next step."""
-    step: int = state["step"]
+    step = state["step"]
     if step >= state["steps"]:
         raise RunError(
             f"privacy: noise was planned for {state['steps']} steps, and step {step + 1} was asked for; "

@@ -70,7 +70,7 @@ class Tree(Setting):
         """Add the new node and subtract the nodes that it covers; all others are in both prefixes."""
         step = count_step(state)
         t = step % self.restart_every if self.restart_every else step
-        nodes: Tensor = state["nodes"]
+        nodes = state["nodes"]
         dimension = nodes.shape[1]
         node = normal(dimension)
         height = 0

@@ -8,7 +8,7 @@ model) is post-processing, which costs no privacy.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -102,9 +102,9 @@ class CentralNoiseLayer(UploadLayer):
             return {}
         return {"epsilon": self.guarantee.spent(total.version + 1)}
 
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         tensors = {name: value for name, value in self.noise.items() if isinstance(value, Tensor)}
         return tensors, {name: value for name, value in self.noise.items() if name not in tensors}
 
-    def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
-        self.noise = dict(document) | tensors
+    def restore(self, tensors: dict[str, Tensor], document: dict[str, object]) -> None:
+        self.noise = cast(NoiseState, document | tensors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 from torch import Tensor
 
@@ -53,8 +53,8 @@ class ClipLayer(UploadLayer):
         self.clip = self._adaptive.next(self.clip, share)
         return told
 
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         return {}, {"clip": self.clip}
 
-    def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
-        self.clip = document["clip"]
+    def restore(self, tensors: dict[str, Tensor], document: dict[str, object]) -> None:
+        self.clip = cast(float, document["clip"])
