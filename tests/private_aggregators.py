@@ -2,6 +2,7 @@
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.layers import UploadLayer
+from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.upload import Task
 from tardigrad.privacy.layers.central_noise import CentralNoiseLayer
 from tardigrad.privacy.layers.clip import ClipLayer
@@ -26,6 +27,11 @@ def locally_private(algorithm, model, situation, guarantee, normals):
 
     aggregator.add = from_the_client
     return aggregator
+
+
+def delivery(trip=0, client=0, version=0, staleness=0, weight=1.0, closes=True):
+    """An accepted delivery."""
+    return Accepted(Ticket(trip, client, version - staleness, 0.0), 1.0, version, weight, 1.0, closes)
 
 
 def layer(aggregator, kind):

@@ -1,4 +1,4 @@
-"""The audit's bound: nothing from nothing, much from much, and never above the truth."""
+"""The lower bound of an audit: zero for random guesses, and never above the true epsilon."""
 
 import math
 
@@ -12,13 +12,13 @@ from tardigrad.privacy.gaussian import gaussian_epsilon
 DELTA = 1e-5
 
 
-def test_guesses_without_information_show_nothing():
+def test_random_guesses_give_a_bound_of_zero():
     assert epsilon_lower_bound(1000, 1000, 500, DELTA) == 0
     assert epsilon_lower_bound(1000, 1000, 515, DELTA) == 0
     assert epsilon_lower_bound(1000, 0, 0, DELTA) == 0
 
 
-def test_perfect_guesses_show_much():
+def test_perfect_guesses_give_a_large_bound():
     # All of r right has probability (1 + e^-epsilon)^-r.
     exact = -math.log(0.05 ** (-1 / 1000) - 1)
     assert epsilon_lower_bound(1000, 1000, 1000, 0.0) == pytest.approx(exact, abs=1e-6)
@@ -40,7 +40,7 @@ def test_p_value_by_summing_the_definition():
     assert p_value(m, r, v, epsilon, delta) == pytest.approx(f(v, r, q) + 2 * m * delta * steepest)
 
 
-def test_the_bound_goes_the_right_way():
+def test_bound_is_monotone():
     def bound(correct=80, delta=DELTA, confidence=0.95):
         return epsilon_lower_bound(1000, 100, correct, delta, confidence)
 
@@ -64,14 +64,14 @@ def test_the_bound_of_a_gaussian_mechanism_is_below_its_epsilon(mu):
         assert min(bounds) > 0.15 * exact  # and it does find something
 
 
-def test_a_broken_mechanism_is_found_out():
+def test_bound_exceeds_the_claim_of_a_mechanism_without_noise():
     claimed = gaussian_epsilon(0.2, DELTA)  # what the accountant says; the noise was never added
     values, included = scores(0.2, 0)
     assert audit_scores(included - 0.5 + 1e-6 * values, included, DELTA) > 4 > claimed
 
 
 @pytest.mark.parametrize(("canaries", "delta"), [(2, 0.0), (37, 1e-5), (1000, 1e-6), (1000, 1e-3)])
-def test_no_bound_is_larger_than_that_of_right_guesses(canaries, delta):
+def test_largest_bound_is_that_of_correct_guesses(canaries, delta):
     included = np.random.default_rng(5).random(canaries) < 0.5  # not half of them
     found = audit_scores(included - 0.5, included, delta)
     assert found == largest_bound(canaries, delta)
@@ -109,6 +109,6 @@ def test_a_few_sure_guesses_are_enough():
         (lambda: audit_scores([1.0, math.nan], [True, False], DELTA), "not a number"),
     ],
 )
-def test_bad_values_are_named(call, said):
+def test_invalid_values_are_refused(call, said):
     with pytest.raises(ConfigError, match=said):
         call()

@@ -1,4 +1,4 @@
-"""A run that has begun keeps its noise: a changed table of constants or accountant does not change it."""
+"""A resumed run keeps its noise, even if the table of constants or the accountant has changed."""
 
 import json
 import multiprocessing
@@ -100,7 +100,7 @@ def test_another_accountant_changes_neither_noise_nor_steps(tmp_path, monkeypatc
     assert straight.stopped_by == "privacy budget"
     with pytest.raises(KeyboardInterrupt):
         td.run(**parts(**budget), out=tmp_path / "run", observers=(InterruptAfter(20),))
-    monkeypatch.setattr(settings, "_allowed", lambda *given: 1)
+    monkeypatch.setattr(settings, "allowed_steps", lambda *given: 1)
     assert td.run(**parts(**budget), out=tmp_path / "run", resume=True).steps == straight.steps
 
 
@@ -115,7 +115,7 @@ def test_another_accountant_changes_neither_noise_nor_steps(tmp_path, monkeypatc
     ],
     ids=repr,
 )
-def test_what_was_chosen_comes_back_from_the_file(tmp_path, monkeypatch, privacy):
+def test_chosen_noise_survives_writing_and_reading(tmp_path, monkeypatch, privacy):
     given = 24, 40, td.Asynchronous(), td.Buffer(size=4, once_per_client=True), 100
     began = privacy.guarantee(*given)
     began.chosen.write(tmp_path / "privacy.json")
@@ -127,7 +127,7 @@ def test_what_was_chosen_comes_back_from_the_file(tmp_path, monkeypatch, privacy
         assert privacy.guarantee(*given) != began
 
 
-def test_a_choice_that_is_gone_or_damaged_is_named(tmp_path):
+def test_missing_or_damaged_choice_is_an_error(tmp_path):
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         td.run(**parts(), out=out, observers=(InterruptAfter(60),))
@@ -152,7 +152,7 @@ SERVED = td.Config(
 )  # fmt: skip
 
 
-def test_a_server_is_put_together_with_the_constants_its_run_began_with(tmp_path, monkeypatch):
+def test_server_uses_the_constants_its_run_began_with(tmp_path, monkeypatch):
     began = assemble(SERVED, None, NoiseKeys)
     began.guarantee.chosen.write(tmp_path / "privacy.json")
     another_table(monkeypatch)
@@ -164,7 +164,7 @@ def test_a_server_is_put_together_with_the_constants_its_run_began_with(tmp_path
     assert assemble(SERVED, None, NoiseKeys).guarantee != began.guarantee
 
 
-def test_a_restarted_server_states_the_same(tmp_path, monkeypatch):
+def test_restarted_server_writes_the_same_statement(tmp_path, monkeypatch):
     def until_it_listens():
         said = []
 

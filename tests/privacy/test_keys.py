@@ -1,4 +1,4 @@
-"""The keys of noise: one for each step, on disk before it is used, destroyed when it is not needed."""
+"""The keys of noise: one for each step, on disk before its use, destroyed when it is no longer needed."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ def file(tmp_path):
     return tmp_path / "noise.keys"
 
 
-def test_every_number_has_a_key_of_its_own_and_keeps_it(file):
+def test_each_number_keeps_a_key_of_its_own(file):
     keys = NoiseKeys(file)
     drawn = [keys[number] for number in range(5)]
     assert len(set(drawn)) == 5
@@ -27,7 +27,7 @@ def test_every_number_has_a_key_of_its_own_and_keeps_it(file):
     assert NoiseKeys()[0] not in drawn
 
 
-def test_only_the_owner_can_read_them(file):
+def test_only_the_owner_can_read_the_keys(file):
     old = os.umask(0)
     try:
         keys = NoiseKeys(file)
@@ -41,13 +41,13 @@ def test_only_the_owner_can_read_them(file):
         os.umask(old)
 
 
-def test_a_key_is_on_disk_before_it_is_given(file):
+def test_key_is_on_disk_before_it_is_returned(file):
     keys = NoiseKeys(file)
     for number in (7, 3):
         assert keys[number].hex() in file.read_text()
 
 
-def test_what_is_forgotten_is_gone(file):
+def test_forgotten_keys_are_destroyed(file):
     keys = NoiseKeys(file)
     first = keys[1]
     keys.forget()
@@ -58,7 +58,7 @@ def test_what_is_forgotten_is_gone(file):
     assert not list(file.parent.iterdir())
 
 
-def test_keys_of_a_dead_run_are_kept_until_this_one_has_come_so_far(file):
+def test_keys_of_an_earlier_process_are_kept_until_requested(file):
     dead = NoiseKeys(file)
     drawn = {number: dead[number] for number in range(5, 10)}
     second = NoiseKeys(file)
@@ -72,7 +72,7 @@ def test_keys_of_a_dead_run_are_kept_until_this_one_has_come_so_far(file):
     assert not file.exists()
 
 
-def test_a_line_that_was_never_finished_was_never_used(file):
+def test_incomplete_last_line_is_ignored(file):
     keys = NoiseKeys(file)
     first = keys[1]
     with file.open("ab") as more:

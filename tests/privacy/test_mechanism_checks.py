@@ -1,4 +1,4 @@
-"""The checks of noise and clip: silent about what is promised, loud about what is not."""
+"""The checks of noise and clip report defects, and rarely report a right mechanism."""
 
 import re
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tardigrad.privacy.blt import BLT
+from tardigrad.privacy.canary_scores import mixing_matrix
 from tardigrad.privacy.independent import Independent
-from tardigrad.privacy.layers.canaries import mixing_matrix
 from tardigrad.privacy.mechanism_checks import length_defect, noise_defects
 from tardigrad.privacy.tree import Tree
 
@@ -23,7 +23,7 @@ def noise(kind, seed, width=64):
 
 
 @pytest.mark.parametrize("kind", NOISES, ids=lambda kind: kind.kind)
-def test_right_noise_is_called_wrong_as_rarely_as_was_said(kind):
+def test_right_noise_is_rarely_reported(kind):
     runs, error = 300, 0.2
     found = []
     for seed in range(runs):
@@ -33,7 +33,7 @@ def test_right_noise_is_called_wrong_as_rarely_as_was_said(kind):
 
 
 @pytest.mark.parametrize("kind", NOISES, ids=lambda kind: kind.kind)
-def test_wrong_noise_is_named(kind):
+def test_wrong_noise_is_reported(kind):
     rows, covariance = noise(kind, 1)
 
     def said(rows):
@@ -64,7 +64,7 @@ def contributions(seed, canaries=100, size=400):
     return weights, directions @ (directions.T @ weights), directions @ rows.T, covariance
 
 
-def test_the_length_of_right_contributions_is_called_wrong_as_rarely_as_was_said():
+def test_right_contributions_are_rarely_reported():
     runs, error = 300, 0.2
     found = []
     for seed in range(runs):
@@ -73,7 +73,7 @@ def test_the_length_of_right_contributions_is_called_wrong_as_rarely_as_was_said
     assert np.mean(found) == pytest.approx(error, abs=3 * np.sqrt(error * (1 - error) / runs))
 
 
-def test_contributions_that_are_too_long_are_named():
+def test_contributions_that_are_too_long_are_reported():
     weights, sent, left, covariance = contributions(3)
     assert length_defect(weights, left, sent, covariance, SCALE, 1e-4) is None
     assert length_defect(weights, left + 9 * sent, sent, covariance, SCALE, 1e-4) == (

@@ -1,4 +1,4 @@
-"""Normals are normal, and no two vectors are the same."""
+"""Normal numbers have the right distribution, and no two vectors are equal."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_cryptographic_normals():
 
 
 @pytest.mark.parametrize("dimension", [0, 1, 2, 3, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 1])
-def test_any_dimension(dimension):
+def test_normals_have_any_dimension(dimension):
     vector = Cryptographic()(dimension)
     assert vector.shape == (dimension,)
     assert vector.dtype == torch.float32

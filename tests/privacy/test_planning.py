@@ -1,4 +1,4 @@
-"""Plans: the numbers of a run, whatever is not used is refused, and nothing is an answer that was cut off."""
+"""Plans: they have the numbers of the run, and unused options and unlimited answers are refused."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def test_the_prefix_noise_is_that_of_the_worst_prefix(noise):
         assert variances[step] == found
 
 
-def test_a_tree_is_not_better_than_blt_at_a_power_of_two():
+def test_tree_has_more_prefix_noise_than_blt_at_a_power_of_two():
     for steps in (2047, 2048, 2049):
         found = compared(Question(epsilon=2.0, steps=steps))
         assert 2 * found["blt"].prefix_noise < found["tree"].prefix_noise < found["independent"].prefix_noise
@@ -84,7 +84,7 @@ def test_restarts_are_planned_for():
     assert (often.memory, plain.memory) == (7, 10)
 
 
-def test_steps_that_nothing_limits_are_no_answer():
+def test_plan_with_unlimited_steps_is_refused():
     for noise in ("blt", "independent"):
         with pytest.raises(td.ConfigError, match="steps and more, but no more can be planned for"):
             answer(Question(epsilon=8.0, noise_multiplier=6.0, noise=noise))
@@ -134,14 +134,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("said", WRONG)
-def test_what_is_wrong_or_not_used_is_refused_by_its_name(said):
+def test_wrong_or_unused_options_are_refused(said):
     with pytest.raises(td.ConfigError) as raised:
         answer(WRONG[said])
     assert said in str(raised.value)
 
 
 @pytest.mark.parametrize("noise", ["blt", "tree"])
-def test_whether_there_are_enough_clients(noise):
+def test_plan_checks_that_there_are_enough_clients(noise):
     given = replace(GIVEN, participations=2, separation=40, noise=noise, buffer_size=50)
     assert answer(replace(given, population=2500)).population == 2500
     with pytest.raises(td.ConfigError, match="need 5,000 contributions, but 2,499 clients may make 2 each"):
@@ -150,7 +150,7 @@ def test_whether_there_are_enough_clients(noise):
         answer(replace(given, population=1999, participations=4))
 
 
-def test_kinds_of_noise_side_by_side():
+def test_kinds_of_noise_are_compared():
     found = compared(replace(GIVEN, restart_every=32))
     assert list(found) == ["blt", "tree", "independent"]
     assert [one.memory for one in found.values()] == [3, 6, 0]
@@ -208,7 +208,7 @@ def test_plan_on_the_command_line(cli):
 
 
 @pytest.mark.parametrize("sought", ["--epsilon 8 --steps 2000", "--noise-multiplier 6 --steps 2048"])
-def test_tables_are_whole_at_80_columns(cli, monkeypatch, sought):
+def test_tables_fit_into_80_columns(cli, monkeypatch, sought):
     monkeypatch.setenv("COLUMNS", "80")
     options = "--participations 4 --separation 400 --buffer-size 100 --population 250000"
     for more in ("", "--compare", "--adaptive-overhead 1.02 --version-overhead 1.1"):

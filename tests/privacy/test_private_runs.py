@@ -1,9 +1,8 @@
-"""Private runs: without noise they are the runs that they were, with noise it is as large as was said and
-drawn once, and they end before the budget is passed."""
+"""Private runs: without noise they equal runs without privacy; noise has the stated size and is drawn once;
+runs end before the budget is exceeded."""
 
 import itertools
 import json
-import math
 import multiprocessing
 import random
 import shutil
@@ -16,19 +15,13 @@ import torch
 
 import tardigrad as td
 from event_records import read_records, records
-from private_aggregators import Watching, centrally_private, clip_of, locally_private
 from tardigrad.algorithms.algorithm import SumOnly
 from tardigrad.algorithms.registry import BUILT_IN
-from tardigrad.core.outcomes import Accepted, Ticket
-from tardigrad.core.situation import Situation
-from tardigrad.core.upload import Upload
 from tardigrad.experiments.runs.run import build
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.clipping import AdaptiveClip
 from tardigrad.privacy.independent import Independent
 from tardigrad.privacy.keys import NoiseKeys
-from tardigrad.privacy.momentum_payload import xi_from_gamma
-from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
 from tardigrad.privacy.tree import Tree
 
@@ -111,7 +104,7 @@ def test_without_noise_and_with_a_clip_that_never_binds_it_is_the_run_without_pr
 
 
 @pytest.mark.parametrize("noise", [Tree(), Independent()], ids=repr)
-def test_whatever_the_noise_and_the_workers(noise):
+def test_without_noise_the_kind_and_workers_do_not_matter(noise):
     plain = run(None)
     assert run(generous(noise=noise), workers=2).model_sha256 == plain.model_sha256
     binding = generous(noise=noise).model_copy(update={"clip": 0.01})
@@ -150,7 +143,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_a_dead_run_had_released_is_released_again_with_the_same_noise(tmp_path, way):
+def test_resumed_run_repeats_steps_with_the_same_noise(tmp_path, way):
     file = tmp_path / "noise.keys"
 
     def alive():
@@ -198,7 +191,7 @@ privacy = { kind = "participation", participations = 10, separation = 12, noise_
 """
 
 
-def test_killed_at_random_moments_and_resumed_no_step_has_two_kinds_of_noise(tmp_path):
+def test_run_killed_at_random_moments_never_changes_the_noise_of_a_step(tmp_path):
     file, out = tmp_path / "config.toml", tmp_path / "run"
     file.write_text(CONFIG)
     config = td.load_config(file)
@@ -256,7 +249,7 @@ def check_limits(events, participations, separation):
 
 
 @pytest.mark.parametrize("noise", [BLT(), Tree(), Independent()], ids=lambda noise: noise.kind)
-def test_the_run_ends_before_the_step_that_is_too_much(tmp_path, noise):
+def test_run_ends_before_the_step_that_exceeds_the_budget(tmp_path, noise):
     privacy = private(noise=noise, noise_multiplier=2.0, noise_from="seed")
     whole = simulation(privacy).guarantee
     budget = (whole.epsilon(9) + whole.epsilon(8)) / 2 if noise.kind != "tree" else whole.epsilon(8)
@@ -292,7 +285,7 @@ INDIVIDUAL = {
 
 
 @pytest.mark.parametrize("kind", INDIVIDUAL)
-def test_who_needs_every_upload_is_refused_central_privacy_and_runs_with_local(kind):
+def test_algorithms_with_individual_uploads_need_local_privacy(kind):
     for privacy in (private(), PoissonSampling(epsilon=2.0, sampling_rate=0.1)):
         with pytest.raises(td.ConfigError, match=rf"privacy.kind: {kind} looks at every upload .*'local'"):
             run(privacy, **INDIVIDUAL[kind])
@@ -305,34 +298,6 @@ def test_who_needs_every_upload_is_refused_central_privacy_and_runs_with_local(k
         ).epsilon(),
         rel=1e-12,
     )  # fmt: skip
-
-
-def delivery(trip=0, client=0, version=0, staleness=0, weight=1.0, closes=True):
-    return Accepted(Ticket(trip, client, version - staleness, 0.0), 1.0, version, weight, 1.0, closes)
-
-
-@pytest.mark.parametrize("length", [0.1, 50.0])
-def test_every_upload_gets_noise_of_its_own(length):
-    guarantee = LocalPrivacy(noise_multiplier=1.3, clip=0.7).guarantee(
-        500, 1000, td.Asynchronous(), td.Buffer(size=1)
-    )
-    start = torch.full((40,), 3.0)
-    change = torch.ones(40) * (length / math.sqrt(40))
-    for algorithm, upload, base in (
-        (td.FedAsync(), {"model": start + change}, start),
-        (td.FedAC(), {"delta": change, "control": torch.zeros(40)}, torch.zeros(40)),
-    ):
-        aggregator = locally_private(algorithm, start, Situation(9, 500, 5, 1), guarantee, Seeded)
-        for trip in range(400):
-            aggregator.add(delivery(trip), Upload(upload, 17, 4, 2.5), start)
-        received = [one.upload for one in aggregator._open.received]
-        short = change * min(1.0, 0.7 / length)
-        for name in upload:
-            values = torch.stack([one.vectors[name] for one in received])
-            values -= base + (0 if name == "control" else short)
-            assert float(values.std()) == pytest.approx(1.3 * 0.7, rel=0.03)
-            assert float(values.mean(dim=0).abs().max()) < 5 * 0.91 / 20, "each has its own"
-        assert all((one.examples, one.steps, one.loss) == (1, 1, 0.0) for one in received)
 
 
 def test_local_privacy_without_noise_and_without_clipping_changes_nothing():
@@ -392,123 +357,13 @@ def test_without_noise_private_versions_are_the_true_ones(momentum):
         torch.testing.assert_close(hidden[name], public[name], rtol=1e-4, atol=1e-5)
 
 
-def rows(noise_multiplier, law, steps=40, bound=5, **settings):
-    privacy = Participation(
-        participations=steps, separation=1, noise_multiplier=noise_multiplier, versions="private",
-        noise=Independent(), **settings,
-    )  # fmt: skip
-    guarantee = privacy.guarantee(steps, 30, td.Asynchronous(), td.Buffer(size=4))
-    algorithm = td.FedBuff(momentum=td.Approximation(), staleness=law)
-    situation, watching = Situation(30, 4, bound, steps), Watching()
-    aggregator = centrally_private(algorithm, torch.zeros(3), situation, guarantee, Seeded, watching)
-    draw = random.Random(3)
-    for version in range(steps):
-        for _ in range(4):
-            staleness = draw.randint(0, min(version, bound))
-            one = delivery(version=version, staleness=staleness, weight=law(staleness))
-            aggregator.add(one, Upload({"delta": torch.ones(3)}, 1, 1, 0.0), torch.zeros(3))
-        aggregator.step()
-        true = np.zeros(bound + 1)
-        for member in watching.members[-1]:
-            true[-1 - member.staleness] += member.weight / guarantee.divisor
-        yield version, true, np.array(watching.totals[-1].row)
-
-
-LAWS = [td.Constant(), td.Polynomial(), td.Exponential(a=20.0), td.Exponential(a=400.0)]
-
-
-@pytest.mark.parametrize("law", LAWS, ids=repr)
-def test_a_noisy_row_is_one_that_can_be(law):
-    weights = np.array([law(s) for s in range(5, -1, -1)])
-    for _, true, row in rows(0.0, law):
-        np.testing.assert_allclose(row, true, atol=2e-6)
-    for version, _, row in rows(3.0, law):
-        assert (row >= 0).all()
-        assert (row[: max(0, 5 - version)] == 0).all()
-        seen = weights >= 1e-6
-        if seen.all():
-            assert (row / weights).sum() == pytest.approx(1)
-        assert (row[~seen] == 0).all()
-
-
 def test_private_versions_with_a_staleness_bound_of_zero():
     settings = {"buffer": td.Buffer(size=3, staleness_bound=0), "pace": td.Asynchronous(concurrency=3)}
     settings |= {"algorithm": td.FedBuff(momentum=td.Approximation()), "delay": td.ConstantDelay()}
     assert run(private(versions="private"), **settings).steps == 16
 
 
-def drawn(aggregator, watching, steps):
-    """What is released where nobody took part: the noise itself."""
-    clip = clip_of(aggregator)
-    first = clip.clip
-    for _ in range(steps):
-        aggregator.step()
-        clip.clip = first
-    sums = [torch.cat([v.reshape(-1) for v in total.sums.values()]) for total in watching.totals]
-    return torch.stack(sums), torch.stack([torch.cat(list(extras.values())) for extras in watching.told])
-
-
-@pytest.mark.parametrize("noise", [Independent(), Tree(), BLT()], ids=lambda noise: noise.kind)
-@pytest.mark.parametrize("adaptive", [None, AdaptiveClip(overhead=1.2)], ids=["fixed", "adaptive"])
-def test_the_noise_is_as_large_as_the_payload_asks(noise, adaptive):
-    steps, z, clip = 128, 0.9, 0.4
-    privacy = Participation(
-        participations=1, noise_multiplier=z, clip=clip, versions="private", version_overhead=1.1,
-        adaptive=adaptive, noise=noise,
-    )  # fmt: skip
-    guarantee = privacy.guarantee(steps, 10**6, td.Asynchronous(), td.Buffer(size=1))
-    half = adaptive.gamma / 2 if adaptive else 0.0
-    overhead = math.sqrt(1.1**2 + half**2)
-    assert guarantee.overhead == pytest.approx(overhead)
-    watching = Watching()
-    aggregator = centrally_private(
-        td.FedBuff(), torch.zeros(2000), Situation(10**6, 1, 1999, steps), guarantee, Seeded, watching
-    )
-    sums, extras = drawn(aggregator, watching, steps)
-    model_noise = math.sqrt(noise.prefix_variance(steps, steps, 1, steps)) * z * overhead
-    assert float(sums.sum(dim=0).std()) == pytest.approx(model_noise * clip, rel=0.06)
-    versions = extras[:, -2000:]
-    assert float(versions.sum(dim=0).std()) == pytest.approx(model_noise, rel=0.06)
-    if noise.kind == "independent" and adaptive is None:
-        counts = versions / guarantee.version_gamma
-        assert float(counts.std()) == pytest.approx(xi_from_gamma(1.0, z, guarantee.version_gamma), rel=0.01)
-
-
-# -- adaptive clip -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("quantile", [0.3, 0.8])
-def test_the_clip_finds_the_quantile_of_the_norms(quantile):
-    adaptive = AdaptiveClip(quantile=quantile)
-    privacy = generous(steps=200, adaptive=adaptive).model_copy(update={"clip": 5.0})
-    guarantee = privacy.guarantee(200, 10**4, td.Asynchronous(), td.Buffer(size=20))
-    aggregator = centrally_private(
-        td.FedBuff(), torch.zeros(1), Situation(10**4, 20, 5, 200), guarantee, Seeded
-    )
-    norms = np.random.default_rng(1).lognormal(-1.0, 0.7, size=(200, 20))
-    clips = []
-    for version, row in enumerate(norms):
-        for norm in row:
-            upload = Upload({"delta": torch.tensor([norm], dtype=torch.float32)}, 1, 1, 0.0)
-            aggregator.add(delivery(version=version, weight=0.5), upload, torch.zeros(1))
-        clips.append(clip_of(aggregator).clip)
-        assert aggregator.step()["clip"] == clips[-1]
-    assert clips[0] == 5.0
-    assert np.mean(clips[-80:]) == pytest.approx(np.quantile(norms, quantile), rel=0.1)
-
-
-def test_much_noise_does_not_carry_the_clip_off():
-    adaptive = AdaptiveClip(lr=5.0)
-    for share in (-1e6, 1e6):
-        clip = 1.0
-        for _ in range(100):
-            following = adaptive.next(clip, share)
-            assert abs(math.log(following / clip)) < 1.001
-            clip = following
-        assert 0 < clip < math.inf
-
-
-def test_nothing_secret_is_left_behind(tmp_path):
+def test_finished_run_leaves_no_keys_or_snapshots(tmp_path):
     out = tmp_path / "run"
     privacy = {"kind": "participation", "epsilon": 8.0, "participations": 2, "separation": 2}
     result = run(privacy, out=out)

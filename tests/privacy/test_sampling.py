@@ -1,4 +1,4 @@
-"""Poisson sampling: who joins is drawn from a secret key of the run, exactly, and again after a kill."""
+"""Poisson sampling: clients are drawn from a secret key of the run, and the same ones after a kill."""
 
 import multiprocessing
 import os
@@ -53,14 +53,14 @@ def test_everybody_joins_independently_with_the_same_probability(tmp_path):
     assert abs(np.corrcoef(counts[:-1], counts[1:])[0, 1]) < 4 / np.sqrt(draws)
 
 
-def test_the_probability_is_exact_at_its_ends():
+def test_sampling_probabilities_zero_and_one_are_exact():
     everybody = np.full(POPULATION, 2**64 - 1, dtype=np.uint64)
     assert joining(1.0, bits=lambda asked, count: everybody)._joining(0) == list(range(POPULATION))
     half = np.array([2**63 - 1, 2**63], dtype=np.uint64)
     assert joining(0.5, 2, bits=lambda asked, count: half)._joining(0) == [0]
 
 
-def test_a_draw_is_the_ciphers_own(tmp_path):
+def test_draw_is_the_output_of_the_cipher(tmp_path):
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     cipher = Cipher(algorithms.AES(bytes([7] * 32)), modes.CTR((9).to_bytes(8) + bytes(8)))
@@ -68,7 +68,7 @@ def test_a_draw_is_the_ciphers_own(tmp_path):
     assert fixed_key(tmp_path).bits(9, 5).tolist() == expected.tolist()
 
 
-def test_without_a_key_it_is_drawn_from_the_seed_as_before():
+def test_without_a_key_clients_are_drawn_from_the_seed():
     for asked in range(5):
         random = np.random.default_rng(key(5, "join", asked))
         count = int(random.binomial(POPULATION, PROBABILITY))
@@ -120,7 +120,7 @@ def test_the_key_is_on_disk_before_the_first_draw_and_gone_after_the_last(tmp_pa
     assert not file.exists()
 
 
-def test_nobody_who_knows_the_seed_knows_who_joined(tmp_path):
+def test_the_seed_does_not_reveal_who_joined(tmp_path):
     for name in ("a", "b"):
         td.run(**parts(), out=tmp_path / name)
         td.run(**parts(noise_from="seed"), out=tmp_path / f"seed {name}")
@@ -174,7 +174,7 @@ def test_killed_and_resumed_the_same_clients_join(tmp_path, snapshot_seconds):
     assert joined == who_joined(tmp_path / "copy")
 
 
-def test_a_key_that_is_gone_or_damaged_is_named(tmp_path):
+def test_missing_or_damaged_key_is_an_error(tmp_path):
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         td.run(**parts(), out=out, observers=(InterruptAfter(60),))

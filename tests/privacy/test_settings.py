@@ -1,4 +1,4 @@
-"""The privacy table: what cannot be promised is refused, with the key that is to blame."""
+"""The privacy table: impossible guarantees are refused with the key that causes them."""
 
 import math
 
@@ -87,7 +87,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_promised_is_refused_by_the_name_of_its_key(case):
+def test_impossible_guarantees_are_refused_with_the_key(case):
     privacy, settings, said = REFUSED[case]
     with pytest.raises(td.ConfigError, match=said):
         promised(privacy, **settings)
@@ -126,7 +126,7 @@ def test_local_noise_does_not_depend_on_the_steps():
     assert short.noise_multiplier == long.noise_multiplier == pytest.approx(expected, rel=1e-7)
 
 
-def test_sampling_that_is_only_assumed_is_known_as_such():
+def test_assumed_sampling_is_recognised():
     assert promised(POISSON, **SAMPLED).sampling_made
     assert promised(POISSON | {"sampling_rate": 0.1}, **SAMPLED).sampling_made
     assert not promised(POISSON | {"sampling_rate": 0.01}, **SAMPLED).sampling_made
@@ -146,7 +146,7 @@ def test_epsilon_falls_with_noise_and_separation_and_rises_with_participations()
     assert epsilon(z=1.0) > epsilon(z=2.0) > epsilon(z=4.0)
 
 
-def test_the_overhead_of_the_whole_payload():
+def test_overhead_is_the_norm_of_the_whole_payload():
     alone = promised(PARTICIPATION | {"adaptive": {"overhead": 1.02}})
     assert alone.overhead == pytest.approx(1.02)
     both = promised(

@@ -1,4 +1,4 @@
-"""Models in bfloat16 and float16: sums are made in float32 or better, and nobody counts above the clip."""
+"""Models in bfloat16 and float16: sums are in float32 or better, and no upload exceeds the clip."""
 
 import random
 
@@ -45,7 +45,7 @@ def released(uploads, weights, without=None):
 @each_dtype
 @pytest.mark.parametrize("alike", [True, False], ids=["one direction", "all directions"])
 @pytest.mark.parametrize("seed", range(4))
-def test_one_client_of_500_moves_the_sum_by_no_more_than_the_clip(dtype, alike, seed):
+def test_one_client_of_500_moves_the_sum_by_at_most_the_clip(dtype, alike, seed):
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     law = td.Polynomial()
     direction = torch.randn(20, generator=generator)
@@ -119,7 +119,7 @@ def test_the_state_is_that_of_a_float32_model_given_the_same_uploads(algorithm, 
 
 
 @each_dtype
-def test_small_steps_add_up(dtype):
+def test_small_steps_of_short_floats_add_up(dtype):
     step = 2.0**-12  # next to 1 no short float shows it
     model = torch.ones(3, dtype=dtype)
     aggregator = Aggregator(td.FedAvg(), model, Situation(population=5))

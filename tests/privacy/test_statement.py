@@ -1,4 +1,4 @@
-"""The privacy statement: it says what is promised, what it rests on, and loudly where nothing is."""
+"""The privacy statement: the guarantee, its assumptions, and clear marks where it is void."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def private(**settings):
 
 
 @pytest.mark.parametrize("noise", [BLT(), Tree()], ids=lambda noise: noise.kind)
-def test_a_guarantee_is_told_with_all_its_numbers(noise):
+def test_statement_has_all_numbers_of_the_guarantee(noise):
     text, guarantee = said(private(noise=noise, clip=0.3), made=120)
     assert row(text, "epsilon") == f"{guarantee.epsilon(120):.4f} after 120 steps"
     assert guarantee.epsilon(120) < 2.0
@@ -48,35 +48,35 @@ def test_a_guarantee_is_told_with_all_its_numbers(noise):
     assert row(text, "divisor") == "10, fixed"
     assert row(text, "steps") == "planned for 200, the budget allows 200, made 120"
     assert "oid" not in text, "neither void nor VOID"
-    assert "ledger is right" in section(text, "What it rests on")
+    assert "ledger is right" in section(text, "Assumptions")
     assert "seed" not in text
 
 
-def test_noise_from_the_seed_is_void():
+def test_noise_from_the_seed_makes_the_statement_void():
     text, _ = said(private(noise_from="seed"))
     assert "**This is a simulation: the guarantee is void.**" in text
     assert "VOID" in row(text, "noise from")
 
 
-def test_no_noise_is_nothing():
+def test_statement_without_noise_says_that_nothing_is_private():
     text, _ = said(private(epsilon=None, noise_multiplier=0.0))
     assert "**Nothing is private: no noise was added**" in text
     assert row(text, "epsilon").startswith("inf")
 
 
-def test_an_emulated_cohort_is_another_run():
+def test_emulated_cohort_is_called_another_run():
     text, _ = said(PoissonSampling(epsilon=2.0, emulated_cohort=5000), **SAMPLED)
     assert "**The guarantee is that of another run.**" in text
     assert "cohort of 5,000" in text
     assert "cohort of 100, is not private" in text
 
 
-def test_sampling_says_what_it_assumes():
+def test_statement_of_sampling_names_its_assumptions():
     text, _ = said(PoissonSampling(epsilon=2.0), **SAMPLED)
     assert row(text, "adjacency") == "add or remove one client"
     assert row(text, "mode") == "Poisson sampling, rate 0.001 a step (amplification is assumed)"
     assert "Renyi" in row(text, "accounting")
-    rests = section(text, "What it rests on")
+    rests = section(text, "Assumptions")
     assert "who joined stays secret" in rests
     assert "sampling.key" in rests
     assert "oid" not in text
@@ -89,7 +89,7 @@ def test_sampling_says_what_it_assumes():
     assert "this one's guarantee is void" in assumed
 
 
-def test_a_delta_that_is_too_large_is_marked():
+def test_too_large_delta_is_marked():
     assert "too large" not in row(said(private(delta=1e-7))[0], "delta")
     assert "**too large** for 100,000 clients" in row(said(private(delta=1e-5))[0], "delta")
 
@@ -99,7 +99,7 @@ def test_a_delta_that_is_too_large_is_marked():
     [private(), LocalPrivacy(epsilon=2.0), PoissonSampling(epsilon=2.0)],
     ids=lambda privacy: privacy.kind,
 )
-def test_what_is_not_protected_is_listed(privacy):
+def test_unprotected_facts_are_listed(privacy):
     text, _ = said(privacy, **(SAMPLED if privacy.kind == "poisson" else {}))
     unprotected = section(text, "What is not protected")
     for what in (
@@ -108,10 +108,10 @@ def test_what_is_not_protected_is_listed(privacy):
     ):  # fmt: skip
         assert what in unprotected
     assert ("version that an upload started from" in unprotected) == (privacy.kind != "local")
-    assert "not finite counts as zeros" in " ".join(section(text, "What it rests on").split())
+    assert "not finite counts as zeros" in " ".join(section(text, "Assumptions").split())
 
 
-def test_what_the_payload_has_is_told():
+def test_parts_of_the_payload_are_listed():
     text, guarantee = said(private(adaptive=AdaptiveClip(), versions="private"))
     assert row(text, "payload norm").startswith(f"{guarantee.overhead:.4g} times the clip")
     assert "whether it was within the clip, its version" in row(text, "payload norm")
@@ -119,14 +119,14 @@ def test_what_the_payload_has_is_told():
     assert "version that an upload started from" not in section(text, "What is not protected")
 
 
-def test_local_privacy_trusts_nobody_but_the_client():
+def test_statement_of_local_privacy_does_not_trust_the_server():
     text, _ = said(LocalPrivacy(epsilon=2.0, participations=3))
-    assert row(text, "mode") == "local: noise on each upload; at most 3 of one client"
+    assert row(text, "mode") == "local: noise on each upload; at most 3 uploads of one client"
     assert "server is trusted" not in text
-    assert "Each client clips and adds its noise by itself" in section(text, "What it rests on")
+    assert "Each client clips and adds its noise by itself" in section(text, "Assumptions")
 
 
-def test_a_run_writes_it_before_and_after(tmp_path):
+def test_run_writes_its_statement_before_and_after(tmp_path):
     x = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
     clients = dict.fromkeys(range(30), (x, torch.arange(6) % 2))
     seen = []
@@ -151,3 +151,18 @@ def test_a_run_writes_it_before_and_after(tmp_path):
     assert row(after, "epsilon") == f"{result.epsilon:.4f} after 8 steps"
     assert row(after, "algorithm") == "fedbuff"
     assert not (tmp_path / "run/noise.keys").exists()
+
+
+def test_counts_of_one_are_singular():
+    text, _ = said(private(participations=1, separation=None), made=1)
+    assert row(text, "epsilon").endswith(" after 1 step")
+    assert row(text, "mode") == (
+        "participation: at most 1 contribution of one client (no amplification is assumed)"
+    )
+    assert row(said(private(separation=1))[0], "mode") == (
+        "participation: at most 4 contributions of one client, at least 1 step apart "
+        "(no amplification is assumed)"
+    )
+    assert row(said(LocalPrivacy(epsilon=2.0))[0], "mode") == (
+        "local: noise on each upload; at most 1 upload of one client"
+    )

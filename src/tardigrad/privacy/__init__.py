@@ -1,1 +1,1 @@
-"""Clip, weigh, noise; accountants; the participation ledger."""
+"""Differential privacy: settings, accounting, noise, the upload layers, the statement and the audit."""

@@ -1,9 +1,10 @@
 """A lower bound on epsilon from one run: "Privacy Auditing with One (1) Training Run" (Steinke, Nasr,
 Jagielski).
 
-Some clients are canaries: each is in or out (its contributions are zeros) by a fair coin of its own. From
-what the run released, guess for each which it was, or abstain. If the mechanism is (epsilon, delta) private,
-guesses cannot be right much more often than with probability e^epsilon / (1 + e^epsilon).
+Some clients are canaries: a fair coin decides whether each is included or excluded (its contributions are
+zeros). From what the run released, the auditor guesses the coin of each canary, or abstains. If the mechanism
+is (epsilon, delta) private, guesses cannot be right much more often than with probability e^epsilon / (1 +
+e^epsilon).
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import scipy
 from tardigrad.errors import ConfigError
 
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Of the canaries, so many are guessed."""
+"""The shares of the canaries that are guessed."""
 
 
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """How likely so many correct guesses are, at most, under (epsilon, delta) privacy (Theorem 5.2).
+    """Return an upper bound on the probability of so many correct guesses under (epsilon, delta) privacy.
 
-    With f(v) = P[Binomial(guesses, e^epsilon / (1 + e^epsilon)) >= v] it is
+    This is Theorem 5.2. With f(v) = P[Binomial(guesses, e^epsilon / (1 + e^epsilon)) >= v] the bound is
     f(v) + 2 canaries delta max over i of (f(v - i) - f(v)) / i.
     """
     right = 1 / (1 + math.exp(-epsilon))
@@ -40,7 +41,9 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 def epsilon_lower_bound(
     canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95
 ) -> float:
-    """With this confidence, epsilon (at delta) is not smaller. How many are guessed is fixed beforehand.
+    """Return a lower bound on epsilon (at delta) with this confidence.
+
+    The number of guesses must be fixed beforehand.
 
     >>> epsilon_lower_bound(canaries=1000, guesses=100, correct=50, delta=1e-7)
     0.0
@@ -76,11 +79,12 @@ def audit_scores(
     confidence: float = 0.95,
     shares: Sequence[float] = SHARES,
 ) -> float:
-    """The bound from one score a canary: positive where it seems to be in, negative where it seems to be
-    out, and the farther from 0 the surer (as a logarithm of likelihoods).
+    """Return the lower bound on epsilon that follows from one score for each canary.
 
-    The surest are guessed by their signs. How many is best depends on the mechanism, so several shares are
-    tried; each gets an equal part of the error, so the best of them holds.
+    A score is positive where the canary seems to be included and negative where it seems to be excluded, and
+    the farther from 0, the surer (as a log-likelihood ratio). The surest canaries are guessed by their signs.
+    The best number of guesses depends on the mechanism, so several shares are tried. Each gets an equal part
+    of the error probability, so the best bound is valid.
     """
     values, truth = np.asarray(scores, dtype=float), np.asarray(included, dtype=bool)
     if len(values) != len(truth) or len(values) < 2:
@@ -100,7 +104,7 @@ def audit_scores(
 def largest_bound(
     canaries: int, delta: float, confidence: float = 0.95, shares: Sequence[float] = SHARES
 ) -> float:
-    """What `audit_scores` says if every guess is right: no audit with so many canaries can show more.
+    """Return the bound of `audit_scores` if every guess is right: the largest for so many canaries.
 
     >>> round(largest_bound(canaries=1000, delta=0.0), 3)
     5.378
@@ -112,5 +116,5 @@ def largest_bound(
 
 
 def _guesses(canaries: int, shares: Sequence[float]) -> list[int]:
-    """How many canaries are guessed, for each share."""
+    """Return the number of guesses for each share."""
     return [max(1, int(share * canaries)) for share in shares]

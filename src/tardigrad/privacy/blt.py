@@ -2,9 +2,9 @@
 al.) and "A Hassle-free Algorithm for Strong Differential Privacy in Federated Learning Systems" (McMahan et
 al.).
 
-C is a lower triangular Toeplitz matrix: 1 on the diagonal, c_j = sum of omega_i lambda_i^(j - 1) on the j-th
-diagonal below. Its inverse has the same form, so the noise of a step needs three vectors of memory and not
-the whole past.
+C is a lower triangular Toeplitz matrix with 1 on the diagonal and c_j = sum of omega_i lambda_i^(j - 1) on
+the j-th diagonal below. Its inverse has the same form, so the noise of a step needs three vectors of memory
+instead of all earlier noise.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 from functools import cache, lru_cache
 from importlib import resources
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
-import scipy  # its parts are imported when they are used: some take a second
+import scipy  # loads its sub-packages on first use; importing some of them takes a second
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -27,8 +27,19 @@ from tardigrad.privacy.noise import NoiseState, Normal, count_step, most_partici
 Vector = NDArray[np.float64]
 
 
+class BLTConstants(TypedDict):
+    """One row of the table of constants."""
+
+    steps: int
+    participations: int
+    separation: int
+    inverse_decay: list[float]
+    inverse_scale: list[float]
+    loss: float
+
+
 class Toeplitz(NamedTuple):
-    """C, given by the recursion that makes the noise, which is C^-1's."""
+    """The matrix C, given by the constants of its inverse: the recursion that makes the noise."""
 
     inverse_decay: tuple[float, ...]
     """lambda hat."""
@@ -36,17 +47,17 @@ class Toeplitz(NamedTuple):
     """omega hat; negative."""
 
     def inverse_coefficients(self, n: int) -> Vector:
-        """The first column of C^-1: 1, then the sum of omega hat_i lambda hat_i^(j - 1)."""
+        """Return the first column of C^-1: 1, then the sum of omega hat_i lambda hat_i^(j - 1)."""
         column = np.ones(n)
         powers = np.exp(np.outer(np.arange(n - 1), np.log(self.inverse_decay)))
         column[1:] = powers @ np.array(self.inverse_scale)
         return column
 
     def coefficients(self, n: int) -> Vector:
-        """The first column of C.
+        """Return the first column of C.
 
         The generating function of C^-1, 1 + sum of omega hat_i x / (1 - lambda hat_i x), is a ratio P / Q of
-        polynomials; C's is Q / P, a recursion of three terms.
+        polynomials. That of C is Q / P, a recursion of three terms.
         """
         Q = np.ones(1)
         for decay in self.inverse_decay:
@@ -63,12 +74,12 @@ class Toeplitz(NamedTuple):
         return column
 
     def sensitivity(self, steps: int, participations: int, separation: int) -> float:
-        """Exact: the norm of the sum of the columns 0, b, 2b, ...
+        """Return the exact sensitivity: the norm of the sum of the columns 0, b, 2b, ...
 
-        The squared norm is the sum of u_i . u_j <C_i, C_j> over pairs of participations with contributions
-        u. C's coefficients are positive and fall (the table is tested for it), so <C_i, C_j> is positive and
-        grows as i and j come nearer and as both move to the front, and u_i . u_j is largest for u_i = u_j:
-        taking part as early and as often as allowed makes every term largest at once.
+        The squared norm is the sum of u_i . u_j <C_i, C_j> over pairs of participations with contributions u.
+        The coefficients of C are positive and decreasing (a test checks the table), so <C_i, C_j> is
+        positive, and it grows as i and j come closer and as both move to the front. u_i . u_j is largest for
+        u_i = u_j. So a client that takes part as early and as often as allowed maximises every term at once.
         """
         column = self.coefficients(steps)
         total = np.zeros(steps)
@@ -78,27 +89,29 @@ class Toeplitz(NamedTuple):
         return float(np.linalg.norm(total))
 
     def prefix_variances(self, steps: int) -> Vector:
-        """Of the sums of the first 1, 2, ..., steps draws: row t of the prefix sums of C^-1, squared."""
+        """Return the variances of the sums of the first 1, 2, ..., `steps` draws."""
         variances: Vector = np.cumsum(np.cumsum(self.inverse_coefficients(steps)) ** 2)
         return variances
 
     def loss(self, steps: int, participations: int, separation: int) -> float:
-        """Standard deviation of the last prefix's noise at mu = 1: what the constants minimise."""
+        """Return the standard deviation of the noise of the last prefix at mu = 1; the constants minimise
+        it."""
         error = float(np.sqrt(self.prefix_variances(steps)[-1]))
         return error * self.sensitivity(steps, participations, separation)
 
 
 class BLT(Setting):
-    """Buffered linear Toeplitz noise with three buffers: the least noise of the kinds here.
+    """Buffered linear Toeplitz noise with three buffers. Of all kinds, it has the least noise in the model.
 
     Its constants come from a table that is part of the package; the sensitivity is always computed for the
-    run's own limits. The constants are float32 numbers, so that the noise is exactly the one accounted for.
+    run's own limits. The constants are float32 numbers, so that the noise is exactly as the accounting
+    assumes.
     """
 
     kind: Literal["blt"] = "blt"
 
     def toeplitz(self, steps: int, participations: int, separation: int) -> Toeplitz:
-        """The constants for these limits."""
+        """Return the constants for these limits."""
         return chosen(steps, participations, separation)
 
     def sensitivity(
@@ -114,16 +127,16 @@ class BLT(Setting):
         toeplitz = self.toeplitz(steps, participations, separation)
         return {
             "buffers": torch.zeros(len(toeplitz.inverse_decay), dimension),
-            "decay": list(toeplitz.inverse_decay),  # kept, so that a resumed run goes on with the same
+            "decay": list(toeplitz.inverse_decay),  # kept, so that a resumed run uses the same constants
             "scale": list(toeplitz.inverse_scale),
             "step": 0,
             "steps": steps,
         }
 
     def draw(self, state: NoiseState, normal: Normal) -> Tensor:
-        """out = z + omega hat . S, then S = lambda hat * S + z: row t of C^-1 z."""
+        """Return row t of C^-1 z: out = z + omega hat . S, then S = lambda hat * S + z."""
         count_step(state)
-        buffers: Tensor = state["buffers"]
+        buffers = state["buffers"]
         z = normal(buffers.shape[1])
         out: Tensor | None = None
         for buffer, decay, scale in zip(buffers, state["decay"], state["scale"], strict=True):
@@ -137,7 +150,7 @@ class BLT(Setting):
 
 
 class FixedBLT(BLT):
-    """BLT noise with given constants: those of the table when a run began, whatever it says now."""
+    """BLT noise with given constants: those with which the run began, even if the table has changed."""
 
     constants: Toeplitz
 
@@ -147,8 +160,8 @@ class FixedBLT(BLT):
 
 @lru_cache(maxsize=256)
 def chosen(steps: int, participations: int, separation: int) -> Toeplitz:
-    """Of the rows for the fewest steps that are enough, the one with the least noise for these limits."""
-    rows = constants()["rows"]
+    """Return the constants with the least noise for these limits, of those for the next larger run length."""
+    rows = constants()
     if steps > most_steps():
         raise ConfigError(
             f"privacy.noise: BLT has constants for at most {most_steps()} steps, {steps} were asked for; "
@@ -164,16 +177,16 @@ def chosen(steps: int, participations: int, separation: int) -> Toeplitz:
 
 
 def most_steps() -> int:
-    """The longest run that there are constants for."""
-    return max(row["steps"] for row in constants()["rows"])
+    """Return the largest number of steps for which there are constants."""
+    return max(row["steps"] for row in constants())
 
 
 @cache
-def constants() -> dict[str, Any]:
-    """The table, with where it comes from."""
+def constants() -> list[BLTConstants]:
+    """Return the table of constants."""
     text = resources.files("tardigrad.privacy").joinpath("blt_constants.json").read_text()
-    table: dict[str, Any] = json.loads(text)
-    return table
+    rows: list[BLTConstants] = json.loads(text)["rows"]
+    return rows
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
-"""What was worked out when a private run began, kept in its folder.
+"""The noise that was chosen when a private run began, kept in the run's folder.
 
-A run that is resumed must add the same noise, although the table of BLT constants or the accountant may have
-changed with the installed version: other constants would make other noise of the same keys.
+A resumed run must add the same noise, although an upgrade may have changed the table of BLT constants or the
+accountant. Other constants would make other noise from the same keys.
 """
 
 from __future__ import annotations
@@ -9,31 +9,31 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tardigrad.core.files import write_text
 from tardigrad.errors import RunError
 from tardigrad.privacy.blt import Toeplitz
 
 CHOSEN = "privacy.json"
-"""In a run's folder."""
+"""The name of the file in the run's folder."""
 
 
 class Chosen(NamedTuple):
-    """The noise of a run: how much of it, for how many steps, and the constants of BLT noise."""
+    """The noise of a run: its multiplier, the number of allowed steps, and the constants of BLT noise."""
 
     noise_multiplier: float
     allowed: int
     toeplitz: Toeplitz | None = None
 
     def write(self, file: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write the file atomically."""
         document = self._asdict() | {"toeplitz": self.toeplitz and self.toeplitz._asdict()}
         write_text(file, json.dumps(document | {"sha256": _checksum(document)}, indent=2) + "\n")
 
     @staticmethod
     def read(file: Path) -> Chosen | None:
-        """What a run began with, or None if it has not begun."""
+        """Return what a run began with, or None if it has not begun. A damaged file is a RunError."""
         if not file.exists():
             return None
         try:
@@ -52,5 +52,5 @@ class Chosen(NamedTuple):
             ) from None
 
 
-def _checksum(document: dict[str, Any]) -> str:
+def _checksum(document: dict[str, object]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Clipping: no upload counts more than the clip, all its vectors taken together."""
+"""Clipping: the norm of all vectors of an upload together is at most the clip."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tardigrad.core.setting import Setting
 from tardigrad.core.upload import Vectors
 
 MARGIN = 1e-6
-"""Scaled vectors stay below the clip by this share: rounding to float32 must not carry them above it."""
+"""Scaled vectors stay below the clip by this fraction, so that rounding to float32 cannot exceed the clip."""
 LEAST = 1e-20
-"""No clip is smaller: far below it float32 numbers are too coarse for the noise."""
+"""The smallest clip. Far below it, float32 numbers are too coarse for the noise."""
 TINY = 1e-30
-"""A factor below this is itself rounded by more than the margin."""
+"""The rounding error of a factor below this exceeds the margin."""
 
 
 class AdaptiveClip(Setting):
     """The clip follows a quantile of the norms: "Differentially Private Learning with Adaptive Clipping"
     (Andrew et al.).
 
-    Whether an upload's norm is within the clip is one more number of its payload, worth its share of the
-    budget. After a step, clip *= exp(-lr (share within - quantile)). The logarithm of the clip is a sum over
-    steps, which is what correlated noise keeps small.
+    The payload of an upload has one more coordinate, which says whether its norm is within the clip and takes
+    a part of the budget. After a step, clip *= exp(-lr (share within - quantile)). The logarithm of the clip
+    is a sum over steps, and correlated noise is small in such sums.
     """
 
     quantile: float = Field(0.5, gt=0, lt=1)
@@ -33,29 +33,33 @@ class AdaptiveClip(Setting):
     lr: PositiveFloat = 0.2
     """How fast the clip follows."""
     overhead: float = Field(1.02, gt=1)
-    """How many times more noise the deltas get for it."""
+    """The factor by which the additional coordinate increases the noise of the deltas."""
 
     @property
     def gamma(self) -> float:
-        """The payload has gamma (within - 1/2), so that everybody's is gamma / 2 long: sqrt(1 + gamma^2 / 4)
-        is the overhead."""
+        """The scale of the additional coordinate, gamma (within - 1/2).
+
+        Its length is gamma / 2 for every upload, so the overhead is sqrt(1 + gamma^2 / 4).
+        """
         return 2 * math.sqrt(self.overhead**2 - 1)
 
     def next(self, clip: float, share: float) -> float:
-        """The clip after a step in which this (noisy) share was within it.
+        """Return the clip after a step in which this (noisy) share of uploads was within it.
 
         >>> AdaptiveClip(quantile=0.5, lr=0.2).next(clip=1.0, share=0.5)
         1.0
         """
         change = -self.lr * (share - self.quantile)
-        return max(LEAST, clip * math.exp(min(1.0, max(-1.0, change))))  # much noise must not carry it off
+        return max(LEAST, clip * math.exp(min(1.0, max(-1.0, change))))  # limits the effect of much noise
 
 
 def clipped(vectors: Vectors, clip: float) -> tuple[Vectors, bool]:
-    """The vectors, scaled down together to the clip if they are longer; and whether they were within it.
+    """Return the vectors, scaled down together to the clip if they are longer, and whether they were within
+    it.
 
-    Vectors that are not finite are replaced by zeros: whether an upload takes part in a step must not depend
-    on its values. Short floats are scaled in float32, because rounding to them could exceed the clip.
+    Vectors that are not finite are replaced by zeros, because whether an upload takes part in a step must not
+    depend on its values. Short floats are scaled in float32, because rounding to a short type could exceed
+    the clip.
 
     >>> vectors, within = clipped({"delta": torch.tensor([3.0, 4.0])}, clip=1.0)
     >>> vectors["delta"].norm().item() <= 1.0, within

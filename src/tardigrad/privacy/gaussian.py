@@ -1,7 +1,8 @@
-"""The Gaussian mechanism, exactly: "Improving the Gaussian Mechanism for Differential Privacy" (Balle, Wang).
+"""Exact accounting of the Gaussian mechanism: "Improving the Gaussian Mechanism for Differential Privacy"
+(Balle, Wang).
 
-All here depends on mu = sensitivity / standard deviation of the noise. One release of a mechanism with
-correlated noise is one Gaussian mechanism, however many steps it has.
+Everything depends on mu = sensitivity / standard deviation of the noise. A run with correlated noise is one
+Gaussian mechanism, whatever its number of steps.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import scipy
 from tardigrad.errors import ConfigError
 
 LARGEST = 1e9
-"""No epsilon, mu or multiplier beyond this is looked for."""
+"""The upper limit of searches for an epsilon, mu or noise multiplier."""
 RELATIVE = 1e-13
+"""The relative tolerance of root finding."""
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """The smallest delta at which the mechanism is (epsilon, delta) private (Theorem 8).
+    """Return the smallest delta at which the mechanism is (epsilon, delta) private (Theorem 8).
 
-    delta = Phi(mu / 2 - epsilon / mu) - e^epsilon Phi(-mu / 2 - epsilon / mu), in logarithms: the two terms
-    nearly cancel, and e^epsilon may be too large for a float.
+    delta = Phi(mu / 2 - epsilon / mu) - e^epsilon Phi(-mu / 2 - epsilon / mu). It is computed with
+    logarithms, because the two terms nearly cancel and e^epsilon may overflow.
 
     >>> round(gaussian_delta(mu=1.0, epsilon=1.0), 6)
     0.126937
@@ -36,7 +38,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The smallest epsilon at this delta.
+    """Return the smallest epsilon at this delta.
 
     >>> round(gaussian_epsilon(mu=1 / 2.4490607, delta=1e-7), 6)
     2.0
@@ -57,7 +59,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu that is (epsilon, delta) private; the noise is sensitivity / mu.
+    """Return the largest mu that is (epsilon, delta) private; the noise is sensitivity / mu.
 
     >>> round(1 / gaussian_mu(epsilon=2.0, delta=1e-7), 7)
     2.4490607
@@ -81,5 +83,6 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def check_delta(delta: float) -> None:
+    """Raise a ConfigError if delta is not between 0 and 1."""
     if not 0 < delta < 1:
         raise ConfigError(f"delta = {delta:g}: it must lie between 0 and 1, and well below 1 / clients")

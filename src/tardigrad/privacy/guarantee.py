@@ -1,4 +1,4 @@
-"""What a private run promises, in numbers: the settings of privacy, worked out for one run."""
+"""The guarantee of one private run: all its numbers, computed from the privacy settings."""
 
 from __future__ import annotations
 
@@ -15,50 +15,51 @@ from tardigrad.privacy.noise import Noise
 
 @dataclass(frozen=True)
 class Guarantee:
-    """Everything that the mechanism and the statement need to know."""
+    """All the numbers that the mechanism and the statement need."""
 
     mode: Mode
-    """How it is accounted for."""
+    """The mode of accounting."""
     noise: Noise
     noise_multiplier: float
     """Standard deviation of the noise over the norm of a payload."""
     delta: float
     steps: int
-    """What the noise was planned for."""
+    """The number of steps that the noise was planned for."""
     allowed: int
-    """How many of them the budget allows."""
+    """How many of these steps the budget allows."""
     clip: float
-    """The norm that an upload is clipped to, at first."""
+    """The norm to which uploads are clipped; with an adaptive clip, in the first step."""
     divisor: float
-    """What the noisy sum is divided by: fixed beforehand, never the sum of weights."""
+    """The number by which the noisy sum is divided. It is fixed beforehand and never the sum of weights."""
     noise_from: Literal["system", "seed"]
     adaptive: AdaptiveClip | None = None
     version_gamma: float = 0.0
-    """Length of an upload's version in the payload, over the clip; 0: versions are public."""
+    """Length of an upload's version in the payload, over the clip; 0 if versions are public."""
     overhead: float = 1.0
     """Norm of a whole payload over the clip."""
     limits: Limits | None = None
-    """How often a client may take part; nothing where sampling is trusted."""
+    """How often a client may take part; None where sampling is trusted."""
     emulated: float = 1.0
-    """The noise on the sum is scaled by this: cohort over the cohort that is emulated."""
+    """The factor of the noise on the sum for an emulated cohort: this run's cohort over the emulated one."""
     sampling_made: bool = True
-    """Whether the run itself samples as the accounting says; else somebody has to vouch for it."""
+    """Whether the run itself samples as the accounting assumes."""
     void: str | None = None
-    """Why this run keeps nothing of the promise; None if it keeps it."""
+    """Why the guarantee of this run is void; None if it holds."""
 
     @property
     def chosen(self) -> Chosen:
-        """What a run must go on with when it is resumed."""
+        """The noise that the run must keep when it is resumed."""
         toeplitz = self.noise.constants if isinstance(self.noise, FixedBLT) else None
         return Chosen(self.noise_multiplier, self.allowed, toeplitz)
 
     def spent(self, after: int) -> float:
-        """The epsilon of the first so many steps."""
+        """Return the epsilon of the first `after` steps; in Poisson mode always by the fast accounting."""
         mode = self.mode
         if isinstance(mode, BySampling):
-            mode = mode._replace(by="rdp")  # the tight one takes seconds a time; this is above it
+            mode = mode._replace(by="rdp")  # an upper bound; the tight accounting takes seconds for each step
         return mode.epsilon(self.noise_multiplier, self.steps, self.delta, after)
 
     def epsilon(self, after: int | None = None) -> float:
-        """The epsilon of the whole run, or of its first `after` steps, as tight as it is known."""
+        """Return the epsilon of the whole run, or of its first `after` steps, by the configured
+        accounting."""
         return self.mode.epsilon(self.noise_multiplier, self.steps, self.delta, after)

@@ -1,4 +1,4 @@
-"""Independent noise: what each step adds has nothing to do with the others."""
+"""Independent noise: the noise of each step is independent of that of all others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tardigrad.privacy.noise import NoiseState, Normal, count_step, most_partici
 class Independent(Setting):
     """Fresh Gaussian noise in each step: C is the identity.
 
-    The noise of the model grows with the root of the steps, so it pays only where sampling amplifies
-    privacy (the Poisson mode).
+    The noise in the model grows with the root of the number of steps, so this kind is worthwhile only where
+    sampling amplifies privacy (the Poisson mode).
     """
 
     kind: Literal["independent"] = "independent"

@@ -1,9 +1,9 @@
-"""The keys of noise that was drawn since the last snapshot.
+"""The keys of the noise that was drawn since the last snapshot.
 
-Nothing may get noise twice: with two draws for one step, the average of both has less noise, and their
-difference tells what was hidden. A run that is killed and resumed makes the steps since its last snapshot
-again; it must add the very same noise. So each step's key is on disk before its noise is used, and is
-destroyed once a snapshot of a run that has made the step holds what came of it.
+No sum may be released with two different draws of noise, because the average of the two has less noise. A run
+that was killed and is resumed repeats the steps since its last snapshot, and must add exactly the same noise.
+So the key of each step is written to disk before its noise is used. It is destroyed once a snapshot contains
+the result of the step.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from tardigrad.errors import RunError
 from tardigrad.privacy.normal import Cryptographic
 
 LENGTH = 32
+"""The length of a key in bytes."""
 
 
 class NoiseKeys:
-    """A fresh key for each number (a step or a trip) that is asked for; the same one if it is asked again.
+    """A new random key for each number (a step or a trip); the same key if a number is requested again.
 
     >>> keys = NoiseKeys()
     >>> keys[1] == keys[1], keys[1] == keys[2]
@@ -31,7 +32,7 @@ class NoiseKeys:
         self._file = file
         self._keys: dict[int, bytes] = {}
         self._asked: set[int] = set()  # since the last `forget`
-        self._whole: int | None = None  # so many bytes of the file are good, where it does not end well
+        self._whole: int | None = None  # the length of the complete lines, if the last line is incomplete
         self._lock = threading.Lock()
         if file is not None and file.exists():
             self._read(file)
@@ -42,24 +43,24 @@ class NoiseKeys:
             if number not in self._keys:
                 key = os.urandom(LENGTH)
                 if self._file is not None:
-                    self._append(number, key)  # it counts only once it is on disk
+                    self._append(number, key)  # durable before it is used
                 self._keys[number] = key
             return self._keys[number]
 
     def __contains__(self, number: int) -> bool:
-        """Whether the key of this step or trip is known."""
+        """Return whether there is a key for this step or trip."""
         return number in self._keys
 
     def normals(self, number: int) -> Cryptographic:
-        """Where the normal numbers of this step or trip come from."""
+        """Return the generator of the normal numbers of this step or trip."""
         return Cryptographic(self[number])
 
     def forget(self) -> None:
-        """Destroy the keys asked for so far: what was made with them is in a snapshot, or the run is over.
+        """Destroy the keys requested so far, because a snapshot contains their results or the run is over.
 
-        To be called on the thread that makes steps, as soon as the snapshot is durable and before the next
-        step, so that no key of a later step is among them. Keys that a dead process drew and this one has not
-        asked for yet are kept, because their noise was released.
+        Call it on the thread that makes steps, after the snapshot is durable and before the next step, so
+        that no key of a later step is destroyed. Keys that an earlier process drew and this one has not
+        requested yet are kept, because their noise was released.
         """
         with self._lock:
             self._forget()
@@ -81,6 +82,7 @@ class NoiseKeys:
             partial.unlink(missing_ok=True)
 
     def _append(self, number: int, key: bytes) -> None:
+        """Write a key durably at the end of the file."""
         assert self._file is not None
         line = _line(number, key)
         new = not self._file.exists()
@@ -94,13 +96,14 @@ class NoiseKeys:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        if new:  # its name must last, too
+        if new:  # the directory entry must be durable, too
             sync_folder(self._file.parent)
 
     def _read(self, file: Path) -> None:
+        """Read the keys that an earlier process left; raise a RunError if the file is damaged."""
         text = file.read_bytes()
         *lines, rest = text.split(b"\n")
-        if rest:  # never finished, and so never used
+        if rest:  # an incomplete line, whose key was never used
             self._whole = len(text) - len(rest)
         for line in lines:
             number, key = _number_and_key(line)
@@ -115,7 +118,7 @@ def _line(number: int, key: bytes) -> bytes:
 
 
 def _number_and_key(line: bytes) -> tuple[int, bytes | None]:
-    """What a line says; no key if it says none."""
+    """Parse a line; the key is None if the line is malformed."""
     try:
         number, text = line.split()
         key = bytes.fromhex(text.decode())

@@ -1,8 +1,8 @@
-"""What an audit checks besides its guesses: whether noise and clip are those that the accounting assumes.
+"""Statistical tests of an audit: whether noise and clip are those that the accounting assumes.
 
-These tests know the canaries' coins, so nothing but noise should be left of what was released. They find a
-defect in any run, however few the canaries, where guesses can show an epsilon up to the logarithm of their
-number at most. They say that the mechanism is not the promised one, not what epsilon it has instead.
+These tests know the canaries' coins, so only noise should remain of what was released. They find defects with
+any number of canaries, whereas guesses can show an epsilon of at most the logarithm of that number. They show
+that the mechanism is not the promised one, but not what its epsilon is.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ Matrix = NDArray[np.float64]
 def noise_defects(
     released: Mapping[str, Matrix], covariance: Matrix, scale: float, error: float
 ) -> list[str]:
-    """What is wrong with the noise, at an error probability of at most `error`.
+    """Return a description of each defect of the noise, with an error probability of at most `error`.
 
-    `released`: by name, steps x coordinates of noise, whose columns should be independent and normal with
-    covariance scale^2 `covariance`. Multiplied with the inverse of its Cholesky factor all its numbers are
-    independent standard normals if the noise is right. Their sum of squares (chi-squared) shows whether there
-    is too little of it; the correlation of any two rows, whether a vector of noise was used twice.
+    `released` has, by name, matrices of steps x coordinates of noise. Their columns should be independent and
+    normal with covariance scale^2 `covariance`. After multiplication by the inverse of the Cholesky factor of
+    the covariance, all numbers are independent standard normals if the noise is right. Their sum of squares
+    (chi-squared) shows whether there is too little noise. The correlation of two rows shows whether a vector
+    of noise was used twice.
     """
     factor = np.linalg.cholesky(covariance)
     each = error / (2 * len(released))
@@ -42,14 +43,16 @@ def noise_defects(
 
 
 def _repeated(normals: Matrix, error: float) -> tuple[int, int] | None:
-    """The two rows that are correlated most, if independent ones would not be with probability 1 - error.
+    """Return the two most correlated rows, or None if independent rows could be correlated as much.
+
+    `error` is the probability that independent rows are reported.
 
     The correlation r of independent normal vectors of length n is distributed so that (1 + r) / 2 is
     Beta((n - 1) / 2, (n - 1) / 2).
     """
     steps, length = normals.shape
     lengths = np.linalg.norm(normals, axis=1, keepdims=True)
-    if length < 2 or steps < 2 or not lengths.all():  # nothing to compare
+    if length < 2 or steps < 2 or not lengths.all():  # there is nothing to compare
         return None
     units = normals / lengths
     correlations = np.triu(np.abs(units @ units.T), 1)
@@ -62,12 +65,12 @@ def _repeated(normals: Matrix, error: float) -> tuple[int, int] | None:
 def length_defect(
     weights: Matrix, excess: Matrix, of_included: Matrix, covariance: Matrix, scale: float, error: float
 ) -> str | None:
-    """Whether the canaries that are in count for more than the clip, at this error probability.
+    """Return a description of the defect if included canaries count for more than the clip, or None.
 
-    All arguments are canaries x steps, of those that are in: their weights, and along their directions what
-    was released less what all of them sent (noise, if the clip holds), and what all of them sent. The sum of
-    weights' covariance^-1 excess is normal around 0, with the variance scale^2 times the same sum for
-    what they sent.
+    The matrices are canaries x steps, for the included canaries. `weights` are their weights. `of_included`
+    is what all of them sent, along their directions, and `excess` is what was released less that: only noise,
+    if the clip holds. The sum of weights' covariance^-1 excess is then normal around 0, and its variance is
+    scale^2 times the same sum with `of_included`. `error` is the probability of a false report.
     """
     whitened = np.linalg.solve(covariance, weights.T).T
     found, energy = float((whitened * excess).sum()), float((whitened * of_included).sum())

@@ -1,37 +1,38 @@
-"""Where standard normal numbers come from.
+"""Generators of standard normal numbers.
 
-`Cryptographic` is what a guarantee needs: nobody can guess or repeat its numbers. `Seeded` can be repeated,
-by anyone who knows the seed: for simulations, and then the guarantee is void.
+A guarantee needs `Cryptographic`, because nobody can guess or repeat its numbers. `Seeded` is for
+simulations: anyone who knows the seed can repeat its numbers, so the guarantee is void.
 
 **Floating point.** Privacy is proved for real numbers. Mironov ("On Significance of the Least Significant
 Bits for Differential Privacy") showed for Laplace noise, and Jin et al. ("Are We There Yet? Timing and
-Floating-Point Attacks on Differential Privacy Systems") for Gaussian noise made of floats, that the last
-bits of a released number can tell what was under the noise, because a sampler cannot reach every float. What
-is done here: 53-bit uniforms and float64 arithmetic, rounded to float32 at the end, so that about 2^29
-float64 numbers lie behind each float32 and the gaps between what the sampler reaches are far smaller than
-what is kept; `grid` then rounds the noise and the sum to one grid, so that no bit of a released number is
-without noise. That leaves the known attacks nothing to see, but is no proof: what a proof would take is an
-exact sampler of the rounded (or the discrete) Gaussian on that grid.
-The largest number is sqrt(-2 log 2^-53) = 8.57, passed by a true normal with probability 1e-17.
+Floating-Point Attacks on Differential Privacy Systems") for Gaussian noise made of floats, that the last bits
+of a released number can reveal the value under the noise, because a sampler cannot reach every float. There
+are two measures against that. First, uniforms have 53 bits and arithmetic is in float64, rounded to float32
+at the end. About 2^29 float64 numbers lie behind each float32 number, so the gaps between the numbers that
+the sampler reaches are far smaller than the precision that is kept. Second, `grid` rounds the noise and the
+sum to one grid, so that no bit of a released number is without noise. This defeats the known attacks but is
+not a proof; a proof would need an exact sampler of the rounded (or the discrete) Gaussian on that grid.
+
+The largest number is sqrt(-2 log 2^-53) = 8.57, which a true normal exceeds with probability 1e-17.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from typing import Any
 
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from torch import Tensor
 
-from tardigrad.errors import ConfigError
-
 CHUNK = 1 << 14
-"""Pairs made at a time: they stay in the processor's cache."""
+"""The number of pairs computed at a time; they fit into the processor's cache."""
 
 
 class Seeded:
-    """Normals from a seed. Give every step a key of its own, so that a resumed run draws the same.
+    """Normal numbers from a seed.
+
+    Give every step a key of its own, so that a resumed run draws the same numbers.
 
     >>> torch.equal(Seeded(7)(3), Seeded(7)(3))
     True
@@ -45,10 +46,10 @@ class Seeded:
 
 
 class Cryptographic:
-    """Normals from AES-256 in counter mode, with a key from the operating system.
+    """Normal numbers from AES-256 in counter mode, with a key from the operating system.
 
-    Give every step a key of its own, and destroy it when it is not needed any more: then an old vector
-    cannot be made again by who takes the machine later.
+    Give every step a key of its own, and destroy the key when it is no longer needed. Then nobody who takes
+    over the machine later can compute an old vector again.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
@@ -58,7 +59,7 @@ class Cryptographic:
         stream = self._stream
         normals = torch.empty(dimension)
         zeros = bytes(16 * CHUNK)
-        bits = bytearray(16 * CHUNK + 15)  # the cipher asks for a block more
+        bits = bytearray(16 * CHUNK + 15)  # the cipher requires up to a block more
         uniforms = torch.frombuffer(bits, dtype=torch.int64, count=2 * CHUNK)
         for start in range(0, dimension, 2 * CHUNK):
             stream.update_into(zeros, bits)
@@ -67,7 +68,7 @@ class Cryptographic:
 
 
 def _box_muller(bits: Tensor, out: Tensor) -> None:
-    """Two normals from each two uniforms: sqrt(-2 log u) times (cos, sin) of 2 pi v."""
+    """Compute two normals from each pair of uniforms: sqrt(-2 log u) times (cos, sin) of 2 pi v."""
     uniforms = (bits >> 11).double()  # 53 bits, with a sign
     uniforms.add_(2.0**52 + 1).mul_(2.0**-53)  # in (0, 1], so that the logarithm is finite
     u, v = uniforms.chunk(2)
@@ -79,12 +80,7 @@ def _box_muller(bits: Tensor, out: Tensor) -> None:
     torch.mul(u[:rest], v[:rest].sin_(), out=out[half:])
 
 
-def stream(key: bytes, start: bytes = bytes(16)) -> Any:
-    """A cipher that encrypts zeros to random bytes: AES in counter mode, from this place on."""
-    try:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-    except ImportError as error:
-        raise ConfigError(
-            "noise from a cryptographic generator needs cryptography: pip install 'tardigrad[privacy]'"
-        ) from error
+def stream(key: bytes, start: bytes = bytes(16)) -> CipherContext:
+    """Return a cipher that encrypts zeros to random bytes: AES in counter mode, from this counter value
+    on."""
     return Cipher(algorithms.AES(key), modes.CTR(start)).encryptor()

@@ -1,11 +1,10 @@
-"""Plan a budget: two of epsilon, noise and steps are given, the third is worked out."""
+"""Plan a budget: two of epsilon, noise and steps are given, and the third is computed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
@@ -21,17 +20,18 @@ from tardigrad.privacy.tree import Tree
 
 KINDS = ("blt", "tree", "independent")
 DELTA = 1e-7
+"""The default delta."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is given. Leave out one of epsilon, noise_multiplier and steps, or delta."""
+    """The numbers that are given. Leave out one of epsilon, noise_multiplier and steps, or delta."""
 
     epsilon: float | None = None
     noise_multiplier: float | None = None
     steps: int | None = None
     delta: float | None = None
-    """Default: 1e-7, unless it is what is sought."""
+    """Default: 1e-7, unless it is the number to compute."""
     participations: int | None = None
     """Default: 1."""
     separation: int | None = None
@@ -39,29 +39,29 @@ class Question:
     noise: str | None = None
     """Default: blt."""
     honaker: bool | None = None
-    """Of a tree. Default: True."""
+    """For tree noise. Default: True."""
     restart_every: int | None = None
-    """Of a tree. Default: never."""
+    """For tree noise. Default: never."""
     sampling_rate: float | None = None
-    """Given: Poisson mode, which has neither participations nor a choice of noise."""
+    """If given, the plan is for Poisson mode, which has neither participations nor a choice of noise."""
     by: str | None = None
     """In Poisson mode: rdp (the default) or pld."""
     adaptive_overhead: float | None = None
-    """Given: the clip is adaptive, and the deltas get so many times the noise for it."""
+    """If given, the clip is adaptive and increases the noise of the deltas by this factor."""
     version_overhead: float | None = None
-    """Given: versions are private, and the deltas get so many times the noise for it."""
+    """If given, versions are private and increase the noise of the deltas by this factor."""
     population: int | None = None
-    """Given (with buffer_size): whether so many clients can make the steps within their limits."""
+    """If given (with buffer_size), check that so many clients can make the steps within their limits."""
     buffer_size: int | None = None
-    """Given: the noise in the mean of so many uploads."""
+    """If given, also compute the noise in the mean of so many uploads."""
 
 
 @dataclass(frozen=True)
 class PlanAnswer:
-    """All the numbers of a plan. Lengths are in clips, a coordinate."""
+    """All the numbers of a plan. Lengths are in clips, for one coordinate."""
 
     worked_out: str
-    """Which of the numbers was not given."""
+    """The name of the number that was computed."""
     epsilon: float
     delta: float
     noise_multiplier: float
@@ -73,29 +73,29 @@ class PlanAnswer:
     sampling_rate: float | None
     by: str | None
     sensitivity: float | None
-    """Of the whole run, for contributions of length 1; None in Poisson mode, where it does not matter."""
+    """Sensitivity of the whole run, for contributions of length 1; None in Poisson mode."""
     overhead: float
-    """How many times more noise there is for an adaptive clip and private versions."""
+    """The factor by which an adaptive clip and private versions increase the noise."""
     prefix_noise: float
-    """Standard deviation of the noise in the sum of all steps' sums so far, where it is largest: what the
-    model has. With the overhead."""
+    """Standard deviation of the noise in a prefix sum of the steps, which is the noise in the model: the
+    largest over all prefixes, including the overhead."""
     prefix_step: int
-    """After which step that is."""
+    """The last step of that prefix."""
     mean_prefix_noise: float | None
-    """The same in the mean of a buffer."""
+    """The same for means of buffers instead of sums; None if no buffer size was given."""
     memory: int
-    """Vectors as large as the model that the noise keeps."""
+    """The number of vectors of the model's size that the noise keeps."""
     population: int | None
-    """So many clients are enough; None if none were given."""
+    """The number of clients, which is sufficient; None if it was not given."""
     buffer_size: int | None
 
-    def summary(self) -> dict[str, Any]:
-        """As JSON."""
+    def summary(self) -> dict[str, object]:
+        """Return all numbers by name, for JSON."""
         return asdict(self)
 
 
 def answer(question: Question) -> PlanAnswer:
-    """Work out what was left open.
+    """Compute the number that was left out, and everything that follows.
 
     >>> round(answer(Question(epsilon=2.0, steps=2048, noise="tree")).noise_multiplier, 3)
     8.484
@@ -140,7 +140,7 @@ def answer(question: Question) -> PlanAnswer:
 
 
 def compared(question: Question) -> dict[str, PlanAnswer | ConfigError]:
-    """The same for every kind of noise; or why it cannot be, for those for which it cannot."""
+    """Return the answer for every kind of noise, or the error for kinds that have none."""
     if question.noise is not None or question.sampling_rate is not None:
         option = "--noise" if question.noise is not None else "--sampling-rate"
         raise ConfigError(f"{option}: --compare compares the kinds of noise by participation; leave it out")
@@ -161,7 +161,7 @@ def compared(question: Question) -> dict[str, PlanAnswer | ConfigError]:
 
 
 def _check(q: Question) -> str:
-    """What is sought; raises ConfigError if something cannot be, or is not used."""
+    """Return the name of the number to compute; raise a ConfigError for wrong or unused options."""
     for name in ("epsilon", "noise_multiplier"):
         value = getattr(q, name)
         if value is not None and not 0 < value < math.inf:
@@ -194,6 +194,8 @@ def _check(q: Question) -> str:
 
 
 def _refuse_unused(q: Question) -> None:
+    """Raise a ConfigError if an option is given that the plan does not use."""
+
     def refuse(names: tuple[str, ...], why: str) -> None:
         given = [_option(name) for name in names if getattr(q, name) is not None]
         if given:
@@ -214,6 +216,7 @@ def _refuse_unused(q: Question) -> None:
 
 
 def _option(name: str) -> str:
+    """Return the command-line option of a field."""
     return "--no-honaker" if name == "honaker" else f"--{name.replace('_', '-')}"
 
 
@@ -228,7 +231,8 @@ def _noise(q: Question) -> BLT | Tree | Independent:
 def _check_population(
     q: Question, noise: BLT | Tree | Independent, multiplier: float, steps: int, population: int
 ) -> None:
-    """Whether the ledger can be satisfied: what a run with these settings checks before it begins."""
+    """Raise a ConfigError if so many clients cannot make the steps, by the check of a run before it
+    begins."""
     settings = Participation(
         noise_multiplier=multiplier,
         noise=noise,
@@ -239,16 +243,17 @@ def _check_population(
 
 
 def _largest_prefix(noise: Noise, steps: int, k: int, b: int) -> tuple[float, int]:
-    """The largest variance of a prefix's noise, over all prefixes, and the last step of that prefix."""
+    """Return the largest variance of the noise of a prefix, and the last step of that prefix."""
     prefixes = _tree_prefixes(steps, noise.restart_every) if isinstance(noise, Tree) else [steps]
     return max((noise.prefix_variance(t, steps, k, b), t) for t in prefixes)
 
 
 def _tree_prefixes(steps: int, restart_every: int | None) -> Iterator[int]:
-    """The prefixes of which one has the most noise.
+    """Yield prefixes of which one has the largest noise of all.
 
-    Each set bit of t adds noise, so the most is at the last step, or where one of its set bits is cleared and
-    all lower ones are set; with restarts, the same in the last tree and in the last complete one.
+    Each set bit of t adds noise. So the largest noise is at the last step, or where one of its set bits is
+    cleared and all lower bits are set; with restarts, at such a step of the last tree or of the last complete
+    one.
     """
     length = restart_every or steps + 1
     whole, rest = divmod(steps, length)

@@ -1,15 +1,15 @@
-"""The record of what a private run has released: a digest of each version, durable before anybody sees it.
+"""The record of the versions that a private run has released: a digest of each, durable before publication.
 
-The promise of a private run is made for one history of models. If a step is made again, with other noise or
-from other uploads, the two models together tell more than was promised. That happens when a folder, or a part
-of it, is put back from a backup, when a snapshot or the noise keys are deleted, or when two processes go on
+The guarantee of a private run is for one history of models. If a step is repeated with other noise or from
+other uploads, the two models together reveal more than was promised. That happens when a folder, or a part of
+it, is restored from a backup, when a snapshot or the noise keys are deleted, or when two processes continue
 from copies of one folder. Recovery repeats steps deterministically, so each repeated version must have the
-digest that was recorded the first time; anything else ends the run before the version is published.
+digest that was recorded the first time. Any other digest ends the run before the version is published.
 
-A folder that is put back as a whole looks consistent from inside. A copy is recognised by a witness: an empty
-file that nobody changes, whose inode and time of change (which programs cannot set) are in the record. What
-leaves both as they were, such as a file system that is rolled back, is noticed by the guard alone: a small
-file outside the folder, kept where the backup of the folder does not reach it.
+A folder that was restored as a whole looks consistent from inside. A copy is recognised by a witness: an
+empty file that is never changed, whose inode and change time (which programs cannot set) are in the record. A
+change that preserves both, such as a rollback of the file system, is detected only by the guard: a small file
+outside the folder, which the backup of the folder must not include.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import json
 import os
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from blake3 import blake3
@@ -32,21 +32,30 @@ from tardigrad.errors import ConfigError, RunError
 NEW_RUN = "start a new run, for example from the last model; a private run must not be repeated"
 
 
+class _GuardState(NamedTuple):
+    """The contents of a guard: the run, and the last version that it released."""
+
+    run: str
+    generation: int
+    version: int
+    digest: str
+
+
 class ReleaseLog:
     """The file `releases.log` of one run, and its guard.
 
     Lines: `run ID`, then `open GENERATION GUARDED INODE WITNESS-INODE WITNESS-CTIME` for each process that
-    went on with the run, and `VERSION DIGEST` for each version that was released.
+    continued the run, and `VERSION DIGEST` for each version that was released.
     """
 
     def __init__(
         self, file: Path, guard: Path | None = None, moved: bool = False, begun: bool = False
     ) -> None:
-        """Open the record, or begin it.
+        """Open the record, or create it. Raise a ConfigError if the run must not continue.
 
-        `guard`: a file outside the run's folder that is compared and kept up to date. `moved`: the caller
-        knows that the folder was moved here and that nobody goes on with the original. `begun`: the run has
-        made steps, so its record must exist. A ConfigError says why the run must not go on.
+        `guard` is a file outside the run's folder that is compared with the record and kept up to date.
+        `moved`: the caller knows that the folder was moved here and that no process continues the original.
+        `begun`: the run has made steps, so its record must exist.
         """
         self._file, self._guard = file, guard
         self._run, self._generation, self._digests = "", 0, dict[int, str]()
@@ -93,7 +102,7 @@ class ReleaseLog:
         return self._last
 
     def release(self, version: int, vectors: Vectors) -> None:
-        """Record a version before it is published; a version that was released before must be the same."""
+        """Record a version before it is published; raise a RunError if it was released with other values."""
         digest = digest_of(vectors)
         before = self._digests.get(version)
         if before is None and version == self._last + 1:
@@ -115,7 +124,7 @@ class ReleaseLog:
         return self._file.with_name(f".{self._file.name}.witness")
 
     def _identity_now(self) -> list[str]:
-        """Return what a copy of the folder, or one that was put back by copying, cannot have."""
+        """Return inodes and change time, which differ in a copied or restored folder."""
         if not self._witness.is_file():
             return []
         witness = self._witness.stat()
@@ -134,7 +143,7 @@ class ReleaseLog:
         os.fsync(self._log.fileno())
 
     def _read(self) -> int:
-        """Read the record and return the length of its whole lines. Nobody relied on an unfinished line."""
+        """Read the record and return the length of its complete lines. An incomplete line was never used."""
         try:
             content = self._file.read_bytes()
             *lines, rest = content.split(b"\n")
@@ -155,7 +164,7 @@ class ReleaseLog:
     # -- the guard ---------------------------------------------------------------------------------
 
     def _check_guard(self) -> None:
-        """Raise a ConfigError if the guard knows of another history than the record."""
+        """Lock the guard, and raise a ConfigError if its history is not that of the record."""
         guard = self._guard
         if guard is None:
             if self._guarded:
@@ -177,39 +186,38 @@ class ReleaseLog:
                 raise ConfigError(f"--guard {guard}: belongs to another run; give a new file for each run")
             return
         known = self._read_guard(guard)
-        if known["run"] != self._run:
+        if known.run != self._run:
             raise ConfigError(
                 f"--guard {guard}: belongs to another run; give the file that this run was begun with"
             )
-        # a process that could not write its guard, or was killed before it did, has released nothing
-        if not self._released_in <= known["generation"] <= self._generation:
+        # A process that could not write its guard, or was killed before it did, has released nothing.
+        if not self._released_in <= known.generation <= self._generation:
             raise ConfigError(f"--guard {guard}: another copy of the folder went on with this run; {NEW_RUN}")
-        if known["version"] > self._last or self._digests.get(known["version"], "") != known["digest"]:
+        if known.version > self._last or self._digests.get(known.version, "") != known.digest:
             raise ConfigError(
-                f"--guard {guard}: version {known['version']} was released, but the folder knows of "
+                f"--guard {guard}: version {known.version} was released, but the folder knows of "
                 f"{self._last} only: it was put back from a backup; {NEW_RUN}"
             )
 
-    def _read_guard(self, guard: Path) -> dict[str, Any]:
+    def _read_guard(self, guard: Path) -> _GuardState:
         try:
             known = json.loads(guard.read_text())
-            if {name: type(value) for name, value in known.items()} != {
-                "run": str, "generation": int, "version": int, "digest": str
-            }:  # fmt: skip
+            types = {"run": str, "generation": int, "version": int, "digest": str}
+            if {name: type(value) for name, value in known.items()} != types:
                 raise ValueError("it is not a guard")
+            return _GuardState(**known)
         except (OSError, ValueError, AttributeError) as error:
             raise ConfigError(f"--guard {guard}: is gone or damaged ({error}); {NEW_RUN}") from None
-        return known
 
     def _write_guard(self) -> None:
         if self._guard is not None:
-            state = {"run": self._run, "generation": self._generation, "version": self._last,
-                     "digest": self._digests.get(self._last, "")}  # fmt: skip
-            write_text(self._guard, json.dumps(state) + "\n")
+            last = self._digests.get(self._last, "")
+            state = _GuardState(self._run, self._generation, self._last, last)
+            write_text(self._guard, json.dumps(state._asdict()) + "\n")
 
 
 def digest_of(vectors: Vectors) -> str:
-    """A digest of names, types and values."""
+    """Return a digest of names, types, shapes and values."""
     digest = blake3()
     for name in sorted(vectors):
         vector = vectors[name].detach().cpu().contiguous()

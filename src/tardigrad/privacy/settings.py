@@ -1,4 +1,4 @@
-"""The privacy table of a config: which promise, and what it rests on."""
+"""The privacy table of a config: the settings of a guarantee, and the guarantee that follows from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tardigrad.core.pace import Pace, Poisson
 from tardigrad.core.participation import Limits
 from tardigrad.core.setting import Setting, by_name
 from tardigrad.errors import ConfigError
-from tardigrad.privacy.accounting import ByParticipation, BySampling, Mode
+from tardigrad.privacy.accounting import ByParticipation, BySampling, Mode, allowed_steps
 from tardigrad.privacy.blt import BLT, FixedBLT
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.clipping import LEAST, AdaptiveClip
@@ -25,22 +25,25 @@ from tardigrad.privacy.poisson import By
 from tardigrad.privacy.tree import Tree
 
 LEAST_NOISE = 1e-6
-"""Less could not be told from rounding."""
+"""The smallest noise multiplier above 0; less noise could not be distinguished from rounding."""
 AnyNoise = Annotated[BLT | Tree | Independent, Field(discriminator="kind"), by_name]
 
 
 class _Privacy(Setting):
+    """The settings that all kinds of privacy have."""
+
     epsilon: PositiveFloat | None = None
-    """The budget: the noise is chosen for it; with noise_multiplier too, the run ends before it is passed."""
+    """The budget. The noise is chosen for it; if noise_multiplier is given too, the run ends before it is
+    exceeded."""
     delta: float = Field(1e-7, gt=0, lt=1)
-    """The chance that epsilon does not hold; well below 1 over the number of clients."""
+    """The probability that epsilon does not hold; keep it well below 1 over the number of clients."""
     noise_multiplier: NonNegativeFloat | None = None
-    """Standard deviation of the noise over the clip, in place of (or besides) epsilon."""
+    """Standard deviation of the noise over the clip, instead of epsilon or in addition to it."""
     clip: float = Field(1.0, ge=LEAST)
-    """No upload is longer than this (Euclidean norm of all its vectors together)."""
+    """Longer uploads are scaled down to this norm (Euclidean, of all their vectors together)."""
     noise_from: Literal["system", "seed"] = "system"
-    """system: a cryptographic generator. seed: this is a simulation, the noise can be repeated by anybody who
-    knows the seed, and nothing is private."""
+    """system: a cryptographic generator. seed: for simulations; anybody who knows the seed can repeat the
+    noise, so nothing is private."""
 
     @model_validator(mode="after")
     def _budget_or_noise(self) -> _Privacy:
@@ -54,10 +57,11 @@ class _Privacy(Setting):
         return self
 
     def void(self, pace: Pace | None, buffer: Buffer) -> str | None:
-        """Why a run of these settings keeps nothing of the promise; None if it keeps it."""
+        """Return why the guarantee of a run with these settings is void, or None if it holds."""
         return "; ".join(self._reasons(pace, buffer)) or None
 
     def _reasons(self, pace: Pace | None, buffer: Buffer) -> list[str]:
+        """Return all reasons why the guarantee is void."""
         reasons = []
         if self.noise_multiplier == 0:
             reasons.append("no noise was added (privacy.noise_multiplier = 0)")
@@ -67,12 +71,14 @@ class _Privacy(Setting):
 
 
 class _Central(_Privacy):
+    """The settings of noise that the server adds to sums."""
+
     adaptive: AdaptiveClip | None = None
     """Let the clip follow a quantile of the norms: { quantile = 0.5 }."""
     versions: Literal["public", "private"] = "public"
-    """Whether the version that an upload started from is protected too (for momentum approximation)."""
+    """private: the version that an upload started from is protected too (for momentum approximation)."""
     version_overhead: float = Field(1.1, gt=1)
-    """How many times more noise the deltas get for private versions."""
+    """The factor by which private versions increase the noise of the deltas."""
 
     def _guarantee(
         self,
@@ -98,16 +104,18 @@ class _Central(_Privacy):
         )  # fmt: skip
 
     def _noise_and_steps(self, mode: Mode, steps: int) -> tuple[float, int]:
-        """The noise multiplier, and how many of the steps the budget allows."""
+        """Return the noise multiplier, and how many of the steps the budget allows."""
         if self.noise_multiplier is None:
             assert self.epsilon is not None
             return mode.noise_multiplier(self.epsilon, steps, self.delta), steps
         if self.epsilon is None:
             return self.noise_multiplier, steps
-        return self.noise_multiplier, _allowed(mode, self.noise_multiplier, steps, self.delta, self.epsilon)
+        return self.noise_multiplier, allowed_steps(
+            mode, self.noise_multiplier, steps, self.delta, self.epsilon
+        )
 
     def _rounding(self, dimension: int, buffer: Buffer) -> float:
-        """What the grid costs where an upload has vectors of so many coordinates; 0 if that is not known."""
+        """Return the cost of the grid for uploads of so many coordinates; 0 if their number is not known."""
         if not dimension:
             return 0.0
         versions = (buffer.staleness_bound or 0) + 1 if self.versions == "private" else 0
@@ -115,8 +123,8 @@ class _Central(_Privacy):
 
 
 class Participation(_Central):
-    """No sampling is trusted: a client contributes at most `participations` times, in steps at least
-    `separation` apart. What one client contributed is hidden, even from somebody who sees every model."""
+    """No sampling is trusted. A client contributes at most `participations` times, in steps at least
+    `separation` apart, and its contributions are hidden even from an observer of every model."""
 
     kind: Literal["participation"] = "participation"
     noise: AnyNoise = BLT()
@@ -124,11 +132,11 @@ class Participation(_Central):
     participations: PositiveInt = 1
     """How often one client may contribute in the whole run."""
     separation: PositiveInt | None = None
-    """Steps from one contribution of a client to its next, at least (consecutive steps are 1 apart).
-    Default: as many as the steps and participations allow."""
+    """The smallest number of steps from one contribution of a client to its next (consecutive steps are 1
+    apart). Default: steps / participations."""
 
     def limits(self, steps: int) -> Limits:
-        """What the ledger enforces."""
+        """Return the limits that the participation ledger enforces."""
         return Limits(self.participations, self.separation or max(1, steps // self.participations))
 
     def guarantee(
@@ -140,8 +148,11 @@ class Participation(_Central):
         dimension: int = 0,
         chosen: Chosen | None = None,
     ) -> Guarantee:
-        """The promise for a run of so many steps. `dimension`: coordinates of an upload; `chosen`: what a run
-        that has begun goes on with."""
+        """Return the guarantee of a run of so many steps.
+
+        `dimension` is the number of coordinates of an upload. `chosen` is the noise that a resumed run began
+        with.
+        """
         limits = self.limits(steps)
         size = buffer.size
         if size is not None and steps * size > population * self.participations:
@@ -165,26 +176,26 @@ class Participation(_Central):
 
 
 class PoissonSampling(_Central):
-    """Each client joins each step with the same small chance and nobody knows who did, which amplifies
-    privacy. For simulations: on real devices nobody can promise that."""
+    """Each client joins each step with the same small probability, and nobody knows who did, which amplifies
+    privacy. This is for simulations: nobody can guarantee such sampling of real devices."""
 
     kind: Literal["poisson"] = "poisson"
     by: By = "rdp"
     """rdp (fast) or pld (tight, takes a minute)."""
     sampling_rate: float | None = Field(None, gt=0, le=1)
-    """The chance. Default: pace.probability of a Poisson pace."""
+    """The probability that a client joins a step. Default: pace.probability of a Poisson pace."""
     emulated_cohort: PositiveInt | None = None
-    """Add the noise that a cohort of this size would have, to see in a small simulation what a large run
+    """Add the noise that a cohort of this size would have, so that a small simulation shows what a large run
     would learn. The guarantee is then that of the large run, not of this one."""
 
     def _rate(self, pace: Pace | None) -> float | None:
-        """The chance of a client to join a step, where it is known."""
+        """Return the probability that a client joins a step, or None if it is not known."""
         if self.sampling_rate is None and isinstance(pace, Poisson):
             return pace.probability
         return self.sampling_rate
 
     def _is_made(self, pace: Pace | None, buffer: Buffer) -> bool:
-        """Whether the run itself samples as the accounting says."""
+        """Return whether the run itself samples as the accounting assumes."""
         return isinstance(pace, Poisson) and buffer.size is None and self._rate(pace) == pace.probability
 
     def _reasons(self, pace: Pace | None, buffer: Buffer) -> list[str]:
@@ -208,8 +219,11 @@ class PoissonSampling(_Central):
         dimension: int = 0,
         chosen: Chosen | None = None,
     ) -> Guarantee:
-        """The promise for a run of so many steps. `dimension`: coordinates of an upload; `chosen`: what a run
-        that has begun goes on with."""
+        """Return the guarantee of a run of so many steps.
+
+        `dimension` is the number of coordinates of an upload. `chosen` is the noise that a resumed run began
+        with.
+        """
         rate = self._rate(pace)
         if rate is None:
             raise ConfigError(
@@ -229,15 +243,15 @@ class PoissonSampling(_Central):
 
 
 class LocalPrivacy(_Privacy):
-    """Each upload is clipped and gets noise of its own before anybody sees it: for algorithms that need
-    individual uploads (FedAsync, FedAC). It takes much more noise for the same epsilon."""
+    """Each upload is clipped and gets noise of its own before it leaves the client. This is for algorithms
+    that need individual uploads (FedAsync, FedAC); it takes much more noise for the same epsilon."""
 
     kind: Literal["local"] = "local"
     participations: PositiveInt = 1
     """How often one client may contribute in the whole run."""
 
     def limits(self, steps: int) -> Limits:
-        """What the ledger enforces."""
+        """Return the limits that the participation ledger enforces."""
         return Limits(self.participations, 1)
 
     def guarantee(
@@ -249,7 +263,8 @@ class LocalPrivacy(_Privacy):
         dimension: int = 0,
         chosen: Chosen | None = None,
     ) -> Guarantee:
-        """The promise: a client's own contributions are that many independent Gaussian releases."""
+        """Return the guarantee: a client's contributions are `participations` independent Gaussian
+        releases."""
         mode = ByParticipation(Independent(), self.participations, 1, cost(dimension))
         multiplier = self.noise_multiplier
         if chosen is not None:
@@ -274,25 +289,8 @@ Privacy = Annotated[Participation | PoissonSampling | LocalPrivacy, Field(discri
 
 
 def _divisor(pace: Pace, buffer: Buffer, population: int) -> float:
+    """Return the fixed number by which a noisy sum is divided: the (expected) number of uploads of a step."""
     if buffer.size is not None:
         return float(buffer.size)
-    assert isinstance(pace, Poisson), "without a size, a step takes all who joined"
+    assert isinstance(pace, Poisson), "only a Poisson pace works without a buffer size"
     return pace.probability * population
-
-
-def _allowed(mode: Mode, multiplier: float, steps: int, delta: float, budget: float) -> int:
-    """How many steps of a run that was planned for `steps` stay within the budget."""
-
-    def fits(after: int) -> bool:
-        return mode.epsilon(multiplier, steps, delta, after) <= budget
-
-    if not fits(1):
-        raise ConfigError(
-            f"privacy.epsilon: with a noise multiplier of {multiplier:g} the first step alone costs "
-            f"{mode.epsilon(multiplier, steps, delta, 1):.4g}, more than {budget:g}"
-        )
-    low, high = 1, steps + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

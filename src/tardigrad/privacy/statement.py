@@ -1,4 +1,4 @@
-"""The privacy statement of a run: what is promised, what it rests on, and what is not protected."""
+"""The privacy statement of a run: what is guaranteed, under which assumptions, and what is not protected."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tardigrad.privacy.settings import LocalPrivacy, Privacy
 
 NOTHING_PROMISED = """# Privacy statement
 
-**Nothing is promised.** This run had no `[privacy]` table: uploads were neither clipped nor noised, and each
-model may tell what single clients contributed. docs/privacy.md says what can be promised.
+**Nothing is promised.** This run had no `[privacy]` table: uploads were not clipped and no noise was added,
+so each model may reveal what single clients contributed. docs/privacy.md says what can be promised.
 """
 VOID = """> **This is a simulation: the guarantee is void.** The noise came from the run's seed
 > (`privacy.noise_from = "seed"`), so anybody who knows the config can subtract it.
@@ -17,19 +17,19 @@ VOID = """> **This is a simulation: the guarantee is void.** The noise came from
 NO_NOISE = """> **Nothing is private: no noise was added** (`privacy.noise_multiplier = 0`).
 """
 EMULATED = """> **The guarantee is that of another run.** The noise is scaled to what a cohort of {cohort:,}
-> would have (`privacy.emulated_cohort`); this run, with a cohort of {own:g}, is not private.
+> would need (`privacy.emulated_cohort`); this run, with a cohort of {own:g}, is not private.
 """
-NOT_SAMPLED = """> **The sampling is assumed, not made.** This run did not draw its clients with probability
-> {rate:g} a step; the numbers below are those of a run that does, and this one's guarantee is void.
+NOT_SAMPLED = """> **The sampling is assumed, not made.** This run did not sample each client with probability
+> {rate:g} in each step. The numbers below are those of a run that does; this one's guarantee is void.
 """
 
 
 def statement(
     guarantee: Guarantee, privacy: Privacy, algorithm: str, population: int, made: int | None = None
 ) -> str:
-    """The statement as Markdown: of the plan, or, with the number of steps that were made, of the run."""
+    """Return the statement as Markdown: of the plan, or of the run if the number of `made` steps is given."""
     g = guarantee
-    after = "when all planned steps are made" if made is None else f"after {made:,} steps"
+    after = "when all planned steps are made" if made is None else f"after {_count(made, 'step')}"
     if isinstance(privacy, LocalPrivacy):
         after, made = "for a client that contributes as often as it may", None
     epsilon = g.epsilon(made) if g.noise_multiplier > 0 else float("inf")
@@ -74,7 +74,7 @@ def statement(
             "| --- | --- |",
             table,
             "",
-            "## What it rests on",
+            "## Assumptions",
             "",
             *(f"- {line}" for line in _assumptions(g, privacy)),
             "",
@@ -87,26 +87,37 @@ def statement(
 
 
 def _promise(g: Guarantee, privacy: Privacy, epsilon: float) -> str:
+    """Return the guarantee in one paragraph."""
     who = (
-        "Whoever sees an upload as it leaves the client, all of them together,"
+        "An observer of all uploads as they leave the clients"
         if isinstance(privacy, LocalPrivacy)
-        else "Whoever sees every model of the run, and knows the data of all other clients,"
+        else "An observer who sees every model of the run and knows the data of all other clients"
     )
     void = ""
     if g.void is not None:
         void = (
-            f"**This run promises nothing, because {g.void}.** The rest of this page says what a run without "
-            "that would promise: "
+            f"**This run promises nothing, because {g.void}.** The rest of this page describes what it would "
+            "promise otherwise: "
         )
         who = who[0].lower() + who[1:]
     return (
-        f"{void}{who} can hardly tell whether one client contributed what it had or nothing: any conclusion "
-        f"is at most e^{epsilon:.3g} times as likely in one case as in the other, but for a chance of "
-        f"{g.delta:g}. The unit of privacy is a client with all its examples."
+        f"{void}{who} can hardly tell whether one client made its contributions or contributed nothing: any "
+        f"conclusion is at most e^{epsilon:.3g} times as likely in one case as in the other, except with "
+        f"probability {g.delta:g}. The unit of privacy is a client with all its examples."
     )
 
 
+def _count(number: int, thing: str) -> str:
+    """Return a number with its noun in the singular or plural.
+
+    >>> _count(1, "step"), _count(2000, "step")
+    ('1 step', '2,000 steps')
+    """
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
 def _delta_remark(delta: float, population: int) -> str:
+    """Return a warning if delta is too large for the number of clients."""
     return (
         "" if delta * population < 0.1 else f" (**too large** for {population:,} clients: keep it far below)"
     )
@@ -122,11 +133,13 @@ def _mode(g: Guarantee, privacy: Privacy) -> str:
     if isinstance(g.mode, BySampling):
         return f"Poisson sampling, rate {g.mode.rate:g} a step (amplification is assumed)"
     assert g.limits is not None
+    most = g.limits.participations
     if isinstance(privacy, LocalPrivacy):
-        return f"local: noise on each upload; at most {g.limits.participations} of one client"
+        return f"local: noise on each upload; at most {_count(most, 'upload')} of one client"
+    apart = f", at least {_count(g.limits.separation, 'step')} apart" if most > 1 else ""
     return (
-        f"participation: at most {g.limits.participations} contributions of one client, at least "
-        f"{g.limits.separation} steps apart (no amplification is assumed)"
+        f"participation: at most {_count(most, 'contribution')} of one client{apart} "
+        "(no amplification is assumed)"
     )
 
 
@@ -152,70 +165,77 @@ def _payload(g: Guarantee) -> str:
 
 
 def _assumptions(g: Guarantee, privacy: Privacy) -> list[str]:
+    """Return what must be true for the guarantee to hold."""
     lines = []
     if isinstance(privacy, LocalPrivacy):
         lines.append(
-            "Each client clips and adds its noise by itself, with a generator of its own. On a server, "
-            "clients take the clip, the noise and the number of uploads from the server's settings, and say "
-            "them in their log; whoever does not trust the server with these must look there."
+            "Each client clips and adds its noise by itself, with a generator of its own. With a server, "
+            "clients take the clip, the noise multiplier and the number of uploads from the server's "
+            "settings and write them to their log. A client that does not trust the server with these "
+            "settings must check its log."
         )
         lines.append(
-            "No client makes more uploads than that. In a simulation an upload that is refused is never "
-            "made; on a server each client counts all that it sends, whether they count or not."
+            "No client makes more uploads than stated above. In a simulation, uploads that would be refused "
+            "are never made. With a server, each client counts every upload that it sends, also those that "
+            "the server refuses."
         )
     else:
         lines.append(
-            "The server is trusted to clip, to sum, to add the noise, and to show nobody the uploads, the "
-            "sums before the noise, its snapshots (they hold the state of correlated noise) or its keys."
+            "The server is trusted to clip, to sum and to add the noise. It is trusted not to disclose the "
+            "uploads, the sums before noise is added, its snapshots (they contain the state of correlated "
+            "noise) or its keys."
         )
     if isinstance(g.mode, BySampling):
         lines.append(
             f"Each client really joins each step independently with probability {g.mode.rate:g}, and who "
-            "joined stays secret. Real devices come when they can; then this assumption is false."
+            "joined stays secret. For real devices, which join when they can, this assumption is false."
         )
         if g.noise_from == "system" and g.sampling_made:
             lines.append(
-                "Who joined is drawn by a cryptographic generator whose key, sampling.key, is kept until the "
-                "run is over and then deleted. Whoever has it knows who joined when."
+                "A cryptographic generator draws who joins. Its key, sampling.key, is kept until the run is "
+                "over and then deleted. The key reveals who joined when, so it must stay secret."
             )
     else:
         lines.append(
             "The participation ledger is right: a client that appears under two names counts as two clients."
         )
     lines.append(
-        "A client's contribution depends on its own data and on the models it was given alone. What is not "
-        "finite counts as zeros, so that whether an upload takes part does not depend on its values."
+        "A client's contribution depends only on its own data and on the models that it received. An upload "
+        "that is not finite counts as zeros, so that its participation does not depend on its values."
     )
     lines.append(
-        "Sums are those of real numbers, up to the rounding of additions, which is not counted. Sums and "
-        "noise are then rounded to one grid of whole numbers, which is counted, so that no bit of a released "
-        "number is without noise (see docs/privacy.md)."
+        "Sums are sums of real numbers, except for the rounding of floating-point additions, which epsilon "
+        "does not include. Sums and noise are then rounded to one grid of whole numbers, so that no bit of a "
+        "released number is without noise; epsilon includes the effect of this rounding (see "
+        "docs/privacy.md)."
     )
     if g.noise_from == "system" and g.noise_multiplier > 0:
         lines.append(
-            "The run was made once: it did not go on from a backup or in two places. releases.log has a "
-            "digest of each released version, and none is made again with other values. A copied folder is "
-            "refused unless somebody vouches for it with --moved; a folder that the file system rolled back "
-            "as a whole is noticed only if the run has a guard (--guard). A backup of the folder is good for "
-            "reading."
+            "The run was made once: it was not continued from a backup or in two places. releases.log has a "
+            "digest of each released version, and no version is released again with other values. A copied "
+            "folder is refused unless somebody confirms with --moved that it was moved. A folder that the "
+            "file system rolled back as a whole is detected only if the run has a guard (--guard). A backup "
+            "of the folder is for reading only."
         )
     if g.limits is not None and not isinstance(privacy, LocalPrivacy):
         lines.append(
-            "The schedule (who took part when, from which version) does not depend on anybody's data."
+            "The schedule (who took part when, from which version) does not depend on any client's data."
         )
     return lines
 
 
 def _unprotected(g: Guarantee, privacy: Privacy) -> list[str]:
+    """Return what the guarantee does not cover."""
     lines = [
-        "That a client takes part at all, when, and for how long: events.jsonl, metrics.csv, summary.json "
-        "and inputs.json (a checksum of data) say things of it without noise. Keep them with the server and "
-        "show the models and what is measured of them on public data alone.",
-        "Facts about the population that do not hinge on one client.",
-        "Several runs on the same clients: their epsilons add up (at most), and this statement is of one.",
-        "Settings that were chosen by looking at these clients' data, such as tuned learning rates.",
+        "The fact that a client takes part at all, when, and for how long. events.jsonl, metrics.csv, "
+        "summary.json and inputs.json (a checksum of data) contain such facts without noise. Keep these "
+        "files on the server; publish only the models and what is measured of them on public data.",
+        "Facts about the population that do not depend on one client.",
+        "Several runs on the same clients: their epsilons add up (at most), and this statement is for "
+        "one run.",
+        "Settings that were chosen with these clients' data, such as tuned learning rates.",
         "Evaluations on examples that clients hold out (evaluation.held_out), and a stop that depends on "
-        "them (stop.accuracy): they are not noised.",
+        "them (stop.accuracy): no noise is added to them.",
     ]
     if not g.version_gamma and not isinstance(privacy, LocalPrivacy):
         lines.append("The version that an upload started from (privacy.versions = 'public').")

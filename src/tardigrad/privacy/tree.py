@@ -1,8 +1,9 @@
 """Tree noise: "Practical and Private (Deep) Learning without Sampling or Shuffling" (Kairouz et al.).
 
-A binary tree stands over the steps; every node has noise of its own, drawn when its last step has come. The
-noise of a prefix of t steps is made of the nodes that cover it, one for each set bit of t, so it grows with
-the logarithm of t. A step adds the difference of two prefixes' noise: the residual.
+The steps are the leaves of a binary tree. Every node has noise of its own, drawn at the last step below it.
+The noise of a prefix of t steps is the sum over the nodes that cover it, one for each set bit of t, so it
+grows with the logarithm of t. A step adds the difference between the noise of two consecutive prefixes: the
+residual.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from tardigrad.core.setting import Setting
 from tardigrad.privacy.noise import NoiseState, Normal, count_step, most_participations
 
 Gains = NDArray[np.float64]
-"""At m: the largest sum of squares that m participations can make."""
+"""The largest sum of squares that m participations can produce, at index m."""
 
 
 class Tree(Setting):
-    """Noise of DP-FTRL. `restart_every` steps the tree begins anew.
+    """Tree noise, as in DP-FTRL.
 
-    Nodes are kept by their height: after t steps of a tree, those at the set bits of t are alive.
+    The state has one node for each height: after t steps of a tree, those at the set bits of t are in use.
     """
 
     kind: Literal["tree"] = "tree"
     honaker: bool = True
-    """Mix a node's noise with that of the nodes below it, so that the variance of a node of height h falls
-    from 1 to 1 / (2 - 2^-h) (Honaker's estimate from below)."""
+    """Combine a node's noise with that of the nodes below it, which reduces the variance of a node of height
+    h from 1 to 1 / (2 - 2^-h) (Honaker's estimate from below)."""
     restart_every: PositiveInt | None = None
-    """Begin a new tree after so many steps: less sensitivity to clients that come back, more noise."""
+    """Begin a new tree after so many steps: less sensitivity to clients that return, but more noise."""
 
     def sensitivity(
         self, steps: int, participations: int, separation: int, after: int | None = None
     ) -> float:
-        """An upper bound: the root of the sum, over nodes, of (participations below the node)^2.
+        """Return an upper bound: the root of the sum, over nodes, of (participations below the node)^2.
 
-        All nodes have noise of the same size, so the tree is one Gaussian release of all node sums. Within
-        a block the separation is respected, between blocks only through the totals; the bound is reached
+        All nodes have noise of the same size, so the tree is one Gaussian release of all node sums. The bound
+        respects the separation within each block, and between blocks only through the totals. It is reached
         where the separation is a power of two.
         """
         steps = steps if after is None else after
@@ -66,15 +67,15 @@ class Tree(Setting):
         }
 
     def draw(self, state: NoiseState, normal: Normal) -> Tensor:
-        """The new node comes, the nodes that it covers go: all others are in both prefixes."""
+        """Add the new node and subtract the nodes that it covers; all others are in both prefixes."""
         step = count_step(state)
         t = step % self.restart_every if self.restart_every else step
-        nodes: Tensor = state["nodes"]
+        nodes = state["nodes"]
         dimension = nodes.shape[1]
         node = normal(dimension)
         height = 0
         gone: Tensor | None = None
-        while t >> height & 1:  # the left sibling is complete: so is now the parent
+        while t >> height & 1:  # the left sibling is complete, so the parent is complete now
             left = nodes[height]
             if gone is None:
                 gone = left * -self._share(height)
@@ -95,17 +96,21 @@ class Tree(Setting):
         return whole * self._variance(self.restart_every or 0) + self._variance(rest)
 
     def _variance(self, t: int) -> float:
-        """Of the noise after t steps of one tree: one node for each set bit."""
+        """Return the variance of the noise after t steps of one tree: one node for each set bit."""
         return sum(self._share(height) for height in range(t.bit_length()) if t >> height & 1)
 
     def _share(self, height: int) -> float:
-        """1 / (2 - 2^-height): what Honaker's sum is divided by to be an estimate, and also its variance."""
+        """Return 1 / (2 - 2^-height): the factor that makes Honaker's sum an estimate, and also its
+        variance."""
         return 1 / (2 - 0.5**height) if self.honaker else 1.0
 
 
 @lru_cache(maxsize=256)
 def _forest(steps: int, most: int, separation: int) -> Gains:
-    """Of all nodes completed within `steps`: whole trees, one for each set bit, the smallest at the end."""
+    """Return the gains of all nodes completed within `steps`.
+
+    These are complete trees, one for each set bit, the smallest at the end.
+    """
     gains = np.zeros(1)
     tree = np.array([0.0, 1.0])  # a leaf: one participation at most
     for height in range(steps.bit_length()):
@@ -119,7 +124,7 @@ def _forest(steps: int, most: int, separation: int) -> Gains:
 
 
 def _join(a: Gains, b: Gains, most: int) -> Gains:
-    """Of two parts side by side, over all ways to divide the participations."""
+    """Return the gains of two adjacent parts, over all ways to divide the participations."""
     size = min(len(a) + len(b) - 2, most) + 1
     joined = np.zeros(size)
     for i, gain in enumerate(a[:size]):
@@ -129,7 +134,7 @@ def _join(a: Gains, b: Gains, most: int) -> Gains:
 
 
 def _repeat(part: Gains, times: int, most: int) -> Gains:
-    """Of so many equal parts side by side, by doubling."""
+    """Return the gains of `times` equal adjacent parts, by doubling."""
     gains = np.zeros(1)
     while times:
         if times & 1:

@@ -14,7 +14,8 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.config import Config
 from tardigrad.experiments.runs.run import build, one_thread
 from tardigrad.privacy.audit import audit_scores, largest_bound
-from tardigrad.privacy.layers.canaries import Auditor, Canaries, WatchLayer, noise_scale
+from tardigrad.privacy.canary_scores import noise_scale
+from tardigrad.privacy.layers.canaries import Auditor, Canaries, WatchLayer
 from tardigrad.privacy.mechanism_checks import length_defect, noise_defects
 from tardigrad.privacy.settings import LocalPrivacy
 

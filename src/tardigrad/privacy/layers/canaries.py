@@ -1,31 +1,25 @@
-"""Canaries: clients whose uploads are known to the auditor, to measure what a run gives away.
+"""Canaries: clients whose uploads are known to the auditor, to measure how much a run reveals.
 
-Each canary is in or out by a fair coin. If it is in, it always uploads a random direction of its own, many
-times longer than the clip, so that the run's own clipping is what limits it; if it is out, its whole payload
-is zeros (what it tells about the clip and its version too), as zero-out adjacency has it. The auditor knows
-everything except the coins and the noise: the directions, the other clients' uploads and who took part when.
-So from every released sum it subtracts the other clients' contributions, and noise and canaries are left.
+Each canary is included or excluded by a fair coin. An included canary always uploads a random direction of
+its own, many times longer than the clip, so that the run's own clipping is what limits it. The whole payload
+of an excluded canary is zeros (also its clipping bit and its version), as in zero-out adjacency. The auditor
+knows everything except the coins and the noise: the directions, the other clients' uploads and who took part
+when. It subtracts the other clients' contributions from every released sum; noise and canaries remain, and
+`canary_scores` looks for the canaries.
 
-For each canary the rest along its direction, s_t, is noise with a known covariance between steps, plus its
-weights a_t if it is in, plus a little of the other canaries, whose directions are nearly orthogonal and half
-of whom are in. The best linear test is a' covariance^-1 (s - h), where h is half of what all canaries
-together give along this direction (with contributions as long as they seem to be: the clip may be broken).
-`audit` turns these scores into guesses and a lower bound on epsilon.
-
-After the guesses the coins are revealed. Then the noise itself is left of every sum, and `mechanism_checks`
-looks whether it is as large and as fresh as the accounting says.
+After the guesses the coins are revealed. Then only noise remains of every sum, and `mechanism_checks` tests
+whether it is as large and as fresh as the accounting says.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics
@@ -33,41 +27,45 @@ from tardigrad.algorithms.layers import Surroundings, UploadBuffer, UploadLayer
 from tardigrad.core.outcomes import Accepted
 from tardigrad.core.upload import Upload, WeightedSum
 from tardigrad.errors import ConfigError
-from tardigrad.privacy.accounting import BySampling
+from tardigrad.privacy.canary_scores import (
+    Matrix,
+    Observations,
+    canary_scores,
+    noise_covariance,
+    promised_limits,
+)
 from tardigrad.privacy.clipping import clipped
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.layers.clip import WITHIN, ClipLayer
 from tardigrad.privacy.layers.private_versions import VERSIONS
-from tardigrad.privacy.noise import Noise
 
 MOST_SIGNS = 4_000_000_000
-"""A canary's direction takes a byte a parameter."""
+"""The most bytes for the directions of all canaries: one byte for each parameter of each canary."""
 CHUNK = 64
+"""The number of directions that are converted to float32 at a time."""
 TOO_LONG = 100.0
-"""Length of a canary's upload over the clip. A run that does not clip gives the canary away."""
+"""The length of an included canary's upload, in clips. A run that does not clip reveals the canary."""
 SAMPLE = 256
-"""Coordinates of each released vector whose noise is checked."""
-
-Matrix = NDArray[np.float64]
+"""The number of coordinates of each released vector whose noise is checked."""
 
 
 @dataclass(frozen=True)
 class Canaries:
-    """Which clients are canaries, and which of them are in."""
+    """The clients that are canaries, and whether each of them is included."""
 
     included: dict[int, bool]
     seed: int
 
     @staticmethod
     def drawn(population: int, count: int, seed: int) -> Canaries:
-        """`count` clients at random, each in or out by a fair coin."""
+        """Draw `count` clients at random; a fair coin decides whether each is included."""
         generator = torch.Generator().manual_seed(seed)
         clients = torch.randperm(population, generator=generator)[:count].tolist()
         coins = torch.rand(len(clients), generator=generator) < 0.5
         return Canaries(dict(zip(clients, coins.tolist())), seed)
 
     def directions(self, size: int) -> Tensor:
-        """A row of signs for each canary; over the root of `size` it has length 1."""
+        """Return a row of signs for each canary; divided by the root of `size` it has length 1."""
         if size * len(self.included) > MOST_SIGNS:
             raise ConfigError(
                 f"canaries: the directions of {len(self.included):,} canaries with {size:,} parameters do "
@@ -78,29 +76,11 @@ class Canaries:
         return torch.randint(0, 2, shape, generator=generator, dtype=torch.int8).mul_(2).sub_(1)
 
 
-@dataclass
-class Observations:
-    """What the auditor saw, step by step. Lengths are in clips."""
-
-    weights: list[Matrix] = field(default_factory=list)
-    """Of each canary's contribution; 0 where it took no part."""
-    along: list[Matrix] = field(default_factory=list)
-    """The released sum without the other clients, along each canary's direction."""
-    of_all: list[Matrix] = field(default_factory=list)
-    """The same of what the canaries would have sent if all of them were in."""
-    of_included: list[Matrix] = field(default_factory=list)
-    """The same of what the included canaries sent, clipped as promised."""
-    noise: dict[str, list[Matrix]] = field(default_factory=dict)
-    """By the name of what is released: some coordinates without anybody's contribution."""
-    broken: dict[str, str] = field(default_factory=dict)
-    """Promises that were seen to be broken, each when it was first."""
-
-
 class Auditor:
-    """Somebody who plays the canaries of a run and watches all that it releases.
+    """Plays the canaries of a run and observes everything that it releases.
 
-    Two layers belong to the auditor: `canaries`, below all others, puts the canaries' uploads in the place of
-    those that were trained; `watch`, above all others, sees what is released.
+    It has two layers: `canaries`, below all others, replaces the trained uploads of canaries; `watch`, above
+    all others, passes what is released to the auditor.
     """
 
     def __init__(self, canaries: Canaries, guarantee: Guarantee, clip: ClipLayer) -> None:
@@ -108,12 +88,12 @@ class Auditor:
         self.record = Observations()
         self.canaries, self.watch = CanaryLayer(self), WatchLayer(self)
         self._mechanism = clip
-        self._clip = guarantee.clip  # as promised; the auditor does not ask the mechanism for it
+        self._clip = guarantee.clip  # as promised, computed without asking the mechanism
         self._rows = {client: row for row, client in enumerate(canaries.included)}
         self._took_part: dict[int | str, list[int]] = {}
 
     def begin(self, surroundings: Surroundings, extras: dict[str, int]) -> None:
-        """Draw the canaries' directions for what clients upload."""
+        """Draw the canaries' directions for the shapes that clients upload."""
         self._shapes, self._bound = surroundings.shapes, surroundings.situation.staleness_bound or 0
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         size = sum(self._sizes)
@@ -130,7 +110,7 @@ class Auditor:
         self._known = {name: torch.zeros(size, dtype=torch.float64) for name, size in self._extras.items()}
 
     def upload_of(self, delivery: Accepted, upload: Upload, device: torch.device) -> Upload:
-        """Return what the client of this delivery uploads, and note what is known of it."""
+        """Return the upload of this delivery's client, and record what the auditor knows of it."""
         client = delivery.client
         self._count(client, delivery.version)
         row = self._rows.get(client) if isinstance(client, int) else None
@@ -157,8 +137,8 @@ class Auditor:
         return isinstance(delivery.client, int) and self.drawn.included.get(delivery.client) is False
 
     def _count(self, client: int | str, step: int) -> None:
-        """Note whether the client was let in too often or too early."""
-        k, b = _limits(self.guarantee)
+        """Record whether the client took part too often or too early."""
+        k, b = promised_limits(self.guarantee)
         steps = self._took_part.setdefault(client, [])
         steps.append(step)
         broken = self.record.broken
@@ -172,7 +152,7 @@ class Auditor:
             )
 
     def _know_extras(self, delivery: Accepted, within: bool) -> None:
-        """Note what an upload tells besides its vectors: whether it was within the clip, its version."""
+        """Record the other coordinates of a payload: whether it was within the clip, and its version."""
         adaptive, gamma = self.guarantee.adaptive, self.guarantee.version_gamma
         if adaptive is not None:
             self._known[WITHIN][0] += adaptive.gamma * (within - 0.5)
@@ -180,7 +160,7 @@ class Auditor:
             self._known[VERSIONS][delivery.staleness] += gamma * delivery.weight
 
     def see(self, released: Mapping[str, Tensor], extras: dict[str, Tensor]) -> None:
-        """Note what the run has released in this step."""
+        """Record what the run has released in this step."""
         whole = torch.cat([total.reshape(-1) for total in released.values()]).double().cpu()
         rest = ((whole - self._others) / self._clip).float()
         seen = torch.stack([rest, self._all, self._in], dim=1)
@@ -200,7 +180,7 @@ class Auditor:
         self._share = float(extras[WITHIN][0]) if WITHIN in extras else 0.0
 
     def follow(self, version: int, divisor: float) -> None:
-        """Follow the clip by what was released, and compare it with the mechanism's own."""
+        """Compute the clip from what was released, and compare it with the clip of the mechanism."""
         if (adaptive := self.guarantee.adaptive) is not None:
             self._clip = adaptive.next(self._clip, self._share / (adaptive.gamma * divisor) + 0.5)
         if not math.isclose(self._mechanism.clip, self._clip, rel_tol=1e-6):
@@ -213,43 +193,24 @@ class Auditor:
         self._empty_buffer()
 
     def scores(self) -> tuple[list[float], list[bool]]:
-        """For each canary that may have shown: how much it seems to be in, and whether it is.
-
-        Where sampling is trusted, when a canary took part is a secret, and the auditor must not use it.
-        """
-        record, guarantee = self.record, self.guarantee
-        along, weights = np.array(record.along).T, np.array(record.weights).T  # canaries x steps
-        included = np.array(list(self.drawn.included.values()))
-        if isinstance(guarantee.mode, BySampling):
-            likelihoods = log_likelihoods(along, guarantee.mode.rate, noise_scale(guarantee))
-            return likelihoods.tolist(), included.tolist()
-        present = weights.any(axis=1)
-        if present.sum() < 2:
-            raise ConfigError(
-                f"canaries: only {present.sum()} of them took part; give more of them, or more steps"
-            )
-        of_all = np.array(record.of_all).T
-        whitened = np.linalg.solve(self.covariance(), weights.T).T
-        length = max(1.0, 2 * float((whitened * along).sum() / (whitened * of_all).sum()))
-        scores = (whitened * (along - length * of_all / 2)).sum(axis=1)
-        return scores[present].tolist(), included[present].tolist()
+        """Return, for each canary that may be visible, how much it seems to be included, and whether it
+        is."""
+        return canary_scores(self.record, list(self.drawn.included.values()), self.guarantee)
 
     def covariance(self) -> Matrix:
-        """Of the noise between steps, for a multiplier of 1."""
-        k, b = _limits(self.guarantee)
-        mixing = mixing_matrix(self.guarantee.noise, len(self.record.weights), self.guarantee.steps, k, b)
-        return mixing @ mixing.T
+        """Return the covariance of the noise between the observed steps, for a multiplier of 1."""
+        return noise_covariance(self.guarantee, len(self.record.weights))
 
 
 class CanaryLayer(UploadLayer):
-    """Puts the canaries' uploads in the place of those that were trained. Lies below all other layers."""
+    """Replaces the trained uploads of canaries. It lies below all other layers."""
 
     name: ClassVar[str] = "canaries"
 
     def __init__(self, auditor: Auditor) -> None:
         self._auditor = auditor
         self.before: dict[str, Tensor] = {}
-        """The buffer's extras before the last upload."""
+        """The extras of the buffer before the last upload."""
 
     def begin(self, surroundings: Surroundings, extras: dict[str, int]) -> None:
         self._auditor.begin(surroundings, extras)
@@ -260,7 +221,7 @@ class CanaryLayer(UploadLayer):
 
 
 class WatchLayer(UploadLayer):
-    """Shows the auditor what is released. Lies above all other layers."""
+    """Passes what is released to the auditor. It lies above all other layers."""
 
     name: ClassVar[str] = "watch"
 
@@ -268,7 +229,7 @@ class WatchLayer(UploadLayer):
         self.auditor = auditor
 
     def add(self, buffer: UploadBuffer, delivery: Accepted, upload: Upload, start: Tensor) -> Upload:
-        if self.auditor.is_out(delivery):  # nothing of a payload of zeros is added up
+        if self.auditor.is_out(delivery):  # its payload is zeros
             buffer.extras |= self.auditor.canaries.before
         return upload
 
@@ -281,43 +242,7 @@ class WatchLayer(UploadLayer):
         return {}
 
 
-def noise_scale(guarantee: Guarantee) -> float:
-    """What the noise is multiplied with, over the clip."""
-    return guarantee.noise_multiplier * guarantee.overhead
-
-
-def log_likelihoods(along: Matrix, rate: float, sigma: float) -> Matrix:
-    """Of being in, against being out, for canaries that join each step with this probability.
-
-    If the canary is in, a step's number is normal around 1 with probability `rate`, else around 0.
-    """
-    joined = math.log(rate) + (along - 0.5) / sigma**2
-    stayed = math.log1p(-rate) if rate < 1 else -math.inf
-    total: Matrix = np.logaddexp(joined, stayed).sum(axis=1)
-    return total
-
-
-def _limits(guarantee: Guarantee) -> tuple[int, int]:
-    limits = guarantee.limits
-    return (limits.participations, limits.separation) if limits else (guarantee.steps, 1)
-
-
 def _samples(sizes: list[int], seed: int) -> list[Tensor]:
-    """Of each vector, the coordinates whose noise is checked."""
+    """Draw, for each vector, the coordinates whose noise is checked."""
     generator = torch.Generator().manual_seed(seed ^ 2)
     return [torch.randperm(size, generator=generator)[:SAMPLE] for size in sizes]
-
-
-def mixing_matrix(noise: Noise, steps: int, planned: int, k: int, b: int) -> Matrix:
-    """Which normal vectors the noise of each step is made of: found by giving it unit vectors."""
-    drawn = 0
-
-    def unit(dimension: int) -> Tensor:
-        nonlocal drawn
-        vector = torch.zeros(dimension)
-        vector[drawn] = 1.0
-        drawn += 1
-        return vector
-
-    state = noise.start(2 * steps + 1, planned, k, b)  # a tree has fewer nodes than twice its leaves
-    return np.array([noise.draw(state, unit).double().numpy() for _ in range(steps)])

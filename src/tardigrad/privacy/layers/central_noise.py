@@ -1,13 +1,14 @@
-"""The central noise layer: clip, weigh, sum, add noise to the sum, divide by a fixed number. In this order.
+"""The central noise layer: it adds noise to the sum of a buffer.
 
-The algorithm is given a noisy sum in place of the sum, and does not know. Whatever it makes of it (momentum,
-Adam, the model) is post-processing, which costs nothing.
+The order of a private step is: clip, weigh, sum, add noise to the sum, divide by a fixed number. The
+algorithm gets the noisy sum instead of the sum. Everything that it computes from it (momentum, Adam, the
+model) is post-processing, which costs no privacy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -24,16 +25,17 @@ from tardigrad.privacy.layers.clip import ClipLayer
 from tardigrad.privacy.noise import NoiseState, Normal
 
 Normals = Callable[[int], Normal]
-"""Where the normal numbers of a step (or, for local privacy, of a trip) come from."""
+"""A function from a step (or, for local privacy, a trip) to the generator of its normal numbers."""
 
 BUDGET = "privacy budget"
+"""The reason with which a run ends when its budget is spent."""
 
 
 class CentralNoiseLayer(UploadLayer):
-    """Adds noise to the sum of a buffer, and to all that layers add up besides.
+    """Adds noise to the sum of a buffer, and to the extras of all layers.
 
-    The sums of a model in short floats are float64 until they have their noise: in float32, rounding could
-    carry what one client changes in a sum of many uploads above the clip.
+    The sums of a model in short floats are float64 until noise is added. In float32, rounding could let one
+    client change a sum of many uploads by more than the clip.
     """
 
     name: ClassVar[str] = "central noise"
@@ -71,7 +73,7 @@ class CentralNoiseLayer(UploadLayer):
         return BUDGET if version >= self.guarantee.allowed else None
 
     def release(self, buffer: UploadBuffer, total: WeightedSum) -> WeightedSum:
-        """Return the sums with their noise, also where nobody joined: all that leaves the mechanism."""
+        """Return the sums with noise, also if nobody joined. Nothing else leaves the mechanism."""
         guarantee = self.guarantee
         sums = {
             name: total.sums.get(name, torch.zeros(shape, device=self._device))
@@ -92,7 +94,7 @@ class CentralNoiseLayer(UploadLayer):
         return WeightedSum(sums, members, total.version, self._divisor(total.version))
 
     def _divisor(self, version: int) -> float:
-        """Return a number that is fixed beforehand: K, or in an opening the number of all clients."""
+        """Return a number that is fixed beforehand: K, or the number of all clients in an opening."""
         return self._opening if self._opening and version == 0 else self.guarantee.divisor
 
     def moved(self, buffer: UploadBuffer, total: WeightedSum) -> Metrics:
@@ -100,9 +102,9 @@ class CentralNoiseLayer(UploadLayer):
             return {}
         return {"epsilon": self.guarantee.spent(total.version + 1)}
 
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         tensors = {name: value for name, value in self.noise.items() if isinstance(value, Tensor)}
         return tensors, {name: value for name, value in self.noise.items() if name not in tensors}
 
-    def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
-        self.noise = dict(document) | tensors
+    def restore(self, tensors: dict[str, Tensor], document: dict[str, object]) -> None:
+        self.noise = cast(NoiseState, document | tensors)

@@ -1,9 +1,9 @@
-"""The clip layer: no upload counts more than the clip, and its weight is at most 1."""
+"""The clip layer: the norm of each upload is at most the clip, and its weight at most 1."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 from torch import Tensor
 
@@ -16,14 +16,14 @@ from tardigrad.errors import RunError
 from tardigrad.privacy.clipping import AdaptiveClip, clipped
 
 WITHIN = "within"
-"""The extra coordinate of a payload: whether the upload was within the clip."""
+"""The name of the extra coordinate that says whether an upload was within the clip."""
 
 
 class ClipLayer(UploadLayer):
     """Clips each upload when it is added, all its vectors together.
 
-    With an adaptive clip, whether an upload was within the clip is added up too, and the clip follows the
-    released share after each step.
+    With an adaptive clip, it also counts the uploads that were within the clip, and adjusts the clip after
+    each step by the share that was released.
     """
 
     name: ClassVar[str] = "clip"
@@ -53,8 +53,8 @@ class ClipLayer(UploadLayer):
         self.clip = self._adaptive.next(self.clip, share)
         return told
 
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         return {}, {"clip": self.clip}
 
-    def restore(self, tensors: dict[str, Tensor], document: dict[str, Any]) -> None:
-        self.clip = document["clip"]
+    def restore(self, tensors: dict[str, Tensor], document: dict[str, object]) -> None:
+        self.clip = cast(float, document["clip"])

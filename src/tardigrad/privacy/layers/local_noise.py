@@ -1,4 +1,4 @@
-"""The local noise layer: each upload is clipped and gets noise of its own, before anybody else sees it."""
+"""The local noise layer: each upload is clipped and gets noise of its own before it leaves the client."""
 
 from __future__ import annotations
 
@@ -17,25 +17,32 @@ from tardigrad.privacy.layers.central_noise import Normals
 
 
 class LocalNoiseLayer(UploadLayer):
-    """Clips and noises each upload by itself, on the client; `normals` are asked for by trip."""
+    """Clips each upload and adds noise to it, on the client."""
 
     name: ClassVar[str] = "local noise"
 
     def __init__(
         self, clip: float, noise_multiplier: float, normals: Normals, epsilon: float | None = None
     ) -> None:
-        """`epsilon`: what the server tells of each step; a client leaves it out."""
+        """Create the layer.
+
+        `normals` is called with the trip. `epsilon` is reported with each step on the server; clients leave
+        it out.
+        """
         self._clip, self._noise_multiplier = clip, noise_multiplier
         self._normals, self._epsilon = normals, epsilon
 
     def client(self, upload: Upload, task: Task) -> Upload:
         vectors = self._released(upload.vectors, task.vectors["model"], task.trip)
-        # How many examples a client has and how well it learned them gets no noise, so nobody is told.
+        # The number of examples and the loss get no noise, so they are not uploaded.
         return replace(upload, vectors=vectors, examples=1, steps=1, loss=0.0)
 
     def _released(self, vectors: Vectors, start: Tensor, trip: int) -> Vectors:
-        """Return the vectors clipped, with noise. Where the model itself is uploaded, its change from the
-        start is treated so: everybody knows the start, and the model may be far longer than the clip."""
+        """Return the vectors, clipped and with noise.
+
+        Where the model itself is uploaded, its change from the start is clipped and gets noise: the start is
+        public, and the model may be far longer than the clip.
+        """
         start = at_least_float32(start)
         wide = {name: at_least_float32(vector) for name, vector in vectors.items()}
         changes = {name: v - start if name == "model" else v for name, v in wide.items()}

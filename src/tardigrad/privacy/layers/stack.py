@@ -14,8 +14,10 @@ from tardigrad.privacy.layers.private_versions import PrivateVersionsLayer
 def central_layers(
     guarantee: Guarantee, normals: Normals, canaries: Canaries | None = None
 ) -> list[UploadLayer]:
-    """Return the layers of central privacy: clip, noise, private versions; with an auditor around them where
-    there are canaries. `normals`: asked for by step."""
+    """Return the layers of central privacy: clip, noise, private versions.
+
+    `normals` is called with the step. If there are canaries, the layers of an auditor enclose the others.
+    """
     clip = ClipLayer(guarantee.clip, guarantee.adaptive)
     layers: list[UploadLayer] = [clip, CentralNoiseLayer(guarantee, normals, clip)]
     if guarantee.version_gamma:
@@ -27,6 +29,6 @@ def central_layers(
 
 
 def local_layers(guarantee: Guarantee, normals: Normals) -> list[UploadLayer]:
-    """Return the layers of local privacy. `normals`: asked for by trip."""
+    """Return the layers of local privacy. `normals` is called with the trip."""
     epsilon = guarantee.epsilon() if guarantee.noise_multiplier > 0 else None
     return [LocalNoiseLayer(guarantee.clip, guarantee.noise_multiplier, normals, epsilon)]

@@ -1,4 +1,4 @@
-"""What a private run does not keep: the losses of clients, and metrics that nobody asked for."""
+"""A private run keeps neither the losses of clients nor metrics that were not requested."""
 
 import dataclasses
 import json

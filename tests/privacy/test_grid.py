@@ -1,4 +1,4 @@
-"""Rounding to the grid is part of the accounting: the epsilon that is stated includes it."""
+"""The grid that noise and sums are rounded to: it hides the last bits, and epsilon includes its cost."""
 
 import math
 
@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import tardigrad as td
-from private_aggregators import Watching, centrally_private
-from tardigrad.core.outcomes import Accepted, Ticket
+from private_aggregators import Watching, centrally_private, delivery, locally_private
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.runs.run import build
@@ -15,7 +14,7 @@ from tardigrad.experiments.runs.serve import assemble
 from tardigrad.privacy.accounting import ByParticipation, BySampling
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.clipping import AdaptiveClip
-from tardigrad.privacy.grid import cost
+from tardigrad.privacy.grid import FINENESS, add_noise, cost
 from tardigrad.privacy.independent import Independent
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.normal import Seeded
@@ -40,8 +39,7 @@ def test_an_attack_that_rounding_makes_stronger_stays_within_the_accounting():
             td.FedBuff(), model, Situation(9, 2, 5, 1), guarantee, Seeded, watching := Watching()
         )
         aggregator._open.sums = {"delta": torch.full((size,), 0.49 * step)}  # of all others
-        one = Accepted(Ticket(0, 0, 0, 0.0), 1.0, 0, 1.0, 1.0, True)
-        aggregator.add(one, Upload({"delta": victim}, 1, 1, 0.0), model)
+        aggregator.add(delivery(), Upload({"delta": victim}, 1, 1, 0.0), model)
         aggregator.step()
         return watching.totals[0].sums["delta"].double()
 
@@ -51,7 +49,7 @@ def test_an_attack_that_rounding_makes_stronger_stays_within_the_accounting():
 
 
 @pytest.mark.parametrize("noise", [BLT(), Tree(), Independent()], ids=lambda noise: noise.kind)
-def test_it_is_counted_with_every_contribution(noise):
+def test_rounding_is_counted_with_every_contribution(noise):
     plain = ByParticipation(noise, 4, 100)
     rounded = plain._replace(rounding=cost(10**6))
     sensitivity = noise.sensitivity(400, 4, 100)
@@ -65,7 +63,7 @@ def test_it_is_counted_with_every_contribution(noise):
         assert rounded.epsilon(z, 400, DELTA) == pytest.approx(epsilon, rel=1e-9)
 
 
-def test_it_is_counted_with_every_sampled_contribution():
+def test_rounding_is_counted_with_every_sampled_contribution():
     plain, rounded = BySampling(0.01), BySampling(0.01, rounding=cost(10**8))
     z = 1.1
     assert rounded.epsilon(z, 100, DELTA) == poisson_epsilon(z / (1 + z * 1e4 / 2**20), 0.01, 100, DELTA)
@@ -76,7 +74,7 @@ def test_it_is_counted_with_every_sampled_contribution():
         assert epsilon * (1 - 1e-4) < rounded.epsilon(found, 100, DELTA) <= epsilon
 
 
-def test_a_model_too_large_for_the_budget_is_named():
+def test_model_too_large_for_the_budget_is_refused():
     with pytest.raises(
         td.ConfigError, match=r"privacy\.epsilon: it takes a noise multiplier of .*raise epsilon"
     ):
@@ -115,3 +113,63 @@ def test_a_run_knows_the_dimension_of_its_uploads(algorithm, vectors, tmp_path):
     result = td.run(config, out=tmp_path / "run")
     assert result.epsilon == pytest.approx(2.0)
     assert f"adds {cost(vectors * size):.3g} to 1 / noise" in (tmp_path / "run/privacy.md").read_text()
+
+
+D = 100_000
+
+
+def known(upload_size, dtype, privately):
+    """A released sum of one upload, with the noise over its scale; and the scale."""
+    x = torch.randn(D, generator=torch.Generator().manual_seed(1)).to(dtype) * upload_size
+    guarantee = Participation(noise=Independent(), noise_multiplier=1.7, clip=1.5).guarantee(
+        1, 1, td.Asynchronous(), td.Buffer(size=1)
+    )
+    return privately(x, guarantee), 1.7 * 1.5
+
+
+def centrally(x, guarantee):
+    situation = Situation(1, 1, 0, 1)
+    aggregator = centrally_private(td.FedBuff(), torch.zeros_like(x), situation, guarantee, Seeded)
+    aggregator.add(delivery(), Upload({"delta": x}, 1, 1, 0.0), torch.zeros_like(x))
+    aggregator.step()
+    return -aggregator.state["model"]
+
+
+def locally(x, guarantee):
+    guarantee = LocalPrivacy(noise_multiplier=1.7, clip=1.5).guarantee(
+        1, 1, td.Asynchronous(), td.Buffer(size=1)
+    )
+    algorithm = td.FedAC(weights="uniform", momentum="none", lr=1.0, correction=False)
+    aggregator = locally_private(algorithm, torch.zeros_like(x), Situation(1, 1, 0, 1), guarantee, Seeded)
+    aggregator.add(delivery(), Upload({"delta": x}, 1, 1, 0.0), torch.zeros_like(x))
+    aggregator.step()
+    return -aggregator.state["model"]
+
+
+@pytest.mark.parametrize("privately", [centrally, locally])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_last_bits_do_not_reveal_the_value_under_the_noise(dtype, privately):
+    """Every number that is released with an upload could have been released without it."""
+    for size in (0.0, 1e-4):
+        released, scale = known(size, dtype, privately)
+        whole = released.double() * (FINENESS / scale)
+        assert float((whole - whole.round()).abs().max()) < 0.4  # float32's own rounding, of at most 2^24
+        could = torch.zeros_like(released)
+        add_noise(could, (whole.round() / FINENESS).float(), scale)
+        assert torch.equal(could, released)
+    assert float(released.double().std()) == pytest.approx(scale, rel=0.02)
+
+
+def test_noise_without_the_grid_would_reveal_the_upload():
+    """Why there is a grid: among scaled normals some floats are missing, so an upload shows."""
+    scale = 1.7 * 1.5
+    x = 1e-4 * torch.randn(D, generator=torch.Generator().manual_seed(1))
+
+    def impossible(released):
+        nearest = (released.double() / scale).float()
+        around = [torch.nextafter(nearest, torch.full_like(nearest, way)) for way in (-math.inf, math.inf)]
+        possible = [torch.zeros(D).add_(n, alpha=scale) == released for n in (nearest, *around)]
+        return int((~torch.stack(possible).any(dim=0)).sum())
+
+    assert impossible(torch.zeros(D).add_(Seeded(1)(D), alpha=scale)) == 0
+    assert impossible(x.clone().add_(Seeded(2)(D), alpha=scale)) > D // 20

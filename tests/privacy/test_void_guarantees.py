@@ -1,4 +1,4 @@
-"""A run whose guarantee is void says so wherever it tells an epsilon."""
+"""A run whose guarantee is void says so wherever it shows an epsilon."""
 
 import json
 
@@ -81,7 +81,7 @@ def test_a_void_guarantee_is_marked_everywhere(name, tmp_path):
 
 
 @each_kept
-def test_a_guarantee_that_holds_is_not(name, tmp_path):
+def test_valid_guarantee_is_not_marked_void(name, tmp_path):
     result = td.run(config(*KEPT[name]), out=tmp_path / "run")
     assert result.privacy_void is None
     assert json.loads((tmp_path / "run/summary.json").read_text())["privacy_void"] is None
@@ -94,7 +94,7 @@ def test_a_run_without_privacy_has_no_void_guarantee():
     assert td.run(config(PARTICIPATION, {}).model_copy(update={"privacy": None})).privacy_void is None
 
 
-def test_the_progress_bar_marks_it():
+def test_progress_bar_marks_a_void_guarantee():
     step = ModelMoved(version=3, trips=30, time=1.0, metrics={"epsilon": 1.234})
     for cases, mark in ((VOID, " (VOID)"), (KEPT, "")):
         for privacy, settings, *_ in cases.values():
@@ -113,7 +113,7 @@ def test_a_summary_of_an_earlier_version_can_still_be_read(tmp_path):
     assert "epsilon" in shown(tmp_path / "run")
 
 
-def test_the_command_says_it(cli, tmp_path):
+def test_command_says_that_the_guarantee_is_void(cli, tmp_path):
     (tmp_path / "void.toml").write_text(config(*VOID["seed"][:2]).to_toml())
     code, out, _ = cli("run", "void.toml")
     assert code == 0
@@ -122,7 +122,7 @@ def test_the_command_says_it(cli, tmp_path):
     assert "noise_from = 'seed'" in json.loads(out.splitlines()[-1])["privacy_void"]
 
 
-def test_a_served_run_says_it(tmp_path):
+def test_served_run_says_that_the_guarantee_is_void(tmp_path):
     from tardigrad.experiments.runs.serve import _finish
 
     settled = config(*VOID["seed"][:2])
@@ -139,7 +139,7 @@ def test_a_served_run_says_it(tmp_path):
 @pytest.mark.parametrize(
     "privacy", [POISSON | {"sampling_rate": 0.1}, POISSON | {"sampling_rate": 0.1, "emulated_cohort": 500}]
 )
-def test_a_server_does_not_claim_that_its_clients_are_sampled(privacy):
+def test_server_does_not_claim_that_clients_are_sampled(privacy):
     with pytest.raises(td.ConfigError, match=r"privacy\.kind: 'poisson' rests on .* use 'participation'"):
         assemble(config(privacy, FIXED), None, NoiseKeys)
 

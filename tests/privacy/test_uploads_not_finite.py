@@ -1,4 +1,4 @@
-"""What is not finite counts as zeros in a private run: who is in a buffer does not depend on values."""
+"""An upload that is not finite counts as zeros in a private run."""
 
 import math
 
@@ -54,7 +54,7 @@ def assert_same(one, other):
 @each_bad
 @pytest.mark.parametrize("noise", [0.0, 1.3])
 @pytest.mark.parametrize("payload", ["deltas", "adaptive and versions"])
-def test_centrally_it_is_the_upload_of_zeros(bad, dtype, noise, payload):
+def test_central_privacy_treats_it_as_an_upload_of_zeros(bad, dtype, noise, payload):
     settings = {} if payload == "deltas" else {"adaptive": AdaptiveClip(), "versions": "private"}
     privacy = Participation(noise_multiplier=noise, clip=0.5, **settings)
     guarantee = privacy.guarantee(1, 9, td.Asynchronous(), td.Buffer(size=3, staleness_bound=2))
@@ -74,7 +74,7 @@ def test_centrally_it_is_the_upload_of_zeros(bad, dtype, noise, payload):
 @each_bad
 @pytest.mark.parametrize("noise", [0.0, 1.3])
 @pytest.mark.parametrize("kind", ["fedac", "fedasync"])
-def test_locally_it_is_the_upload_of_zeros(kind, bad, dtype, noise):
+def test_local_privacy_treats_it_as_an_upload_of_zeros(kind, bad, dtype, noise):
     guarantee = LocalPrivacy(noise_multiplier=noise, clip=0.5).guarantee(
         1, 9, td.Asynchronous(), td.Buffer(size=1)
     )
@@ -147,7 +147,7 @@ def test_a_client_that_diverges_takes_part_and_does_not_stop_the_run(name, worke
     assert VICTIM in accepted
 
 
-def test_without_privacy_it_still_stops_the_run():
+def test_without_privacy_a_diverging_client_stops_the_run():
     with pytest.raises(
         td.RunError, match=f"client {VICTIM}: the training loss is not finite; lower local.lr"
     ):
