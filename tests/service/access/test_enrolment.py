@@ -7,9 +7,10 @@ from typer.testing import CliRunner
 
 from tardigrad.cli import app
 from tardigrad.errors import ConfigError
-from tardigrad.service.access import enrolment as module
+from tardigrad.service.access import new_clients as module
 from tardigrad.service.access.certificates import FILES
-from tardigrad.service.access.enrolment import LIST, Enrolled, enter_all, public_text, read_key
+from tardigrad.service.access.enrolment import LIST, Enrolled, public_text, read_key
+from tardigrad.service.access.new_clients import add_clients
 from tardigrad.service.access.signed_requests import RequestVerifier, Signer
 
 
@@ -87,9 +88,9 @@ def test_one_key_is_one_client(tmp_path):
     refused(tmp_path, f"{LIST}: ann is enrolled with this public key", "bob", "--public", public)
     fresh = {"bob": public_text(Ed25519PrivateKey.generate())}
     with pytest.raises(ConfigError, match="the same public key is given for two clients"):
-        enter_all(tmp_path / LIST, fresh | {"eve": fresh["bob"]})
+        add_clients(tmp_path / LIST, fresh | {"eve": fresh["bob"]})
     with pytest.raises(ConfigError, match="ann is enrolled with this public key"):
-        enter_all(tmp_path / LIST, {"eve": public})
+        add_clients(tmp_path / LIST, {"eve": public})
 
 
 @pytest.mark.parametrize(

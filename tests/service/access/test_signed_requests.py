@@ -13,7 +13,8 @@ import tardigrad as td
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.run import build
 from tardigrad.service.access.certificates import make_certificates
-from tardigrad.service.access.enrolment import LIST, Enrolled, enter, make_key, public_text, read_key
+from tardigrad.service.access.enrolment import LIST, Enrolled, make_key, public_text, read_key
+from tardigrad.service.access.new_clients import add_clients
 from tardigrad.service.access.signed_requests import WINDOW_MS, RequestVerifier, Signer
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection
@@ -99,7 +100,7 @@ def test_who_is_struck_off_the_list_is_out_and_who_is_entered_is_in(tmp_path):
     gate, _ = gate_and_signer(tmp_path, clock)
     bob = Signer("bob", make_key(tmp_path / "bob.key"), clock)
     assert refused(gate, bob.sign("Join"), "Join") is Cause.NOT_ENROLLED
-    enter(tmp_path / LIST, "bob", public_text(bob._key))
+    add_clients(tmp_path / LIST, {"bob": public_text(bob._key)})
     assert gate.admit(bob.sign("Join"), "Join") == ("bob", b"")
     (tmp_path / LIST).write_text("")
     clock.advance(2)
@@ -127,11 +128,11 @@ def test_keys_are_for_their_owner_and_never_overwritten(tmp_path):
     assert public_text(read_key(tmp_path / "ann.key")) == public_text(key)
     with pytest.raises(ConfigError, match="exists already"):
         make_key(tmp_path / "ann.key")
-    enter(tmp_path / LIST, "ann", public_text(key))
+    add_clients(tmp_path / LIST, {"ann": public_text(key)})
     with pytest.raises(ConfigError, match="enrolled already"):
-        enter(tmp_path / LIST, "ann", public_text(key))
+        add_clients(tmp_path / LIST, {"ann": public_text(key)})
     with pytest.raises(ConfigError, match="a name is up to 64"):
-        enter(tmp_path / LIST, "../ann", public_text(key))
+        add_clients(tmp_path / LIST, {"../ann": public_text(key)})
 
 
 def test_without_tls_only_on_this_machine_and_without_disk_only_without_tls():

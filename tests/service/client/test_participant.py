@@ -117,14 +117,14 @@ def test_who_leaves_gives_its_ticket_back(tmp_path):
             client = participant(running, "0", 0, simulation)
             begun, go_on = asyncio.Event(), asyncio.Event()
             loop = asyncio.get_running_loop()
-            train = client._trainee.train
+            train = client._trainer.train
 
             def slowly(*task):
                 loop.call_soon_threadsafe(begun.set)
                 asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
                 return train(*task)
 
-            client._trainee.train = slowly
+            client._trainer.train = slowly
             work = asyncio.ensure_future(client.take_part())
             await begun.wait()
             assert len(running.coordinator.run_state.book.in_flight) == 1
@@ -148,7 +148,7 @@ def test_what_did_not_count_is_not_remembered(tmp_path):
         async with serving(config, tmp_path) as running, running.connect("1") as other:
             client = participant(running, "0", 0, simulation)
             loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-            train, finished = client._trainee.train, []
+            train, finished = client._trainer.train, []
 
             def late(*task):
                 finished.append(train(*task))
@@ -156,14 +156,14 @@ def test_what_did_not_count_is_not_remembered(tmp_path):
                 asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
                 return finished[-1]
 
-            client._trainee.train = late
+            client._trainer.train = late
             work = asyncio.ensure_future(client.take_part())
             await begun.wait()
             trainee = ClientTrainer("1", app_of(simulation, 1))
             assert (await other.deliver(trainee.train(await other.fetch(), {}))).accepted
             go_on.set()
             assert await asyncio.wait_for(work, 20) == "trips"
-            return finished, client._remembering
+            return finished, client._memory
 
     finished, remembering = asyncio.run(scene())
     assert len(finished) == 2  # the first was too stale, the second counted
@@ -182,7 +182,7 @@ def test_a_trip_that_cannot_be_trained_is_given_back(tmp_path):
             def broken(*task):
                 raise ValueError("label 77 of 10")
 
-            client._trainee.train = broken
+            client._trainer.train = broken
             with pytest.raises(RunError, match=r"trip 0, in the client's own model.*: ValueError: label 77"):
                 await client.take_part()
             assert running.coordinator.run_state.given_up == 1

@@ -103,7 +103,7 @@ def test_a_client_whose_trip_the_power_failure_took_goes_on(config, tmp_path):
             uploads = [event for event in running.record.events if event["event"] == "upload"]
             assert [(e["trip"], e["client"]) for e in uploads[:2]] == [(0, "ann"), (3, "ann")]
             assert uploads[1]["accepted"]
-            assert ann._remembering.pending() == []
+            assert ann._memory.pending() == []
 
     first, _ = asyncio.run(before())
     asyncio.run(afterwards(first))
