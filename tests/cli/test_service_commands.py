@@ -169,20 +169,6 @@ def test_the_example_is_short():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("client = 3", "must be a tardigrad.service.client.app.Client"),
-        ("import nothing_like_it", "cannot be imported"),
-        ("other = 3", "has nothing called client"),
-    ],
-)
-def test_a_wrong_app_is_named(text, said, tmp_path):
-    (tmp_path / "app.py").write_text(text)
-    with pytest.raises(ConfigError, match=said):
-        load_app(f"{tmp_path / 'app.py'}:client", "ann")
-
-
-@pytest.mark.parametrize(
     ("address", "ca", "said"),
     [
         ("localhost", b"", r"'localhost' is not a port"),

@@ -5,6 +5,7 @@ import contextlib
 import json
 import time
 
+import grpc
 import torch
 
 import tardigrad as td
@@ -99,6 +100,15 @@ def enrolled_key(keys, name):
     key = make_key(keys / f"{name}.key")
     add_clients(keys / LIST, {name: public_text(key)})
     return key
+
+
+async def failed(call):
+    """Return the status with which a call fails."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    raise AssertionError("the call succeeded")
 
 
 @contextlib.asynccontextmanager
