@@ -11,6 +11,9 @@ from cryptography import x509
 from tardigrad.service.access.certificates import HOST
 
 SECONDS = 10.0
+"""The time-out of a TLS handshake."""
+CONNECT_SECONDS = 2.0
+"""The time-out of a connection that only finds out why a server is not reached."""
 NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
 """What OpenSSL calls bytes that are not TLS."""
 EXPIRED, NOT_YET_VALID, WRONG_NAMES, UNKNOWN_AUTHORITY = 10, 9, (62, 64), (18, 19, 20, 21)
@@ -56,7 +59,7 @@ def unreachable(address: str) -> str:
     """Return in one sentence why no connection to HOST:PORT can be made now; it may be temporary."""
     host, port = _split(address)
     try:
-        socket.create_connection((host, port), timeout=SECONDS).close()
+        socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
     except (socket.gaierror, UnicodeError):
         return f"the host {host} is not known; check its name and the network of this machine"
     except ConnectionRefusedError:

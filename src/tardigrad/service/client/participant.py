@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import grpc
 from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.access.tls_probe import tls_fault, unreachable
+from tardigrad.service.client.backoff import Backoff
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment, ClientTrainer
 from tardigrad.service.client.connection import Connection, RetryLater, RunIsOver
@@ -21,8 +20,6 @@ from tardigrad.service.client.pacing import RequestPace
 from tardigrad.service.protocol.refusals import OVER, Cause, log
 from tardigrad.service.protocol.task_settings import LocalNoise, local_noise
 
-FIRST_WAIT, LONGEST_WAIT = 0.2, 5.0
-"""Seconds between two tries, before random jitter."""
 TEMPORARY = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -41,38 +38,6 @@ LOST = (
 )
 """Statuses of a delivery after which the trip is dropped."""
 SPENT = "this client took part as often as privacy allows"
-
-
-class Backoff:
-    """Waits longer after each failure, with random jitter so that clients do not return all at once.
-
-    A reason is logged once; repetitions are logged at the level debug.
-    """
-
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
-        self.succeeded()
-
-    def succeeded(self) -> None:
-        """Begin with a short wait at the next failure."""
-        self._wait = FIRST_WAIT
-        self._since: float | None = None
-        self._logged = ""
-
-    async def failed(self, why: str, at_least: float = 0.0) -> None:
-        """Wait before the next try, or raise a RunError if none has succeeded for `patience` seconds."""
-        now = time.monotonic()
-        self._since = now if self._since is None else self._since
-        if now - self._since > self._patience:
-            raise RunError(f"gave up after {self._patience:g} s without success: {why}")
-        wait = max(at_least, self._wait * random.uniform(0.5, 1.5))
-        if why != self._logged:
-            log.info("%s (trying again for up to %g s)", why, self._patience)
-            self._logged = why
-        else:
-            log.debug("%s (trying again in %.1f s)", why, wait)
-        await asyncio.sleep(wait)
-        self._wait = min(LONGEST_WAIT, 2 * self._wait)
 
 
 class Participant:
@@ -166,7 +131,7 @@ class Participant:
             raise RunError(f"{where}: {type(error).__name__}: {error}") from error
         if (
             noise is not None
-        ):  # count and save it first: it must not be noised twice, nor sent more often than was promised
+        ):  # counted and saved before it is sent, so that it is not noised twice
             await asyncio.to_thread(self._memory.count_contribution)
         if noise is not None or self._trainer.remembers(assignment.settings):
             await asyncio.to_thread(self._memory.keep, finished)
