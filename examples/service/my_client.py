@@ -1,4 +1,4 @@
-"""A client: a torch module and its examples. Here they are handwritten digits, chosen by the client's name."""
+"""A client: a torch module and its examples. Here, handwritten digits chosen by the client's name."""
 
 import torch
 from sklearn.datasets import load_digits

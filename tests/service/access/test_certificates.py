@@ -38,7 +38,7 @@ def test_server_certificate_is_always_valid_for_localhost_and_127_0_0_1(hosts, n
     assert [*found.get_values_for_type(x509.DNSName), *addresses] == names
 
 
-def test_tls_with_our_own_authority_and_with_no_other(tmp_path):
+def test_clients_connect_with_the_servers_authority_and_with_no_other(tmp_path):
     ours, others = tmp_path / "ours", tmp_path / "others"
     for folder in (ours, others):
         folder.mkdir()
@@ -63,7 +63,7 @@ def test_tls_with_our_own_authority_and_with_no_other(tmp_path):
 @pytest.mark.parametrize(
     ("name", "of"), [("server.pem", None), ("server.key", None), ("server.key", "ca.key")]
 )
-def test_a_certificate_that_is_at_fault_is_blamed(name, of, tmp_path):
+def test_a_certificate_or_key_that_cannot_be_used_is_named(name, of, tmp_path):
     make_certificates(tmp_path, ["localhost"])
     (tmp_path / name).write_bytes(b"junk" if of is None else (tmp_path / of).read_bytes())
 
@@ -123,7 +123,7 @@ def test_the_metric_says_when_each_certificate_expires(tmp_path):
     assert name in text
 
 
-def test_a_process_that_serves_warns_at_its_start(tmp_path):
+def test_serve_warns_of_expiring_certificates_at_its_start(tmp_path):
     keys = signed_anew(with_certificates(tmp_path / "keys"), 3)
     signed_anew(keys, 4, "ca.pem")
     enrolled_key(keys, "ann")

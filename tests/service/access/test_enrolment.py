@@ -10,7 +10,7 @@ from tardigrad.service.access.new_clients import add_clients, enroll_clients
 from tardigrad.service.access.signed_requests import RequestVerifier, Signer
 
 
-def test_keys_are_for_their_owner_and_never_overwritten(tmp_path):
+def test_key_files_are_readable_by_their_owner_only_and_never_overwritten(tmp_path):
     key = make_key(tmp_path / "ann.key")
     assert (tmp_path / "ann.key").stat().st_mode & 0o077 == 0
     assert public_text(read_key(tmp_path / "ann.key")) == public_text(key)
@@ -31,7 +31,7 @@ def test_keys_are_for_their_owner_and_never_overwritten(tmp_path):
         ("ann {ann}", "line 4: ann is in an earlier line"),
     ],
 )
-def test_a_list_with_somebody_twice_is_refused_by_its_line(line, said, tmp_path, caplog):
+def test_a_list_with_a_client_or_a_key_twice_is_refused_with_the_line_number(line, said, tmp_path, caplog):
     enroll_clients(tmp_path, ["ann"])
     clock = FakeClock()
     gate = RequestVerifier(Enrolled(tmp_path / LIST), clock)

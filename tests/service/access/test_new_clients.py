@@ -1,4 +1,4 @@
-"""`tardigrad enroll`: all or nothing, and nothing is spoilt by a hand edit."""
+"""`tardigrad enroll`: all clients or none, also with a list that was edited by hand."""
 
 import json
 
@@ -32,7 +32,7 @@ def refused(folder, said, *words):
     assert content(folder) == before
 
 
-def test_a_list_without_a_last_line_break_is_added_to(tmp_path):
+def test_a_list_without_a_last_line_break_is_extended(tmp_path):
     enroll(tmp_path, "ann")
     (tmp_path / LIST).write_text((tmp_path / LIST).read_text().rstrip("\n"))
     enroll(tmp_path, "bob", "eve")

@@ -1,4 +1,4 @@
-"""Who is let in, and with what."""
+"""Signed requests: which are admitted, and which are refused."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ def refused(gate, signed, method="FetchTask"):
     return caught.value.why
 
 
-def test_a_request_counts_once_and_for_its_call_only(tmp_path):
+def test_a_request_is_admitted_once_and_for_its_call_only(tmp_path):
     gate, signer = gate_and_signer(tmp_path)
     signed = signer.sign("FetchTask", b"what")
     assert gate.admit(signed, "FetchTask") == ("ann", b"what")
@@ -66,7 +66,7 @@ def test_strangers_and_forged_requests_are_refused(tmp_path):
     assert refused(gate, v1.Signed(claim=b"\xff\xff", signature=b"")) is Cause.UNSIGNED
 
 
-def test_old_requests_are_refused_also_by_a_server_that_has_forgotten_them(tmp_path):
+def test_old_requests_are_refused_also_by_a_restarted_server(tmp_path):
     clock = FakeClock()
     gate, signer = gate_and_signer(tmp_path, clock)
     signed, join = signer.sign("FetchTask"), signer.sign("Join")
@@ -92,7 +92,7 @@ def test_nonces_are_forgotten_no_sooner_than_their_requests_expire(tmp_path):
     assert len(gate._nonces) == 1
 
 
-def test_who_is_struck_off_the_list_is_out_and_who_is_entered_is_in(tmp_path):
+def test_changes_of_the_list_of_clients_are_noticed(tmp_path):
     clock = FakeClock()
     gate, _ = gate_and_signer(tmp_path, clock)
     bob = Signer("bob", make_key(tmp_path / "bob.key"), clock)
@@ -105,7 +105,7 @@ def test_who_is_struck_off_the_list_is_out_and_who_is_entered_is_in(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"ann\n", b"\xff\xfe\n", None])
-def test_a_damaged_list_changes_nothing_for_a_server_that_runs(damage, tmp_path):
+def test_a_running_server_keeps_its_list_if_the_file_is_damaged(damage, tmp_path):
     clock = FakeClock()
     gate, signer = gate_and_signer(tmp_path, clock)
     (tmp_path / LIST).unlink()
@@ -119,8 +119,8 @@ def test_a_damaged_list_changes_nothing_for_a_server_that_runs(damage, tmp_path)
         Enrolled(tmp_path / LIST)
 
 
-def test_over_the_wire(tmp_path):
-    """Another client's ticket, a changed body, a replayed delivery, somebody unknown."""
+def test_foreign_tampered_and_replayed_requests_are_refused_over_the_network(tmp_path):
+    """Another client's ticket, a changed body, a replayed delivery, an unknown client."""
     simulation = build(CONFIG)
 
     async def scene():

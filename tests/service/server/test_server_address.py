@@ -13,7 +13,7 @@ from tardigrad.service.server.lifecycle import Endpoint
 from tardigrad.service.server.rpc import Server
 
 
-def test_without_tls_only_on_this_machine_and_without_disk_only_without_tls():
+def test_insecure_is_for_this_machine_only_and_no_durability_for_insecure_only():
     Endpoint("127.0.0.1", insecure=True, durable=False).check()
     with pytest.raises(ConfigError, match="--insecure"):
         Endpoint("0.0.0.0", insecure=True).check()

@@ -129,9 +129,7 @@ class Participant:
                 raise
             where = f"trip {assignment.task.trip}, in the client's own model or examples"
             raise RunError(f"{where}: {type(error).__name__}: {error}") from error
-        if (
-            noise is not None
-        ):  # counted and saved before it is sent, so that it is not noised twice
+        if noise is not None:  # counted and saved before it is sent, so that it is not noised twice
             await asyncio.to_thread(self._memory.count_contribution)
         if noise is not None or self._trainer.remembers(assignment.settings):
             await asyncio.to_thread(self._memory.keep, finished)
