@@ -30,7 +30,7 @@ def command(*words):
 
 
 def serve(folder, *more):
-    """Start a server that lingers longer than clients wait between two tries, so that all learn of the end."""
+    """Start a server that lingers longer than clients wait between tries, so that all learn of the end."""
     return subprocess.Popen(
         [sys.executable, "-m", "tardigrad", "serve", str(EXAMPLE / "run.toml"), "--out", str(folder / "live"),
          "--keys", str(folder / "keys"), "--model", f"{EXAMPLE / 'my_client.py'}:model", "--port", "0",
