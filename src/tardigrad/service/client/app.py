@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -43,7 +43,7 @@ def load_app(place: str, name: str) -> Client:
 
     Without ":client" it is the only one in the file; with several, the ConfigError lists them.
     """
-    found = _only_app(place) if place.endswith(".py") else load_name(place, "--app")
+    found: object = _only_app(place) if place.endswith(".py") else load_name(place, "--app")
     if callable(found) and not isinstance(found, Client):
         wants_name = bool(inspect.signature(found).parameters)
         found = found(name) if wants_name else found()
@@ -55,10 +55,11 @@ def load_app(place: str, name: str) -> Client:
     return found
 
 
-def _only_app(file: str) -> Any:
-    members = load_name(f"{file}:__dict__", "--app")
-    found = {name: value for name, value in members.items() if _may_be_app(value, members["__name__"])}
-    found = {name: value for name, value in found.items() if not name.startswith("_")}
+def _only_app(file: str) -> object:
+    """Return the only object of a file that is a client or may make one, or raise a ConfigError."""
+    members = cast(dict[str, object], load_name(f"{file}:__dict__", "--app"))
+    public = {name: value for name, value in members.items() if not name.startswith("_")}
+    found = {name: value for name, value in public.items() if _may_be_app(value, str(members["__name__"]))}
     if len(found) == 1:
         return next(iter(found.values()))
     if found:
