@@ -1,4 +1,4 @@
-"""A client of one's own: a torch module and its examples. Here handwritten digits, chosen by its name."""
+"""A client: a torch module and its examples. Here, handwritten digits chosen by the client's name."""
 
 import torch
 from sklearn.datasets import load_digits

@@ -5,6 +5,7 @@ import contextlib
 import json
 import time
 
+import grpc
 import torch
 
 import tardigrad as td
@@ -13,7 +14,8 @@ from tardigrad.core.outcomes import Accepted, GivenUp, Rejected, Ticket
 from tardigrad.experiments.runs.run import build
 from tardigrad.experiments.runs.serve import assemble
 from tardigrad.privacy.keys import NoiseKeys
-from tardigrad.service.access.enrolment import LIST, Enrolled, enter, make_key, public_text
+from tardigrad.service.access.enrolment import LIST, Enrolled, make_key, public_text
+from tardigrad.service.access.new_clients import add_clients
 from tardigrad.service.access.signed_requests import RequestVerifier, Signer
 from tardigrad.service.client.app import Client
 from tardigrad.service.client.client_memory import ClientMemory
@@ -96,8 +98,17 @@ class Running:
 def enrolled_key(keys, name):
     """A key for this client, on the server's list."""
     key = make_key(keys / f"{name}.key")
-    enter(keys / LIST, name, public_text(key))
+    add_clients(keys / LIST, {name: public_text(key)})
     return key
+
+
+async def failed(call):
+    """Return the status with which a call fails."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    raise AssertionError("the call succeeded")
 
 
 @contextlib.asynccontextmanager

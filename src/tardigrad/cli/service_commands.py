@@ -1,4 +1,4 @@
-"""The commands of the real thing: serve, join, enroll, status."""
+"""The commands of a served run: serve, join, enroll, status."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ from tardigrad.errors import ConfigError
 if TYPE_CHECKING:
     from tardigrad.service.monitor.status import Status
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own lines fill the log, and strangers can cause them
+os.environ.setdefault(
+    "GRPC_VERBOSITY", "NONE"
+)  # gRPC's own lines would fill the log, and strangers can cause them
 
 
 class LogFormat(Enum):
-    """How the log is written."""
+    """The format of the log."""
 
     text = "text"
     json = "json"
 
 
 class LogLevel(Enum):
-    """From here on."""
+    """The lowest level that is written to the log."""
 
     debug = "debug"
     info = "info"
@@ -41,59 +43,66 @@ class LogLevel(Enum):
     error = "error"
 
 
-LogFormatOption = Annotated[LogFormat, typer.Option(help="How the log on stderr is written.")]
-LogLevelOption = Annotated[LogLevel, typer.Option(help="What is written to the log.")]
+LogFormatOption = Annotated[LogFormat, typer.Option(help="The format of the log on stderr.")]
+LogLevelOption = Annotated[LogLevel, typer.Option(help="The lowest level that is logged.")]
 CA = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The authority of the server (default: beside the key)."),
+    typer.Option(metavar="FILE", help="The server's ca.pem (default: beside the key)."),
 ]
 Keys = Annotated[
-    Path, typer.Option(metavar="DIR", help="Where keys, certificates and the list of clients are.")
+    Path, typer.Option(metavar="DIR", help="The folder of keys, certificates and the list of clients.")
 ]
 
 
 def serve(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", show_default=False)],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the run; goes on if it holds one.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder of the run; a run that it holds is continued.")
+    ],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 7433,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port to listen on; 0: any free one.")
+    ] = 7433,
     keys: Keys = Path("keys"),
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting. Repeatable.")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data sets lie.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of the data sets.")] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE.py:NAME", help="A torch module of one's own, or a function that makes it."
-        ),
+        typer.Option(metavar="FILE.py:NAME", help="Your torch module, or a function that returns it."),
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS; on this machine only.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; on this machine only.")] = False,
     durability: Annotated[
         bool,
         typer.Option("--durability/--no-durability", help="Whether uploads are on disk when acknowledged."),
     ] = True,
     metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Metrics for Prometheus, plain HTTP. 0: any port.")
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port of the metrics for Prometheus (plain HTTP); 0: any free one."
+        ),
     ] = None,
-    metrics_host: Annotated[str, typer.Option(help="Where metrics can be had.")] = "127.0.0.1",
+    metrics_host: Annotated[str, typer.Option(help="The address on which metrics are served.")] = "127.0.0.1",
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Go on although acknowledged uploads or events are lost."),
+        typer.Option("--accept-loss", help="Continue although acknowledged uploads or events are lost."),
     ] = False,
     guard: Guard = None,
     moved: Moved = False,
     log_format: LogFormatOption = LogFormat.text,
     log_level: LogLevelOption = LogLevel.info,
 ) -> None:
-    """Serve a run to real clients: the same config, the same algorithm."""
+    """Serve a run to real clients, with the config and the algorithms of a simulation."""
     from tardigrad.experiments.config.config import load_config
     from tardigrad.experiments.runs.serve import serve as serve_run
     from tardigrad.service.monitor.logs import log_to_stderr
     from tardigrad.service.server.endpoint import Endpoint
 
     log_to_stderr(log_format.value, log_level.value)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a server that listens reads its list of clients again
+    signal.signal(
+        signal.SIGHUP, signal.SIG_IGN
+    )  # until the server listens; then it reads the list of clients again
     look_in(data_dir)
     endpoint = Endpoint(host, port, keys, insecure, durability, metrics_port, metrics_host)
     result = serve_run(
@@ -108,19 +117,29 @@ def serve(
 
 def join(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", show_default=False)],
-    app: Annotated[str, typer.Option(metavar="FILE.py:NAME", help="The client's own model and examples.")],
+    app: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE.py[:NAME]",
+            help="The client's module and examples: a tardigrad.Client or a function that returns one.",
+        ),
+    ],
     key: Annotated[Path, typer.Option(metavar="FILE", help="The client's key, from `tardigrad enroll`.")],
-    name: Annotated[str | None, typer.Option(help="The client's name (default: that of the key).")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The client's name (default: the name of the key file).")
+    ] = None,
     ca: CA = None,
     state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="What the client remembers (default: beside the key).")
+        Path | None, typer.Option(metavar="DIR", help="The client's memory (default: beside the key).")
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS; for tests.")] = False,
-    patience: Annotated[float, typer.Option(min=0, help="Seconds to try for when nobody answers.")] = 600.0,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; for tests.")] = False,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Seconds after which a server that does not answer is given up.")
+    ] = 600.0,
     log_format: LogFormatOption = LogFormat.text,
     log_level: LogLevelOption = LogLevel.info,
 ) -> None:
-    """Take part in a run that is served, until it is over."""
+    """Take part in a served run until it is over."""
     import torch
 
     from tardigrad.service.access.enrolment import check_name, read_key
@@ -137,9 +156,9 @@ def join(
     torch.set_num_threads(1)
     client = check_name(name or key.stem)
     signer = Signer(client, read_key(key))
-    trainee = ClientTrainer(client, load_app(app, client))
+    trainer = ClientTrainer(client, load_app(app, client))
     folder = state or key.parent / f"{client}.state"
-    participant = Participant(address, signer, authority, trainee, folder, patience, _say)
+    participant = Participant(address, signer, authority, trainer, folder, patience, _say)
 
     async def take_part() -> str:
         task = asyncio.current_task()
@@ -161,62 +180,51 @@ def enroll(
     public: Annotated[
         str | None, typer.Option(metavar="KEY", help="The public key of a client that made its own.")
     ] = None,
+    key_only: Annotated[
+        bool,
+        typer.Option("--key-only", help="On a client's machine: make only its key, nothing of a server."),
+    ] = False,
     host: Annotated[
-        list[str] | None, typer.Option(help="Names of the server, for a first certificate. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="A name or address of the server, for its first certificate, besides localhost. Repeatable."
+        ),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON.")] = False,
 ) -> None:
-    """Make keys for clients and enter them in the server's list; the first time, certificates too."""
-    from tardigrad.service.access.certificates import (
-        AUTHORITY,
-        FILES,
-        check_hosts,
-        make_certificates,
-        wants_certificates,
-    )
-    from tardigrad.service.access.enrolment import (
-        LIST,
-        all_or_nothing,
-        check_new,
-        enter_all,
-        make_key,
-        public_text,
-    )
+    """Make keys for clients and add them to the server's list; the first time, make certificates too."""
+    from tardigrad.service.access.certificates import AUTHORITY
+    from tardigrad.service.access.new_clients import enroll_clients, make_client_keys
 
-    if public is not None and len(names) != 1:
-        raise ConfigError("--public: is the key of one client; give one name")
-    hosts = host or ["localhost", "127.0.0.1"]
-    check_hosts(hosts)
-    check_new(keys, names, public)
-    first = wants_certificates(keys)
-    clients: dict[str, str] = {}
-    with all_or_nothing() as made:
-        for name in names:
-            if public is None:
-                clients[name] = public_text(make_key(keys / f"{name}.key"))
-                made.append(keys / f"{name}.key")
-            else:
-                clients[name] = public
-        if first:
-            make_certificates(keys, hosts)
-            made += [keys / file for file in FILES]
-        enter_all(keys / LIST, clients)
-    for name, text in clients.items():
+    if key_only and (public is not None or host):
+        raise ConfigError("--key-only: makes a key on a client's machine; leave --public and --host out")
+    if key_only:
+        new = make_client_keys(keys, names)
+    else:
+        new = enroll_clients(keys, names, host or (), public)
+    if as_json:
+        print(plain_json({"clients": new.public_keys, "files": [str(file) for file in new.files]}))
+        return
+    for name, text in new.public_keys.items():
         _say(f"{name} {text}")
-    if first:
+        if key_only:
+            _say(f"the server's operator lets {name} in with: tardigrad enroll {name} --public {text}")
+    if new.certificates:
         _say(f"wrote {keys / AUTHORITY} for the clients, and the server's certificate")
 
 
 def status(
     where: Annotated[str, typer.Argument(metavar="HOST:PORT|DIR", show_default=False)],
     key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="An enrolled key, to ask a server over the network.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The key of an enrolled client, to ask a server over the network."),
     ] = None,
     ca: CA = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS; for tests.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="As it is now, and no more.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Lines of JSON.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; for tests.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the present state and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON.")] = False,
 ) -> None:
-    """How a served run is getting on: from its folder, or from the server with a client's key."""
+    """Show the progress of a served run, from its folder or, with a client's key, from the server."""
     from tardigrad.service.monitor.status import watch_folder
 
     if Path(where).is_dir():
@@ -224,9 +232,11 @@ def status(
     elif ":" not in where:
         raise ConfigError(f"{where}: is neither the folder of a served run nor HOST:PORT")
     elif fault := _fault(where):
-        raise ConfigError(f"neither the folder of a served run nor HOST:PORT was given, for {fault}")
+        raise ConfigError(f"neither the folder of a served run nor HOST:PORT was given, because {fault}")
     elif key is None:
-        raise ConfigError("--key: a server answers only who is enrolled; give a key, or the run's folder")
+        raise ConfigError(
+            "--key: a server answers only enrolled clients; give a client's key, or the run's folder"
+        )
     else:
         from tardigrad.service.access.enrolment import check_name, read_key
         from tardigrad.service.access.signed_requests import Signer
@@ -239,8 +249,10 @@ def status(
 
 
 def _fault(address: str) -> str:
-    """What is wrong with HOST:PORT, if anything; never the whole of it, which a terminal could take for the
-    name of a picture (localhost:100: and such)."""
+    """Return what is wrong with HOST:PORT, or "".
+
+    The text never has the whole address, because rich would show parts such as ":100:" as an emoji.
+    """
     host, _, port = address.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
         return f"{port[:20]!r} is not a port from 1 to 65535"
@@ -283,7 +295,9 @@ def _authority(ca: Path | None, key: Path) -> bytes:
         content = file.read_bytes()
         x509.load_pem_x509_certificates(content)
     except OSError as error:
-        raise ConfigError(f"--ca {file}: cannot be read ({error}); give the server's ca.pem") from None
+        raise ConfigError(
+            f"--ca {file}: cannot be read ({error.strerror}); give the server's ca.pem"
+        ) from None
     except ValueError:
         raise ConfigError(f"--ca {file}: is not a certificate in PEM; give the server's ca.pem") from None
     return content

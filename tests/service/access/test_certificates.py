@@ -1,156 +1,85 @@
-"""Certificates: who warns before they expire, and what a client says of one that it cannot trust."""
+"""The server's certificate: the hosts it is for, warnings before it expires, errors that name it."""
 
 import asyncio
-import contextlib
-import datetime
 import logging
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
+from certificate_files import signed_anew, with_certificates
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from service_harness import FakeClock, app_of, enrolled_key, serving
+from service_harness import FakeClock, enrolled_key, failed, serving
 from test_metrics import CONFIG, scrape
-from test_participant import APP
 
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.runs.run import build
 from tardigrad.service.access.certificates import expiries, make_certificates
-from tardigrad.service.access.tls_probe import tls_fault
-from tardigrad.service.client.client_trainer import ClientTrainer
-from tardigrad.service.client.participant import Participant
+from tardigrad.service.client.connection import Connection
 from tardigrad.service.monitor.metrics import MetricsCollector, publish
-from tardigrad.service.monitor.watching import watch_server
 from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.expiry_warnings import warn_of_expiry
 from tardigrad.service.server.listener import Server
 
-SIMULATION = build(CONFIG)
-DAY = datetime.timedelta(days=1)
+
+@pytest.mark.parametrize(
+    ("hosts", "names"),
+    [
+        ((), ["localhost", "127.0.0.1"]),
+        (("fl.example.org", "10.0.0.7"), ["fl.example.org", "localhost", "10.0.0.7", "127.0.0.1"]),
+        (("localhost",), ["localhost", "127.0.0.1"]),
+    ],
+)
+def test_server_certificate_is_always_valid_for_localhost_and_127_0_0_1(hosts, names, tmp_path):
+    with_certificates(tmp_path, *hosts)
+    certificate = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = [str(address) for address in found.get_values_for_type(x509.IPAddress)]
+    assert [*found.get_values_for_type(x509.DNSName), *addresses] == names
 
 
-def with_certificates(folder, *hosts):
-    folder.mkdir(parents=True, exist_ok=True)
-    make_certificates(folder, hosts or ["localhost", "127.0.0.1"])
-    return folder
-
-
-def expiring(folder, days, name="server.pem"):
-    """Have the certificate in this file signed anew, to expire so many days from now."""
-    key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
-    old = x509.load_pem_x509_certificate((folder / name).read_bytes())
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(old.subject)
-        .issuer_name(old.issuer)
-        .public_key(old.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - 400 * DAY)
-        .not_valid_after(now + days * DAY)
-    )
-    for extension in old.extensions:
-        builder = builder.add_extension(extension.value, extension.critical)
-    (folder / name).write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-    return folder
-
-
-@contextlib.asynccontextmanager
-async def listening(running, keys):
-    """The same server once more, with the certificate in this folder; without one, without TLS."""
-    server = Server(running.server.servicer)
-    credentials = None if keys is None else Endpoint(keys=keys).credentials()
-    try:
-        yield await server.start("127.0.0.1:0", credentials)
-    finally:
-        await server.stop(0)
-
-
-FAULTS = {
-    "wrong authority": "is not of the authority that was given",
-    "wrong host": "is not for localhost",
-    "expired": "has expired",
-    "not TLS": "does not speak TLS",
-    "TLS": "the server uses TLS; leave --insecure out",
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_client_that_can_never_connect_says_why_and_ends(fault, tmp_path):
-    ours = with_certificates(tmp_path / "ours")
-    authority = (ours / "ca.pem").read_bytes()
-    keys = ours
-    if fault == "wrong authority":
-        authority = (with_certificates(tmp_path / "others") / "ca.pem").read_bytes()
-    elif fault == "wrong host":
-        keys = with_certificates(tmp_path / "elsewhere", "fl.example.org")
-        authority = (keys / "ca.pem").read_bytes()
-    elif fault == "expired":
-        expiring(ours, -1)
-    elif fault == "not TLS":
-        keys = None
-    else:
-        authority = None
+def test_clients_connect_with_the_servers_authority_and_with_no_other(tmp_path):
+    ours, others = tmp_path / "ours", tmp_path / "others"
+    for folder in (ours, others):
+        folder.mkdir()
+        make_certificates(folder, [])
 
     async def scene():
-        async with serving(CONFIG, tmp_path) as running, listening(running, keys) as port:
-            address = f"localhost:{port}"
-            trainee = ClientTrainer("ann", app_of(SIMULATION, 0))
-            client = Participant(address, running.signer("ann"), authority, trainee, tmp_path / "state")
-            with pytest.raises(ConfigError, match=f"{address}: .*{FAULTS[fault]}") as caught:
-                await asyncio.wait_for(client.take_part(), 60)
-            assert "\n" not in str(caught.value)
-            with pytest.raises(ConfigError, match=FAULTS[fault]):
-                await anext(watch_server(address, running.signer("ann"), authority))
+        async with serving(CONFIG, tmp_path) as running:
+            server = Server(running.server.servicer)
+            port = await server.start("127.0.0.1:0", Endpoint(keys=ours).credentials())
+            signer = running.signer("ann")
+            async with Connection(f"localhost:{port}", signer, (ours / "ca.pem").read_bytes()) as ann:
+                assert ann.run == running.coordinator.run
+            wrong = Connection(f"localhost:{port}", signer, (others / "ca.pem").read_bytes())
+            assert await failed(wrong.__aenter__()) is grpc.StatusCode.UNAVAILABLE
+            plain = Connection(f"localhost:{port}", signer, None)
+            assert await failed(plain.__aenter__()) is grpc.StatusCode.UNAVAILABLE
+            await server.stop(0)
 
     asyncio.run(scene())
 
 
-def test_the_command_ends_with_code_two(tmp_path):
-    ours, others = with_certificates(tmp_path / "ours"), with_certificates(tmp_path / "others")
-    (tmp_path / "app.py").write_text(APP)
-    enrolled_key(others, "ann")
+@pytest.mark.parametrize(
+    ("name", "of"), [("server.pem", None), ("server.key", None), ("server.key", "ca.key")]
+)
+def test_a_certificate_or_key_that_cannot_be_used_is_named(name, of, tmp_path):
+    make_certificates(tmp_path, ["localhost"])
+    (tmp_path / name).write_bytes(b"junk" if of is None else (tmp_path / of).read_bytes())
 
     async def scene():
-        async with serving(CONFIG, tmp_path) as running, listening(running, ours) as port:
-            words = "join", f"127.0.0.1:{port}", "--app", f"{tmp_path}/app.py:client"
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tardigrad", *words, "--key", others / "ann.key",
-                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            )  # fmt: skip
-            return process, (await asyncio.wait_for(process.communicate(), 60))[1].decode()
-
-    process, said = asyncio.run(scene())
-    assert process.returncode == 2, said
-    assert said.count("error:") == 1
-    assert "is not of the authority that was given" in said
-    assert "Traceback" not in said
-
-
-def test_a_server_that_may_get_better_has_no_fault(tmp_path):
-    ours = with_certificates(tmp_path / "ours")
-    authority = (ours / "ca.pem").read_bytes()
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    for address in (f"127.0.0.1:{port}", "nowhere.invalid:7433"):
-        assert tls_fault(address, authority) is None
-        assert tls_fault(address, None) is None
-
-    async def scene():
-        async with serving(CONFIG, tmp_path) as running, listening(running, ours) as port:
-            for host in ("localhost", "127.0.0.1"):
-                assert await asyncio.to_thread(tls_fault, f"{host}:{port}", authority) is None
-            assert await asyncio.to_thread(tls_fault, running.address, None) is None
+        async with serving(CONFIG, tmp_path / "run") as running:
+            with pytest.raises(ConfigError, match=r"server\.pem and server\.key cannot be used"):
+                await Server(running.server.servicer).start(
+                    "127.0.0.1:0", Endpoint(keys=tmp_path).credentials()
+                )
 
     asyncio.run(scene())
 
 
 def test_a_server_warns_of_certificates_before_they_expire(tmp_path, caplog):
-    expiring(with_certificates(tmp_path), 29)
+    signed_anew(with_certificates(tmp_path), 29)
     found = expiries(tmp_path)
     assert sorted(found) == ["ca.pem", "server.pem"]
     clock = FakeClock()
@@ -176,7 +105,7 @@ def test_a_server_warns_of_certificates_before_they_expire(tmp_path, caplog):
 
 
 def test_the_metric_says_when_each_certificate_expires(tmp_path):
-    keys = expiring(with_certificates(tmp_path / "keys"), 10)
+    keys = signed_anew(with_certificates(tmp_path / "keys"), 10)
 
     async def scene():
         async with serving(CONFIG, tmp_path, keys=keys) as running:
@@ -195,9 +124,9 @@ def test_the_metric_says_when_each_certificate_expires(tmp_path):
     assert name in text
 
 
-def test_a_process_that_serves_warns_at_its_start(tmp_path):
-    keys = expiring(with_certificates(tmp_path / "keys"), 3)
-    expiring(keys, 4, "ca.pem")
+def test_serve_warns_of_expiring_certificates_at_its_start(tmp_path):
+    keys = signed_anew(with_certificates(tmp_path / "keys"), 3)
+    signed_anew(keys, 4, "ca.pem")
     enrolled_key(keys, "ann")
     (tmp_path / "run.toml").write_text(CONFIG.to_toml())
     process = subprocess.Popen(

@@ -1,95 +1,26 @@
-"""`tardigrad enroll`: all or nothing, and nothing is spoilt by a hand edit."""
+"""Keys, and the list of clients that a server admits."""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from service_harness import FakeClock
-from typer.testing import CliRunner
 
-from tardigrad.cli import app
 from tardigrad.errors import ConfigError
-from tardigrad.service.access import enrolment as module
-from tardigrad.service.access.certificates import FILES
-from tardigrad.service.access.enrolment import LIST, Enrolled, enter_all, public_text, read_key
+from tardigrad.service.access.enrolment import LIST, Enrolled, make_key, public_text, read_key
+from tardigrad.service.access.new_clients import add_clients, enroll_clients
 from tardigrad.service.access.signed_requests import RequestVerifier, Signer
 
 
-def enroll(folder, *words):
-    done = CliRunner().invoke(app, ["enroll", *words, "--keys", str(folder)], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-
-
-def content(folder):
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
-
-
-def refused(folder, said, *words):
-    """The command says so, and changes nothing."""
-    before = content(folder)
-    with pytest.raises(ConfigError, match=said):
-        enroll(folder, *words)
-    assert content(folder) == before
-
-
-def test_a_list_without_a_last_line_break_is_added_to(tmp_path):
-    enroll(tmp_path, "ann")
-    (tmp_path / LIST).write_text((tmp_path / LIST).read_text().rstrip("\n"))
-    enroll(tmp_path, "bob", "eve")
-    enrolled = Enrolled(tmp_path / LIST)
-    assert len(enrolled) == 3
-    assert all(map(enrolled.knows, ("ann", "bob", "eve")))
-
-
-@pytest.mark.parametrize("words", [("zoe",), ("zoe", "--host", "fl_1.example.org", "--host", "::1")])
-def test_the_first_time_there_are_certificates(words, tmp_path):
-    enroll(tmp_path, *words)
-    assert sorted(content(tmp_path)) == sorted([*FILES, LIST, "zoe.key"])
-
-
-@pytest.mark.parametrize("damage", [b"ann\n", b"ann key\n", b"\xff\xfe\n"])
-def test_a_damaged_list_is_named_and_no_key_is_made(damage, tmp_path):
-    (tmp_path / LIST).write_bytes(damage)
-    refused(tmp_path, LIST, "bob")
-
-
-def test_a_folder_is_no_list(tmp_path):
-    (tmp_path / LIST).mkdir()
-    refused(tmp_path, f"{LIST}: cannot be read", "bob")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("zoe", "zoe"), "more than once"),
-        (("zoe", "ca"), "not a client's key"),
-        (("server",), "not a client's key"),
-        (("Server",), "not a client's key"),
-        (("zoe", "z/e"), "a name is up to 64"),
-        (("zoe", "bob"), "bob.key: exists already"),
-        (("zoe", "ann"), "ann is enrolled already"),
-        (("zoe", "--public", "word"), "--public: 'word' is not"),
-    ],
-)
-def test_who_cannot_be_enrolled(words, said, tmp_path):
-    enroll(tmp_path, "ann", "--host", "localhost")
-    (tmp_path / "ann.key").unlink()
-    (tmp_path / "bob.key").touch()
-    refused(tmp_path, said, *words)
-    for file in (*FILES, LIST):  # and before there is anything
-        (tmp_path / file).unlink()
-    if "ann" not in words:
-        refused(tmp_path, said, *words)
-
-
-def test_one_key_is_one_client(tmp_path):
-    """With privacy, two names of one key would be two clients of one person."""
-    enroll(tmp_path, "ann")
-    public = public_text(read_key(tmp_path / "ann.key"))
-    refused(tmp_path, f"{LIST}: ann is enrolled with this public key", "bob", "--public", public)
-    fresh = {"bob": public_text(Ed25519PrivateKey.generate())}
-    with pytest.raises(ConfigError, match="the same public key is given for two clients"):
-        enter_all(tmp_path / LIST, fresh | {"eve": fresh["bob"]})
-    with pytest.raises(ConfigError, match="ann is enrolled with this public key"):
-        enter_all(tmp_path / LIST, {"eve": public})
+def test_key_files_are_readable_by_their_owner_only_and_never_overwritten(tmp_path):
+    key = make_key(tmp_path / "ann.key")
+    assert (tmp_path / "ann.key").stat().st_mode & 0o077 == 0
+    assert public_text(read_key(tmp_path / "ann.key")) == public_text(key)
+    with pytest.raises(ConfigError, match="exists already"):
+        make_key(tmp_path / "ann.key")
+    add_clients(tmp_path / LIST, {"ann": public_text(key)})
+    with pytest.raises(ConfigError, match="enrolled already"):
+        add_clients(tmp_path / LIST, {"ann": public_text(key)})
+    with pytest.raises(ConfigError, match="a name is up to 64"):
+        add_clients(tmp_path / LIST, {"../ann": public_text(key)})
 
 
 @pytest.mark.parametrize(
@@ -100,8 +31,8 @@ def test_one_key_is_one_client(tmp_path):
         ("ann {ann}", "line 4: ann is in an earlier line"),
     ],
 )
-def test_a_list_with_somebody_twice_is_refused_by_its_line(line, said, tmp_path, caplog):
-    enroll(tmp_path, "ann")
+def test_a_list_with_a_client_or_a_key_twice_is_refused_with_the_line_number(line, said, tmp_path, caplog):
+    enroll_clients(tmp_path, ["ann"])
     clock = FakeClock()
     gate = RequestVerifier(Enrolled(tmp_path / LIST), clock)
     ann = Signer("ann", read_key(tmp_path / "ann.key"), clock)
@@ -111,30 +42,43 @@ def test_a_list_with_somebody_twice_is_refused_by_its_line(line, said, tmp_path,
         file.write(f"zoe {public_text(Ed25519PrivateKey.generate())}\n{line.format(**keys)}\n")
     with pytest.raises(ConfigError, match=f"{LIST}, {said}"):
         Enrolled(tmp_path / LIST)
-    refused(tmp_path, said, "eve")
+    before = (tmp_path / LIST).read_bytes()
+    with pytest.raises(ConfigError, match=f"{LIST}, {said}"):
+        enroll_clients(tmp_path, ["eve"])
+    assert (tmp_path / LIST).read_bytes() == before
+    assert not (tmp_path / "eve.key").exists()
     for _ in range(3):
         clock.advance(2)
         assert gate.admit(ann.sign("Join"), "Join") == ("ann", b"")  # by the list as it was
     assert sum(said in record.getMessage() for record in caplog.records) == 1
 
 
-@pytest.mark.parametrize("host", ["", "a b", "m\u00fcller.example", "fl.example:7433", "1.2.3", "a..b", "-a"])
-def test_hosts_that_no_certificate_can_name(host, tmp_path):
-    refused(tmp_path, "--host", "zoe", "--host", "localhost", "--host", host)
+def test_a_list_that_cannot_be_read_says_what_is_wrong_and_what_would_be_right(tmp_path):
+    file = tmp_path / LIST
+    with pytest.raises(ConfigError) as missing:
+        Enrolled(file)
+    assert str(missing.value) == (
+        f"{file}: cannot be read because there is no such file; it lists the clients that may join, and "
+        f"`tardigrad enroll NAME --keys {tmp_path}` makes it"
+    )
+    file.mkdir()
+    with pytest.raises(ConfigError, match=r"cannot be read \(Is a directory\); it must be") as folder:
+        Enrolled(file)
+    for caught in (missing, folder):
+        assert "Errno" not in str(caught.value)
 
 
-def test_certificates_of_ones_own_are_left_alone(tmp_path):
-    for name in ("server.pem", "server.key"):
-        (tmp_path / name).write_text("mine")
-    enroll(tmp_path, "ann")
-    assert sorted(content(tmp_path)) == ["ann.key", LIST, "server.key", "server.pem"]
-    (tmp_path / "server.pem").unlink()
-    refused(tmp_path, r"server\.key: has no certificate", "bob")
-
-
-def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
-    def full(file, text):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(module, "write_text", full)
-    refused(tmp_path, "No space left", "ann", "bob")
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "there is no such key; `tardigrad enroll` makes one"),
+        (b"junk", "is not a private key in PEM without a password; `tardigrad enroll` makes one"),
+    ],
+)
+def test_a_key_file_that_cannot_be_used_is_named(content, said, tmp_path):
+    file = tmp_path / "ann.key"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        read_key(file)
+    assert str(caught.value) == f"{file}: {said}"

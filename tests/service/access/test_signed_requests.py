@@ -1,25 +1,23 @@
-"""Who is let in, and with what."""
+"""Signed requests: which are admitted, and which are refused."""
 
 import asyncio
 import contextlib
-import socket
 
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from service_harness import FakeClock, app_of, enrolled_key, serving
+from service_harness import FakeClock, app_of, enrolled_key, failed, serving
 
 import tardigrad as td
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.run import build
-from tardigrad.service.access.certificates import make_certificates
-from tardigrad.service.access.enrolment import LIST, Enrolled, enter, make_key, public_text, read_key
+from tardigrad.service.access.enrolment import LIST, Enrolled, make_key, public_text
+from tardigrad.service.access.new_clients import add_clients
 from tardigrad.service.access.signed_requests import WINDOW_MS, RequestVerifier, Signer
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection
 from tardigrad.service.protocol.refusals import Cause, Refused
 from tardigrad.service.protocol.v1 import service_pb2 as v1
-from tardigrad.service.server.endpoint import Endpoint
 
 CONFIG = td.Config(
     data=td.Digits(partition=td.IID(clients=4)), model=td.MLP(hidden=(4,)),
@@ -43,7 +41,7 @@ def refused(gate, signed, method="FetchTask"):
     return caught.value.why
 
 
-def test_a_request_counts_once_and_for_its_call_only(tmp_path):
+def test_a_request_is_admitted_once_and_for_its_call_only(tmp_path):
     gate, signer = gate_and_signer(tmp_path)
     signed = signer.sign("FetchTask", b"what")
     assert gate.admit(signed, "FetchTask") == ("ann", b"what")
@@ -68,7 +66,7 @@ def test_strangers_and_forged_requests_are_refused(tmp_path):
     assert refused(gate, v1.Signed(claim=b"\xff\xff", signature=b"")) is Cause.UNSIGNED
 
 
-def test_old_requests_are_refused_also_by_a_server_that_has_forgotten_them(tmp_path):
+def test_old_requests_are_refused_also_by_a_restarted_server(tmp_path):
     clock = FakeClock()
     gate, signer = gate_and_signer(tmp_path, clock)
     signed, join = signer.sign("FetchTask"), signer.sign("Join")
@@ -94,12 +92,12 @@ def test_nonces_are_forgotten_no_sooner_than_their_requests_expire(tmp_path):
     assert len(gate._nonces) == 1
 
 
-def test_who_is_struck_off_the_list_is_out_and_who_is_entered_is_in(tmp_path):
+def test_changes_of_the_list_of_clients_are_noticed(tmp_path):
     clock = FakeClock()
     gate, _ = gate_and_signer(tmp_path, clock)
     bob = Signer("bob", make_key(tmp_path / "bob.key"), clock)
     assert refused(gate, bob.sign("Join"), "Join") is Cause.NOT_ENROLLED
-    enter(tmp_path / LIST, "bob", public_text(bob._key))
+    add_clients(tmp_path / LIST, {"bob": public_text(bob._key)})
     assert gate.admit(bob.sign("Join"), "Join") == ("bob", b"")
     (tmp_path / LIST).write_text("")
     clock.advance(2)
@@ -107,7 +105,7 @@ def test_who_is_struck_off_the_list_is_out_and_who_is_entered_is_in(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"ann\n", b"\xff\xfe\n", None])
-def test_a_damaged_list_changes_nothing_for_a_server_that_runs(damage, tmp_path):
+def test_a_running_server_keeps_its_list_if_the_file_is_damaged(damage, tmp_path):
     clock = FakeClock()
     gate, signer = gate_and_signer(tmp_path, clock)
     (tmp_path / LIST).unlink()
@@ -121,37 +119,8 @@ def test_a_damaged_list_changes_nothing_for_a_server_that_runs(damage, tmp_path)
         Enrolled(tmp_path / LIST)
 
 
-def test_keys_are_for_their_owner_and_never_overwritten(tmp_path):
-    key = make_key(tmp_path / "ann.key")
-    assert (tmp_path / "ann.key").stat().st_mode & 0o077 == 0
-    assert public_text(read_key(tmp_path / "ann.key")) == public_text(key)
-    with pytest.raises(ConfigError, match="exists already"):
-        make_key(tmp_path / "ann.key")
-    enter(tmp_path / LIST, "ann", public_text(key))
-    with pytest.raises(ConfigError, match="enrolled already"):
-        enter(tmp_path / LIST, "ann", public_text(key))
-    with pytest.raises(ConfigError, match="a name is up to 64"):
-        enter(tmp_path / LIST, "../ann", public_text(key))
-
-
-def test_without_tls_only_on_this_machine_and_without_disk_only_without_tls():
-    Endpoint("127.0.0.1", insecure=True, durable=False).check()
-    with pytest.raises(ConfigError, match="--insecure"):
-        Endpoint("0.0.0.0", insecure=True).check()
-    with pytest.raises(ConfigError, match="--no-durability"):
-        Endpoint(durable=False).check()
-
-
-async def failed(call):
-    try:
-        await call
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    raise AssertionError("it was let in")
-
-
-def test_over_the_wire(tmp_path):
-    """Another client's ticket, a changed body, a replayed delivery, somebody unknown."""
+def test_foreign_tampered_and_replayed_requests_are_refused_over_the_network(tmp_path):
+    """Another client's ticket, a changed body, a replayed delivery, an unknown client."""
     simulation = build(CONFIG)
 
     async def scene():
@@ -203,85 +172,3 @@ async def _tampering(deliver, parts, timeout, sent):
             yield part
 
     return await deliver(changed(), timeout=timeout)
-
-
-def test_tls_with_our_own_authority_and_with_no_other(tmp_path):
-    from tardigrad.service.server.listener import Server
-
-    ours, others = tmp_path / "ours", tmp_path / "others"
-    for folder in (ours, others):
-        folder.mkdir()
-        make_certificates(folder, ["localhost", "127.0.0.1"])
-
-    async def scene():
-        async with serving(CONFIG, tmp_path) as running:
-            server = Server(running.server.servicer)
-            port = await server.start("127.0.0.1:0", Endpoint(keys=ours).credentials())
-            signer = running.signer("ann")
-            async with Connection(f"localhost:{port}", signer, (ours / "ca.pem").read_bytes()) as ann:
-                assert ann.run == running.coordinator.run
-            wrong = Connection(f"localhost:{port}", signer, (others / "ca.pem").read_bytes())
-            assert await failed(wrong.__aenter__()) is grpc.StatusCode.UNAVAILABLE
-            plain = Connection(f"localhost:{port}", signer, None)
-            assert await failed(plain.__aenter__()) is grpc.StatusCode.UNAVAILABLE
-            await server.stop(0)
-
-    asyncio.run(scene())
-
-
-def test_where_nobody_can_listen_is_named(tmp_path):
-    from tardigrad.service.server.listener import Server
-
-    async def scene():
-        async with serving(CONFIG, tmp_path) as running:
-            port = running.port
-            for address, said in (
-                (f"127.0.0.1:{port}", f"--host 127.0.0.1 --port {port}: cannot listen there .*in use"),
-                ("nowhere.invalid:7433", r"--host nowhere\.invalid --port 7433: cannot listen there"),
-                ("192.0.2.1:0", r"--host 192\.0\.2\.1 --port 0: cannot listen there"),
-                (":7433", "--host '' --port 7433: cannot listen there"),
-                ("a" * 70 + ".example:7433", "cannot listen there"),
-            ):
-                with pytest.raises(ConfigError, match=said):
-                    await Server(running.server.servicer).start(address, None)
-
-    asyncio.run(scene())
-
-
-def test_on_ipv6(tmp_path):
-    from tardigrad.service.server.listener import Server
-
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("this machine has no IPv6")
-
-    async def scene():
-        async with serving(CONFIG, tmp_path) as running:
-            for address in ("::1:0", "[::1]:0"):
-                server = Server(running.server.servicer)
-                port = await server.start(address, None)
-                async with Connection(f"[::1]:{port}", running.signer("ann"), None) as ann:
-                    assert ann.run == running.coordinator.run
-                await server.stop(0)
-
-    asyncio.run(scene())
-
-
-@pytest.mark.parametrize(
-    ("name", "of"), [("server.pem", None), ("server.key", None), ("server.key", "ca.key")]
-)
-def test_a_certificate_that_is_at_fault_is_blamed(name, of, tmp_path):
-    from tardigrad.service.server.listener import Server
-
-    make_certificates(tmp_path, ["localhost"])
-    (tmp_path / name).write_bytes(b"junk" if of is None else (tmp_path / of).read_bytes())
-
-    async def scene():
-        async with serving(CONFIG, tmp_path / "run") as running:
-            with pytest.raises(ConfigError, match=r"server\.pem and server\.key cannot be used"):
-                await Server(running.server.servicer).start(
-                    "127.0.0.1:0", Endpoint(keys=tmp_path).credentials()
-                )
-
-    asyncio.run(scene())

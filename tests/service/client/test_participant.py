@@ -1,21 +1,23 @@
-"""The client goes on by itself: after a lost connection, a restarted server, or its own death."""
+"""The client goes on by itself: after a lost connection, a restarted server, or when it was killed."""
 
 import asyncio
+import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from service_harness import app_of, serving
 
 import tardigrad as td
-from tardigrad.core.snapshot import write_snapshot
-from tardigrad.core.upload import Upload
 from tardigrad.errors import RunError
 from tardigrad.experiments.runs.run import build
-from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
+from tardigrad.service.access.signed_requests import Signer
+from tardigrad.service.client.client_memory import ClientMemory
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.participant import Participant
 
@@ -34,12 +36,12 @@ TOGETHER = td.Config(
 
 
 def participant(running, name, client, simulation, seen=lambda line: None):
-    trainee = ClientTrainer(name, app_of(simulation, client))
+    trainer = ClientTrainer(name, app_of(simulation, client))
     state = running.keys / f"{name}.state"
-    return Participant(running.address, running.signer(name), None, trainee, state, 20.0, seen)
+    return Participant(running.address, running.signer(name), None, trainer, state, 20.0, seen)
 
 
-def test_a_synchronous_run_to_its_end(tmp_path):
+def test_clients_take_part_in_a_synchronous_run_until_its_end(tmp_path):
     simulation = build(TOGETHER)
 
     async def scene():
@@ -57,25 +59,25 @@ def test_a_synchronous_run_to_its_end(tmp_path):
 
 
 @pytest.mark.parametrize("died", ["before the delivery", "after the delivery", "never"])
-def test_what_a_killed_client_remembers_is_exact(died, tmp_path):
+def test_a_killed_client_continues_with_its_exact_memory(died, tmp_path):
     simulation = build(ALONE)
     for _ in simulation.engine.run():
         pass
 
     async def scene():
         async with serving(ALONE, tmp_path) as running:
-            trainee = ClientTrainer("0", app_of(simulation, 0))
+            trainer = ClientTrainer("0", app_of(simulation, 0))
             async with running.connect("0") as connection:  # by hand, up to where it dies
-                remembering = ClientMemory(running.keys / "0.state" / connection.run)
+                memory_on_disk = ClientMemory(running.keys / "0.state" / connection.run)
                 for number in range(4):
-                    finished = trainee.train(await connection.fetch(), remembering.memory)
-                    remembering.keep(finished)
+                    finished = trainer.train(await connection.fetch(), memory_on_disk.memory)
+                    memory_on_disk.keep(finished)
                     if number == 3 and died == "before the delivery":
                         break
                     assert (await connection.deliver(finished)).accepted
                     if number == 3 and died == "after the delivery":
                         break
-                    remembering.commit(finished)
+                    memory_on_disk.commit(finished)
             reason = await asyncio.wait_for(participant(running, "0", 0, simulation).take_part(), 30)
             assert reason == "trips"
             await running.coordinator.ended
@@ -84,7 +86,7 @@ def test_what_a_killed_client_remembers_is_exact(died, tmp_path):
     assert torch.equal(asyncio.run(scene()), simulation.model)
 
 
-def test_the_server_may_be_restarted_meanwhile(tmp_path):
+def test_a_client_goes_on_after_a_restart_of_the_server(tmp_path):
     simulation = build(ALONE)
     for _ in simulation.engine.run():
         pass
@@ -109,7 +111,7 @@ def test_the_server_may_be_restarted_meanwhile(tmp_path):
     assert [e["trip"] for e in events if e["event"] == "upload"] == list(range(8))
 
 
-def test_who_leaves_gives_its_ticket_back(tmp_path):
+def test_a_cancelled_client_gives_its_ticket_back(tmp_path):
     simulation = build(ALONE)
 
     async def scene():
@@ -117,14 +119,14 @@ def test_who_leaves_gives_its_ticket_back(tmp_path):
             client = participant(running, "0", 0, simulation)
             begun, go_on = asyncio.Event(), asyncio.Event()
             loop = asyncio.get_running_loop()
-            train = client._trainee.train
+            train = client._trainer.train
 
             def slowly(*task):
                 loop.call_soon_threadsafe(begun.set)
                 asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
                 return train(*task)
 
-            client._trainee.train = slowly
+            client._trainer.train = slowly
             work = asyncio.ensure_future(client.take_part())
             await begun.wait()
             assert len(running.coordinator.run_state.book.in_flight) == 1
@@ -137,7 +139,7 @@ def test_who_leaves_gives_its_ticket_back(tmp_path):
     asyncio.run(scene())
 
 
-def test_what_did_not_count_is_not_remembered(tmp_path):
+def test_the_memory_of_a_refused_upload_is_not_committed(tmp_path):
     config = td.Config(**(dict(TOGETHER) | {
         "algorithm": td.FedAC(), "pace": td.Asynchronous(concurrency=2), "stop": td.Stop(trips=3),
         "buffer": td.Buffer(size=1, staleness_bound=0), "evaluation": td.Evaluation(every_steps=100),
@@ -148,7 +150,7 @@ def test_what_did_not_count_is_not_remembered(tmp_path):
         async with serving(config, tmp_path) as running, running.connect("1") as other:
             client = participant(running, "0", 0, simulation)
             loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-            train, finished = client._trainee.train, []
+            train, finished = client._trainer.train, []
 
             def late(*task):
                 finished.append(train(*task))
@@ -156,22 +158,22 @@ def test_what_did_not_count_is_not_remembered(tmp_path):
                 asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
                 return finished[-1]
 
-            client._trainee.train = late
+            client._trainer.train = late
             work = asyncio.ensure_future(client.take_part())
             await begun.wait()
-            trainee = ClientTrainer("1", app_of(simulation, 1))
-            assert (await other.deliver(trainee.train(await other.fetch(), {}))).accepted
+            trainer = ClientTrainer("1", app_of(simulation, 1))
+            assert (await other.deliver(trainer.train(await other.fetch(), {}))).accepted
             go_on.set()
             assert await asyncio.wait_for(work, 20) == "trips"
-            return finished, client._remembering
+            return finished, client._memory
 
-    finished, remembering = asyncio.run(scene())
+    finished, memory_on_disk = asyncio.run(scene())
     assert len(finished) == 2  # the first was too stale, the second counted
-    assert torch.equal(remembering.memory["control"], finished[1].memory["control"])
+    assert torch.equal(memory_on_disk.memory["control"], finished[1].memory["control"])
     assert torch.equal(finished[0].memory["control"], finished[0].upload.vectors["control"])
     # had the first been remembered, the second would have uploaded the difference to it
     assert torch.equal(finished[1].memory["control"], finished[1].upload.vectors["control"])
-    assert remembering.pending() == []
+    assert memory_on_disk.pending() == []
 
 
 def test_a_trip_that_cannot_be_trained_is_given_back(tmp_path):
@@ -182,7 +184,7 @@ def test_a_trip_that_cannot_be_trained_is_given_back(tmp_path):
             def broken(*task):
                 raise ValueError("label 77 of 10")
 
-            client._trainee.train = broken
+            client._trainer.train = broken
             with pytest.raises(RunError, match=r"trip 0, in the client's own model.*: ValueError: label 77"):
                 await client.take_part()
             assert running.coordinator.run_state.given_up == 1
@@ -238,14 +240,39 @@ def test_a_client_process_is_killed_and_the_bits_are_the_same(tmp_path):
     assert torch.equal(asyncio.run(scene()), simulation.model)
 
 
-def test_files_of_others_in_a_clients_folder_are_left_alone(tmp_path):
-    remembering = ClientMemory(tmp_path)
-    for trip in (10, 9):
-        remembering.keep(TrainedUpload(trip, 0, Upload({"delta": torch.ones(2)}, 1, 1, 0.5), {}, {}, 0))
-    for name in ("abc", "", "-1", "007", "9 (copy)"):
-        (tmp_path / f"pending-{name}.safetensors").write_text("not ours")
-    assert [finished.trip for finished in remembering.pending()] == [9, 10]
-    assert (tmp_path / "pending-abc.safetensors").exists()
-    write_snapshot(tmp_path / "pending-11.safetensors", {}, {"trip": 11})
-    with pytest.raises(RunError, match=r"pending-11\.safetensors: is not a trip"):
-        remembering.pending()
+def test_a_server_that_does_not_listen_is_named_once_and_tried_again_until_it_does(tmp_path, caplog):
+    """The client begins before the server: it logs one sentence without gRPC's words, and then joins."""
+    caplog.set_level(logging.DEBUG, "tardigrad.service")
+    simulation = build(ALONE)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+
+    def tries():
+        return [record for record in caplog.records if "no server listens" in record.getMessage()]
+
+    async def scene():
+        async with serving(ALONE, tmp_path) as running:
+            client = participant(running, "0", 0, simulation)
+            there, client._address = client._address, address
+            work = asyncio.ensure_future(client.take_part())
+            while len(tries()) < 3:
+                await asyncio.sleep(0.01)
+            client._address = there
+            assert await asyncio.wait_for(work, 30) == "trips"
+
+    asyncio.run(scene())
+    assert tries()[0].getMessage() == (
+        f"no server listens at {address}; check that it runs, and its host and port "
+        "(trying again for up to 20 s)"
+    )
+    assert [record.levelname for record in tries()[:3]] == ["INFO", "DEBUG", "DEBUG"]
+    assert not any("UNAVAILABLE" in record.getMessage() for record in caplog.records)
+
+
+def test_a_client_without_patience_says_why_it_gave_up(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    trainer = ClientTrainer("0", app_of(build(ALONE), 0))
+    client = Participant(address, Signer("0", Ed25519PrivateKey.generate()), None, trainer, tmp_path, 0.0)
+    with pytest.raises(RunError, match=f"^gave up after 0 s without success: no server listens at {address}"):
+        asyncio.run(client.take_part())

@@ -105,10 +105,10 @@ def test_client_stops_when_it_took_part_as_often_as_it_may(tmp_path, caplog):
         "this run has local privacy: each upload is clipped to 0.5 and gets noise of 0.3 times that from "
         "this system; this client makes at most 3 uploads"
     ]
-    assert len(one._trainee.finished) == 3
-    assert one._remembering.contributions == 3
-    norms = [float(f.upload.vectors["delta"].norm()) for f in one._trainee.finished]
-    assert all(f.upload.examples == 1 and f.upload.loss == 0.0 for f in one._trainee.finished)
+    assert len(one._trainer.finished) == 3
+    assert one._memory.contributions == 3
+    norms = [float(f.upload.vectors["delta"].norm()) for f in one._trainer.finished]
+    assert all(f.upload.examples == 1 and f.upload.loss == 0.0 for f in one._trainer.finished)
     assert min(norms) > 0.5, "there is noise on top of the clip"
 
 
@@ -144,7 +144,7 @@ def test_upload_is_saved_before_it_is_sent_and_never_noised_twice(tmp_path, monk
 
     again = asyncio.run(asyncio.wait_for(scene(), 60))
     assert torch.equal(sent[0], sent[1])
-    assert again._remembering.contributions >= 1
+    assert again._memory.contributions >= 1
 
 
 def test_damaged_count_ends_the_clients_part(tmp_path):

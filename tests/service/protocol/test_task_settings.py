@@ -1,4 +1,4 @@
-"""What the server tells of algorithm and local training: settings, never code."""
+"""The settings that a server sends to its clients."""
 
 import asyncio
 
@@ -24,12 +24,12 @@ class Halved(td.SumOnly):
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
-def test_built_in_algorithms_arrive_as_they_are(kind):
+def test_built_in_algorithms_are_the_same_after_a_round_trip(kind):
     local = td.Local(epochs=2, schedule=td.Cosine(steps=7), lr=0.3)
     assert from_json(to_json(kind(), local), None) == (kind(), local)
 
 
-def test_an_algorithm_of_ones_own_must_be_the_clients_own_too(tmp_path):
+def test_an_algorithm_that_is_not_built_in_must_be_in_the_clients_file(tmp_path):
     file = tmp_path / "halved.py"
     file.write_text(OWN)
     config = td.Config(algorithm={"kind": f"{file}:Halved", "lr": 0.7})
@@ -42,12 +42,12 @@ def test_an_algorithm_of_ones_own_must_be_the_clients_own_too(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"algorithm": {"kind": "nothing"}, "local": {}}', "[1]"])
-def test_nonsense_is_one_sentence(text):
+def test_malformed_settings_are_one_sentence(text):
     with pytest.raises(ConfigError, match="the server's settings"):
         from_json(text, None)
 
 
-def test_privacy_is_served_too(tmp_path):
+def test_a_private_run_is_served_with_the_bits_of_the_simulation(tmp_path):
     """Noise, clipping and the participation ledger, bit for bit as simulated (with the noise of a seed)."""
     config = td.Config(
         data=td.Digits(partition=td.IID(clients=12)), model=td.MLP(hidden=(4,)),

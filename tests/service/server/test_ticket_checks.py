@@ -99,7 +99,7 @@ def test_client_goes_on_after_a_power_failure_lost_its_trip(config, tmp_path):
             uploads = [event for event in running.record.events if event["event"] == "upload"]
             assert [(e["trip"], e["client"]) for e in uploads[:2]] == [(0, "ann"), (3, "ann")]
             assert uploads[1]["accepted"]
-            assert ann._remembering.pending() == []
+            assert ann._memory.pending() == []
 
     first, _ = asyncio.run(before())
     asyncio.run(afterwards(first))

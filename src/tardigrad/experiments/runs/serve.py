@@ -45,6 +45,7 @@ from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
+from tardigrad.service.access.enough_clients import check_enough_clients
 from tardigrad.service.access.enrolment import LIST, Enrolled
 from tardigrad.service.client.app import load_module
 from tardigrad.service.protocol.task_settings import LocalNoise
@@ -203,6 +204,8 @@ def _with_population(config: Config, endpoint: Endpoint, out: Path) -> Config:
         stored = _stored(out)
         if stored is not None:
             population = stored.get("service", {}).get("population", population)
+        else:
+            check_enough_clients(config.pace, population, endpoint.keys / LIST)
         settings = settings.model_copy(update={"population": population})
     return config.model_copy(update={"service": settings})
 

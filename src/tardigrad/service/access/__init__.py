@@ -1,1 +1,1 @@
-"""Who may take part: enrolment, certificates, signed requests."""
+"""Which clients may take part: keys and enrolment, certificates, signed requests."""

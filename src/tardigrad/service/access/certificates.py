@@ -1,4 +1,4 @@
-"""Certificates to start with: an authority of one's own, and a server's certificate that it signed."""
+"""Make a certificate authority and a certificate for the server, and read when certificates expire."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
 SERVER, SERVER_KEY = "server.pem", "server.key"
 FILES = (AUTHORITY, AUTHORITY_KEY, SERVER, SERVER_KEY)
 DAYS = 825
-"""The longest that common TLS libraries take."""
+"""How long certificates are valid: the longest that common TLS libraries accept."""
+ALWAYS = ("localhost", "127.0.0.1")
+"""Hosts that every server certificate is valid for, so that it can be tried on its own machine."""
 HOST = re.compile(
     r"(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*(?![0-9]+$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?",
     re.ASCII | re.IGNORECASE,
@@ -30,7 +32,7 @@ HOST = re.compile(
 def expiries(folder: Path) -> dict[str, float]:
     """Return when ca.pem and server.pem expire, in seconds since 1970, by file.
 
-    Of several certificates in a file the first to expire counts. Files that are not there or are not
+    If a file has several certificates, the earliest expiry is returned. Files that do not exist or are not
     certificates are left out.
     """
     found = {}
@@ -44,7 +46,7 @@ def expiries(folder: Path) -> dict[str, float]:
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
-    """A ConfigError unless a certificate can be made out to all of these."""
+    """Raise a ConfigError unless a certificate can be made for all of these hosts."""
     for host in hosts:
         if _address(host) is None and (len(host) > 253 or not HOST.fullmatch(host)):
             raise ConfigError(
@@ -53,8 +55,8 @@ def check_hosts(hosts: Sequence[str]) -> None:
             )
 
 
-def wants_certificates(folder: Path) -> bool:
-    """Whether the folder has no certificate yet; a ConfigError if it has a key without one."""
+def needs_certificates(folder: Path) -> bool:
+    """Return whether the folder has no certificate yet; raise a ConfigError if it has a key without one."""
     if any((folder / name).exists() for name in (AUTHORITY, SERVER)):
         return False
     for name in (AUTHORITY_KEY, SERVER_KEY):
@@ -64,7 +66,11 @@ def wants_certificates(folder: Path) -> bool:
 
 
 def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
-    """ca.pem (for the clients), server.pem and server.key (for the server), and ca.key (to be kept away)."""
+    """Write ca.pem (for the clients), server.pem and server.key (for the server), and ca.key (to lock away).
+
+    The server's certificate is valid for these hosts, and for `ALWAYS`.
+    """
+    hosts = list(dict.fromkeys([*hosts, *ALWAYS]))
     authority_key, authority = _authority()
     server_key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])

@@ -1,7 +1,7 @@
-"""Who is asking: every request is signed by its client, for one call, one session and one moment.
+"""Signed requests: a client signs each request for one call, one session and one moment.
 
-A session is a random number of the server's process. What was signed for another process is worth nothing
-to this one, so that the nonces it has seen need not outlive it.
+A session is a random number of the server process. A request that was signed for another process is refused,
+so a server need not remember the nonces of its predecessor.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ REFRESH_SECONDS = 1.0
 
 
 class Signer:
-    """A client's side: signs requests."""
+    """Signs the requests of a client."""
 
     def __init__(self, client: str, key: Ed25519PrivateKey, clock: Clock = SYSTEM) -> None:
         self.client = client
         self.session = b""
         self._key, self._time = key, SteadyTime(clock)
         self.ahead_ms = 0
-        """How far the server's clock is ahead of ours, as far as we were told."""
+        """How far the server's clock is ahead of this machine's, as the server said."""
 
     def sign(self, method: str, content: bytes = b"") -> v1.Signed:
-        """A request that the server takes once."""
+        """Return a signed request, which the server accepts once."""
         claim = v1.Claim(
             client=self.client,
             method=method,
@@ -48,12 +48,12 @@ class Signer:
         return v1.Signed(claim=claim, signature=self._key.sign(claim))
 
     def set_clock(self, server_ms: int) -> None:
-        """Go by the server's clock from now on."""
+        """Use the server's clock from now on."""
         self.ahead_ms = server_ms - self._time.now_ms()
 
 
 class RequestVerifier:
-    """The server's side: lets in what a client on the list has signed, for this call, just now, once."""
+    """Admits requests that an enrolled client has signed for this call, just now, and not sent before."""
 
     def __init__(self, enrolled: Enrolled, clock: Clock = SYSTEM) -> None:
         self.session = os.urandom(NONCE)
@@ -66,28 +66,28 @@ class RequestVerifier:
         self._warned = ""
 
     def now_ms(self) -> int:
-        """Return the time by which claims are judged, in milliseconds since 1970; it never steps."""
+        """Return the time against which claims are checked, in milliseconds since 1970; it never jumps."""
         return self._time.now_ms()
 
     def admit(self, signed: v1.Signed, method: str) -> tuple[str, bytes]:
-        """Return the client and what it asks for, or raise `Refused`."""
+        """Return the client and the content of its request, or raise `Refused`."""
         claim = _claim_of(signed)
-        if self._list_is_due(claim.client):
+        if self._must_refresh(claim.client):
             self._refresh()
-        return self._judged(claim, signed, method)
+        return self._check_claim(claim, signed, method)
 
     async def admitted(self, signed: v1.Signed, method: str) -> tuple[str, bytes]:
-        """Do the same in the event loop: the list of clients is read in a thread."""
+        """Do the same as `admit` in the event loop, and read the list of clients in a thread."""
         claim = _claim_of(signed)
-        if self._list_is_due(claim.client):
+        if self._must_refresh(claim.client):
             await asyncio.to_thread(self._refresh)
-        return self._judged(claim, signed, method)
+        return self._check_claim(claim, signed, method)
 
-    def _list_is_due(self, client: str) -> bool:
-        late = self._clock.monotonic() - self._refreshed >= REFRESH_SECONDS
-        return late or not self._enrolled.knows(client)
+    def _must_refresh(self, client: str) -> bool:
+        outdated = self._clock.monotonic() - self._refreshed >= REFRESH_SECONDS
+        return outdated or not self._enrolled.knows(client)
 
-    def _judged(self, claim: v1.Claim, signed: v1.Signed, method: str) -> tuple[str, bytes]:
+    def _check_claim(self, claim: v1.Claim, signed: v1.Signed, method: str) -> tuple[str, bytes]:
         client = claim.client
         if not self._enrolled.knows(client):
             raise Refused(
@@ -101,7 +101,7 @@ class RequestVerifier:
         if claim.session != (b"" if method == "Join" else self.session):
             raise Refused(Cause.SESSION, "signed for another session of the server; join again")
         now = self.now_ms()
-        # a claim to join has no session: what was signed before we began may have been used before
+        # a claim to join has no session: one signed before this process began may have been used already
         if abs(now - claim.time_ms) > WINDOW_MS or (method == "Join" and claim.time_ms < self._began_ms):
             raise Refused(
                 Cause.TIME,
@@ -110,13 +110,13 @@ class RequestVerifier:
             )
         self._forget(now)
         if len(claim.nonce) != NONCE or claim.nonce in self._nonces:
-            raise Refused(Cause.REPLAYED, "this request was made before; each one needs a nonce of its own")
+            raise Refused(Cause.REPLAYED, "this request was made before; each one needs a new nonce")
         self._nonces.add(claim.nonce)
-        self._ages.append((now + 2 * WINDOW_MS, claim.nonce))  # it may be dated a window ahead
+        self._ages.append((now + 2 * WINDOW_MS, claim.nonce))  # its time may be a window ahead
         return client, claim.content
 
     def reload(self) -> None:
-        """Read the list of clients now, and say so in the log."""
+        """Read the list of clients now, and log its length."""
         self._refresh()
         log.info("the list has %d clients", len(self._enrolled), extra={"event": "clients"})
 
@@ -125,14 +125,14 @@ class RequestVerifier:
             self._nonces.discard(self._ages.popleft()[1])
 
     def _refresh(self) -> None:
-        """Who was enrolled or struck off meanwhile; a list that cannot be read changes nothing."""
+        """Read the list of clients again; a list that cannot be read changes nothing."""
         self._refreshed = self._clock.monotonic()
         warned, self._warned = self._warned, ""
         try:
             self._enrolled.refresh()
         except ConfigError as error:
             self._warned = str(error)
-            if self._warned != warned:  # once for each damage: strangers can have the list read again
+            if self._warned != warned:  # log each fault once, because strangers can cause the list to be read
                 log.warning("%s; going by the list as it was", error, extra={"event": "clients"})
 
 

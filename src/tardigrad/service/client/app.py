@@ -1,10 +1,10 @@
-"""A client's own part: its model and its examples, in a file of its own."""
+"""The user's part of a client: its module and examples, in a Python file that `join --app` names."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -18,42 +18,75 @@ from tardigrad.learning.transform import Transform
 
 @dataclass
 class Client:
-    """What a client trains, and on what.
+    """The module that a client trains and the examples that it trains on.
 
-    `tardigrad join HOST:PORT --app my_client.py:client` takes one of these, or a function that returns one,
-    with the client's name as its argument if it wants it.
+    `tardigrad join HOST:PORT --app my_client.py:client` takes a `Client`, or a function that returns one. The
+    function may have one parameter, which is given the client's name.
     """
 
     module: nn.Module
-    """The same as the server's: parameters of the same shapes, in the same order."""
+    """The module. Its parameters must have the same shapes in the same order as the server's."""
     examples: Any
     """Features and labels, or a torch Dataset of such pairs."""
     held_out: Any | None = None
-    """Examples to evaluate on; where the server has no test set, it is told the metrics."""
+    """Examples to evaluate on. A server without a test set asks for the metrics."""
     head: Head | None = None
-    """The loss and metrics; classes, if none is given."""
+    """The loss and metrics; by default, those of a classifier."""
     transform: Transform | None = None
-    """From stored examples to what the model sees."""
+    """Turns stored examples into inputs of the module."""
     algorithm: type[Algorithm] | None = None
-    """The class of an algorithm of one's own, if the server runs it: code is never taken from a server."""
+    """The class of an algorithm that is not built in, if the server runs one; servers never send code."""
 
 
 def load_app(place: str, name: str) -> Client:
-    """The client that "path/to/file.py:client" gives."""
-    found = load_name(place, "--app")
+    """Return the client that "path/to/file.py:client" is or makes.
+
+    Without ":client" it is the only one in the file; with several, the ConfigError lists them.
+    """
+    found: object = _only_app(place) if place.endswith(".py") else load_name(place, "--app")
     if callable(found) and not isinstance(found, Client):
         wants_name = bool(inspect.signature(found).parameters)
         found = found(name) if wants_name else found()
     if not isinstance(found, Client):
         raise ConfigError(
-            f"--app {place}: must be a tardigrad.service.client.app.Client or a function that returns one, "
-            f"not a {type(found).__name__}"
+            f"--app {place}: must be a tardigrad.Client or a function that returns one, not a "
+            f"{type(found).__name__}"
         )
     return found
 
 
+def _only_app(file: str) -> object:
+    """Return the only object of a file that is a client or may make one, or raise a ConfigError."""
+    members = cast(dict[str, object], load_name(f"{file}:__dict__", "--app"))
+    public = {name: value for name, value in members.items() if not name.startswith("_")}
+    found = {name: value for name, value in public.items() if _may_be_app(value, str(members["__name__"]))}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if found:
+        listed = ", ".join(f"{file}:{name}" for name in found)
+        raise ConfigError(f"--app {file}: has {len(found)} clients; give one of them: {listed}")
+    raise ConfigError(
+        f"--app {file}: has no tardigrad.Client and no function that uses it; define one, or give its "
+        f"name: --app {file}:NAME"
+    )
+
+
+def _may_be_app(value: object, module: str) -> bool:
+    """Return whether this is a client, or a function of this module that uses `Client` and can make one.
+
+    Functions are not called to find out, because that may have side effects.
+    """
+    if isinstance(value, Client):
+        return True
+    if not inspect.isfunction(value) or value.__module__ != module:
+        return False
+    required = [p for p in inspect.signature(value).parameters.values() if p.default is p.empty]
+    names = value.__code__.co_names
+    return len(required) <= 1 and any(n == "Client" or value.__globals__.get(n) is Client for n in names)
+
+
 def load_module(place: str, seed: int) -> nn.Module:
-    """The torch module that "path/to/file.py:model" is or makes, drawn with this seed."""
+    """Return the torch module that "path/to/file.py:model" is or makes, with parameters from this seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         found = load_name(place, "--model")

@@ -1,8 +1,8 @@
 """A client's memory on its own disk.
 
-What a trip would change is written as pending before the upload is delivered, and takes its place only when
-the server has said that the upload counts. A client that is killed in between asks again: the answer to a
-delivery is always the same.
+A trained trip is saved as pending before its upload is delivered. Its memory replaces the old one only when
+the server has accepted the upload. A client that is killed in between delivers again, and gets the same
+answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PENDING = re.compile(r"pending-(0|[1-9][0-9]*)\.safetensors")
 
 @dataclass(frozen=True)
 class TrainedUpload:
-    """A trip that was trained: what to upload, and what to remember if it counts."""
+    """A trained trip: the upload, and the memory to commit if the upload is accepted."""
 
     trip: int
     version: int
@@ -31,26 +31,28 @@ class TrainedUpload:
     metrics: dict[str, float]
     evaluated: int
     epoch: int = 0
-    """Of the task. Files of older clients have none."""
+    """The epoch of the task. Files of older clients have none."""
 
 
 class ClientMemory:
-    """One client's folder for one run."""
+    """The folder in which one client keeps its state of one run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise ConfigError(f"--state {folder}: cannot be used ({error})") from None
+            raise ConfigError(
+                f"--state {folder}: cannot be used ({error.strerror}); give a folder of your own"
+            ) from None
         file = folder / "memory.safetensors"
         self.memory: Vectors = read_snapshot(file)[0] if file.exists() else {}
-        """What the client keeps between its trips."""
+        """The vectors that the client keeps between its trips."""
         self._count = folder / "contributions"
 
     @property
     def contributions(self) -> int:
-        """How many uploads with local noise this client has made in the run, sent or about to be sent."""
+        """The number of uploads with local noise that this client has made in the run."""
         try:
             return int(self._count.read_text()) if self._count.exists() else 0
         except (OSError, ValueError) as error:
@@ -60,17 +62,17 @@ class ClientMemory:
             ) from None
 
     def count_contribution(self) -> None:
-        """One more upload with local noise; durable before the upload is sent."""
+        """Count an upload with local noise; the count is on disk before the upload is sent."""
         write_text(self._count, f"{self.contributions + 1}\n")
 
     def pending(self) -> list[TrainedUpload]:
-        """Trips that were trained and whose fate we have not heard."""
+        """Return the trained trips that the server has not answered yet."""
         found = (PENDING.fullmatch(file.name) for file in self._folder.iterdir())
-        trips = sorted(int(name[1]) for name in found if name)  # what is not called so is not ours
-        return [_finished(self._file(trip)) for trip in trips]
+        trips = sorted(int(name[1]) for name in found if name)  # other files are left alone
+        return [_read(self._file(trip)) for trip in trips]
 
     def keep(self, finished: TrainedUpload) -> None:
-        """Before the delivery."""
+        """Save a trained trip as pending, before it is delivered."""
         upload = finished.upload
         tensors = {f"upload/{n}": v for n, v in upload.vectors.items()}
         tensors |= {f"memory/{n}": v for n, v in finished.memory.items()}
@@ -82,20 +84,20 @@ class ClientMemory:
         write_snapshot(self._file(finished.trip), tensors, document)
 
     def commit(self, finished: TrainedUpload) -> None:
-        """The upload counts."""
+        """Replace the memory by that of this trip, because its upload was accepted."""
         self.memory = finished.memory
         write_snapshot(self._folder / "memory.safetensors", self.memory, {"trip": finished.trip})
         self.drop(finished.trip)
 
     def drop(self, trip: int) -> None:
-        """It does not, or all is done."""
+        """Remove the pending trip."""
         self._file(trip).unlink(missing_ok=True)
 
     def _file(self, trip: int) -> Path:
         return self._folder / f"pending-{trip}.safetensors"
 
 
-def _finished(file: Path) -> TrainedUpload:
+def _read(file: Path) -> TrainedUpload:
     tensors, found = read_snapshot(file)
     document = cast(dict[str, Any], found)
     if "names" not in document:

@@ -1,4 +1,4 @@
-"""A client's training: its module and examples, the server's settings."""
+"""Train a client's trips: its own module and examples, with the settings that the server sends."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tardigrad.service.protocol.task_settings import from_json, is_private, loca
 
 @dataclass(frozen=True)
 class Assignment:
-    """A task with what it takes to do it."""
+    """A task, and the seed and settings to train it with."""
 
     task: Task
     seed: int
     settings: str
     evaluate: bool
     epoch: int
-    """Of the server process that granted the ticket; it is returned with the trip."""
+    """The epoch of the server process that granted the ticket; it is returned with the trip."""
 
 
 class ClientTrainer:
-    """Trains whatever task it is given. Nothing of one trip is left for the next."""
+    """Trains tasks one after the other; nothing of one trip influences the next."""
 
     def __init__(self, name: str, app: Client) -> None:
         self._name, self._app = name, app
@@ -40,7 +40,7 @@ class ClientTrainer:
         self._settings = ""
 
     def check_shapes(self, shapes: list[tuple[int, ...]]) -> None:
-        """A ConfigError if the server's model is another."""
+        """Raise a ConfigError if the server's model has other shapes."""
         own = [tuple(shape) for shape in self._flat.shapes]
         if own != shapes:
             raise ConfigError(
@@ -49,12 +49,12 @@ class ClientTrainer:
             )
 
     def remembers(self, settings: str) -> bool:
-        """Whether the algorithm keeps something between trips."""
-        return self._with(settings).algorithm.remembers
+        """Return whether the algorithm keeps a memory between trips."""
+        return self._trainer_for(settings).algorithm.remembers
 
     def train(self, assignment: Assignment, memory: Vectors) -> TrainedUpload:
-        """Do one trip."""
-        trainer, task = self._with(assignment.settings), assignment.task
+        """Train one trip, and evaluate the downloaded model if the server asks for it."""
+        trainer, task = self._trainer_for(assignment.settings), assignment.task
         metrics: dict[str, float] = {}
         evaluated = 0
         if assignment.evaluate and self._federation.test is not None:
@@ -71,11 +71,11 @@ class ClientTrainer:
             task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch
         )
 
-    def _with(self, settings: str) -> Trainer:
+    def _trainer_for(self, settings: str) -> Trainer:
         if self._trainer is None or settings != self._settings:
             algorithm, local = from_json(settings, self._app.algorithm)
             head, transform = self._federation.head, self._app.transform
-            # in a private run, whether a client delivers must not depend on its data
+            # in a private run, it must not depend on a client's data whether it delivers
             self._trainer = Trainer(self._flat, head, algorithm, local, transform, is_private(settings))
             self._settings = settings
         return self._trainer

@@ -1,8 +1,9 @@
-"""A client's connection: the five calls, signed. What goes wrong is raised as gRPC's own error."""
+"""A client's connection to a server: the five calls, signed. Failures are raised as gRPC's errors."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,6 +16,7 @@ from tardigrad.errors import RunError
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment
+from tardigrad.service.client.pacing import RequestPace
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
 from tardigrad.service.protocol.wire import (
@@ -38,7 +40,7 @@ OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 POLL_SECONDS = 120.0
-"""Longer than any server lets its clients wait."""
+"""The time-out of a request for a task; longer than any server lets its clients wait."""
 SHORT_SECONDS = 30.0
 IDLE_SECONDS = 60.0
 
@@ -59,11 +61,16 @@ class RetryLater:
 
 
 class Connection:
-    """One channel to a server, in one session of it."""
+    """One channel to a server, for one session of the server process."""
 
-    def __init__(self, address: str, signer: Signer, authority: bytes | None) -> None:
-        """Without an authority's certificate: without TLS."""
-        self._signer = signer
+    def __init__(
+        self, address: str, signer: Signer, authority: bytes | None, pace: RequestPace | None = None
+    ) -> None:
+        """Make a connection, without TLS if no certificate of an authority is given.
+
+        With a `pace`, requests are delayed so that the server's limit is kept; it can outlive the connection.
+        """
+        self._signer, self._pace = signer, pace
         if authority is None:
             self._channel = grpc.aio.insecure_channel(address, OPTIONS)
         else:
@@ -75,6 +82,7 @@ class Connection:
 
     async def __aenter__(self) -> Connection:
         try:
+            await self._keep_pace()
             joined = await self._stub.Join(self._signer.sign("Join"), timeout=SHORT_SECONDS)
         except BaseException:
             await self._channel.close()
@@ -82,6 +90,8 @@ class Connection:
         self._signer.session = joined.session
         self.run = joined.run
         self.shapes = [tuple(shape.sizes) for shape in joined.shapes]
+        if self._pace is not None:
+            self._pace.limit(joined.requests_per_second)
         return self
 
     async def __aexit__(
@@ -89,18 +99,26 @@ class Connection:
     ) -> None:
         await self._channel.close()
 
+    async def _keep_pace(self) -> None:
+        if self._pace is not None:
+            await self._pace.wait()
+
     async def fetch(
         self, holding: Iterable[int] = (), begun: Callable[[int, int], None] = lambda trip, epoch: None
     ) -> Assignment | RetryLater | RunIsOver:
-        """A task, if there is one. `holding`: trips that we are at work on; `begun`: told the trip and its
-        epoch before its vectors are downloaded."""
+        """Return a task, if there is one.
+
+        `holding` are the trips that this client is working on. `begun` is called with the trip and its epoch
+        before the vectors are downloaded.
+        """
+        await self._keep_pace()
         request = v1.FetchRequest(holding=list(holding)).SerializeToString()
         call = self._stub.FetchTask(self._signer.sign("FetchTask", request))
         try:
             first = await asyncio.wait_for(call.read(), POLL_SECONDS)
             if first is grpc.aio.EOF:
-                await call.code()  # raises what the server said, if it said something
-                raise RunError("the server ended its answer before it began")
+                await call.code()  # raises the error of the call, if it has one
+                raise RunError("the server ended its answer without a task")
             match first.WhichOneof("part"):
                 case "wait":
                     return RetryLater(first.wait.seconds, first.wait.reason)
@@ -110,21 +128,21 @@ class Connection:
             begun(header.trip, header.epoch)
             layout = from_wire(header.vectors)
             self._check(layout)
-            room, place = empty(layout), 0
-            while place < len(room):
+            payload, offset = empty(layout), 0
+            while offset < len(payload):
                 part = await asyncio.wait_for(call.read(), IDLE_SECONDS)
-                if part is grpc.aio.EOF or not part.chunk or place + len(part.chunk) > len(room):
-                    raise RunError("the server's task has another length than it said")
-                room[place : place + len(part.chunk)] = np.frombuffer(part.chunk, np.uint8)
-                place += len(part.chunk)
+                if part is grpc.aio.EOF or not part.chunk or offset + len(part.chunk) > len(payload):
+                    raise RunError("the server's task has another length than its header says")
+                payload[offset : offset + len(part.chunk)] = np.frombuffer(part.chunk, np.uint8)
+                offset += len(part.chunk)
         finally:
             call.cancel()
-        task = Task(header.trip, self._signer.client, header.version, unpacked(room, layout))
+        task = Task(header.trip, self._signer.client, header.version, unpacked(payload, layout))
         return Assignment(task, header.seed, header.settings, header.evaluate, header.epoch)
 
     def _check(self, layout: tuple[tuple[str, int], ...]) -> None:
-        """Before memory is taken: a task has the model, and nothing much larger."""
-        size = sum(_product(shape) for shape in self.shapes)
+        """Check, before memory is allocated, that the task has the model and no larger vector."""
+        size = sum(math.prod(shape) for shape in self.shapes)
         if (
             dict(layout).get("model") != size
             or any(length > size for _, length in layout)
@@ -133,15 +151,16 @@ class Connection:
             raise RunError(f"the server's task has the vectors {dict(layout[:8])}, but the model has {size}")
 
     async def deliver(self, finished: TrainedUpload) -> v1.Answer:
-        """An upload; what became of it."""
+        """Deliver an upload, and return the server's answer."""
+        await self._keep_pace()
         upload = finished.upload
-        room = packed(upload.vectors)
+        payload = packed(upload.vectors)
         header = v1.UploadHeader(
             run=self.run,
             trip=finished.trip,
             version=finished.version,
             vectors=to_wire(layout_of(upload.vectors)),
-            digest=digest(room),
+            digest=digest(payload),
             examples=upload.examples,
             steps=upload.steps,
             loss=upload.loss,
@@ -153,27 +172,20 @@ class Connection:
 
         async def parts() -> AsyncIterator[v1.UploadPart]:
             yield v1.UploadPart(header=signed)
-            for chunk in chunks(room):
+            for chunk in chunks(payload):
                 yield v1.UploadPart(chunk=chunk)
 
-        seconds = 4 * IDLE_SECONDS + len(room) / (CHUNK / 64)
+        seconds = 4 * IDLE_SECONDS + len(payload) / (CHUNK / 64)
         answer: v1.Answer = await self._stub.Deliver(parts(), timeout=seconds)
         return answer
 
     async def give_up(self, trip: int, epoch: int) -> bool:
-        """We will not do this trip. Whether the server knew of it."""
+        """Give this trip back, and return whether the server knew it."""
         request = v1.GiveUpRequest(run=self.run, trip=trip, epoch=epoch).SerializeToString()
         answer = await self._stub.GiveUp(self._signer.sign("GiveUp", request), timeout=SHORT_SECONDS)
         return bool(answer.known)
 
     async def watch(self) -> AsyncIterator[v1.Progress]:
-        """How the run gets on, whenever it does."""
+        """Yield the progress of the run whenever the server reports it."""
         async for progress in self._stub.Watch(self._signer.sign("Watch")):
             yield progress
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size

@@ -10,7 +10,7 @@ import grpc
 
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.service.access.signed_requests import Signer
-from tardigrad.service.access.tls_probe import tls_fault
+from tardigrad.service.access.tls_probe import tls_fault, unreachable
 from tardigrad.service.client.connection import Connection
 from tardigrad.service.monitor.status import Status
 from tardigrad.service.protocol.refusals import OVER, Cause
@@ -50,4 +50,5 @@ async def watch_server(address: str, signer: Signer, authority: bytes | None) ->
                 fault = await asyncio.to_thread(tls_fault, address, authority)
                 if fault is not None:
                     raise ConfigError(fault) from None
+                raise RunError(await asyncio.to_thread(unreachable, address)) from None
             raise RunError(f"{address}: {error.code().name}: {error.details()}") from None

@@ -1,1 +1,1 @@
-"""What travels between server and clients: messages, vectors, refusals, task settings."""
+"""The protocol between server and clients: messages, vectors, refusals, task settings."""

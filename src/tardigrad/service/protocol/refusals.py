@@ -1,4 +1,4 @@
-"""Refusals: what a client is told, with its gRPC status, and what the server counts."""
+"""Refused requests: the sentence and the gRPC status for the client, and the server's counters."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import grpc
 
 log = logging.getLogger("tardigrad.service")
 OVER = "tardigrad-over"
-"""In the trailing metadata of a refusal: why the run is over."""
+"""The key of the trailing metadata that says why the run is over."""
 LONGEST = 500
-"""Characters of a sentence, some of which may be a client's own words."""
+"""The longest sentence in characters, because a part of it may come from a client."""
 LONGEST_NAME = 64
 
 
 class Cause(StrEnum):
-    """The reasons that are counted."""
+    """The reasons of refusals; each is counted."""
 
     UNSIGNED = "not signed"
     NOT_ENROLLED = "not enrolled"
@@ -64,11 +64,11 @@ STATUS = {
     Cause.AT_ONCE: grpc.StatusCode.ABORTED,
     Cause.STOPPING: grpc.StatusCode.UNAVAILABLE,
 }
-"""All others: INVALID_ARGUMENT."""
+"""The gRPC status by reason; INVALID_ARGUMENT for those that are not listed."""
 
 
 class Refused(Exception):
-    """A request that is not granted: why, and one sentence for the client."""
+    """A refused request: the reason, and one sentence for the client."""
 
     def __init__(self, why: Cause, sentence: str, retry_after: float | None = None) -> None:
         sentence = sentence if len(sentence) <= LONGEST else sentence[:LONGEST] + "..."
@@ -76,29 +76,30 @@ class Refused(Exception):
         self.why = why
         self.sentence = sentence
         self.retry_after = retry_after
-        """Seconds after which it may be worth another try."""
+        """Seconds after which the client should try again; None if it should not wait."""
 
     @property
     def status(self) -> grpc.StatusCode:
-        """As gRPC says it."""
+        """The gRPC status of the reason."""
         return STATUS.get(self.why, grpc.StatusCode.INVALID_ARGUMENT)
 
 
 class Refusals:
-    """How often what was refused, since the process began."""
+    """Counts and logs refused requests of this server process."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._logged: dict[Cause, float] = {}
 
     def note(self, client: str, method: str, refused: Refused) -> None:
-        """Count it, and write it to the log; of one kind not more than one a second."""
+        """Count a refusal, and log it; at most one of each reason a second is logged."""
         self.counts[refused.why.value] += 1
         client, method = client[:LONGEST_NAME], method[:LONGEST_NAME]
         now = time.monotonic()
         if now - self._logged.get(refused.why, -1.0) >= 1.0:
             self._logged[refused.why] = now
             log.warning(
-                "refused %s of %s (%s): %s", method, client or "somebody", refused.why, refused.sentence,
+                "refused %s of %s (%s): %s",
+                method, client or "an unknown client", refused.why, refused.sentence,
                 extra={"event": "refused", "client": client, "method": method, "why": refused.why.value},
             )  # fmt: skip

@@ -1,15 +1,14 @@
-"""What the server tells its clients of the algorithm and of local training, as JSON.
+"""The settings of the algorithm and of local training that a server sends to its clients, as JSON.
 
-A client makes settings of it, never code: an algorithm that is not built in must be in the client's own file.
+They never contain code: an algorithm that is not built in must be in the client's own file.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
+from pydantic import JsonValue, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
 from tardigrad.algorithms.algorithm import Algorithm
 from tardigrad.algorithms.registry import BUILT_IN, AnyAlgorithm, BuiltIn
@@ -22,17 +21,17 @@ from tardigrad.privacy.normal import Cryptographic, Seeded
 
 
 class LocalNoise(Setting):
-    """What clients of a run with local privacy do to each upload."""
+    """The clip and the noise that clients of a run with local privacy apply to each upload."""
 
     clip: PositiveFloat
     noise_multiplier: NonNegativeFloat
     participations: PositiveInt
-    """How many uploads a client sends in the whole run."""
+    """The largest number of uploads of one client in the whole run."""
     seed: int | None = None
-    """Where noise comes from the run's seed, so that a simulation can be repeated and nothing is private."""
+    """If given, noise is drawn from it: a simulation can be repeated, and nothing is private."""
 
     def layer(self) -> LocalNoiseLayer:
-        """Return the client's half of the noise, from the client's own system unless there is a seed."""
+        """Return the layer that clips and adds noise; without a seed, noise of the system's generator."""
         seed = self.seed
         if seed is None:
             return LocalNoiseLayer(self.clip, self.noise_multiplier, lambda trip: Cryptographic())
@@ -44,11 +43,17 @@ class LocalNoise(Setting):
 def to_json(
     algorithm: Algorithm, local: Local, private: bool = False, noise: LocalNoise | None = None
 ) -> str:
-    """For the clients. `private`: whether the run promises privacy; `noise`: what they add by themselves."""
-    told = TypeAdapter(AnyAlgorithm).dump_python(algorithm)  # type: ignore[arg-type]
+    """Return the settings as JSON.
+
+    `private` says whether the run promises privacy; `noise` is applied by the clients.
+    """
+    named = TypeAdapter(AnyAlgorithm).dump_python(algorithm)  # type: ignore[arg-type]
     if not isinstance(algorithm, BUILT_IN):
-        told["kind"] = Path(told["kind"]).name  # where the file lies on the server is nobody's business
-    settings: dict[str, Any] = {"algorithm": told, "local": local.model_dump(mode="json", exclude_none=True)}
+        named["kind"] = Path(named["kind"]).name  # clients need not know the server's folders
+    settings: dict[str, JsonValue] = {
+        "algorithm": named,
+        "local": local.model_dump(mode="json", exclude_none=True),
+    }
     if private:
         settings["private"] = True
     if noise is not None:
@@ -57,35 +62,38 @@ def to_json(
 
 
 def is_private(text: str) -> bool:
-    """Whether the run that these settings belong to promises privacy."""
+    """Return whether the run with these settings promises privacy."""
     return json.loads(text).get("private") is True
 
 
 def local_noise(text: str) -> LocalNoise | None:
-    """Return what the client must do to its uploads, or None."""
-    told = json.loads(text).get("local_noise")
-    if told is None:
+    """Return the noise that the client must apply to its uploads, or None."""
+    settings = json.loads(text).get("local_noise")
+    if settings is None:
         return None
     try:
-        return LocalNoise.model_validate(told)
+        return LocalNoise.model_validate(settings)
     except ValidationError as error:
         said = " ".join(str(error).split())[:300]
         raise ConfigError(f"the server's settings cannot be used here ({said}); is it newer?") from None
 
 
 def from_json(text: str, own: type[Algorithm] | None) -> tuple[Algorithm, Local]:
-    """As the client needs it. `own`: the class of an algorithm that is not built in."""
+    """Return the algorithm and the local training of a client.
+
+    `own` is the class of an algorithm that is not built in, from the client's file.
+    """
     try:
-        told = json.loads(text)
-        settings = dict(told["algorithm"])
-        local = Local.model_validate(told["local"])
+        document = json.loads(text)
+        settings = dict(document["algorithm"])
+        local = Local.model_validate(document["local"])
         kind = str(settings.get("kind"))
         if ":" not in kind:
             return TypeAdapter(BuiltIn).validate_python(settings), local
         name = kind.rpartition(":")[2]
         if own is None or own.__name__ != name:
             raise ConfigError(
-                f"the server runs an algorithm of its own, {kind}; have a copy of that file and give "
+                f"the server runs {kind}, which is not built in; get a copy of that file and give "
                 f"Client(..., algorithm={name})"
             )
         del settings["kind"]

@@ -1,4 +1,4 @@
-"""Named flat vectors as one run of bytes: raw little-endian float32, one vector after the other."""
+"""Named flat vectors as bytes: raw little-endian float32, one vector after the other."""
 
 from __future__ import annotations
 
@@ -14,74 +14,76 @@ from tardigrad.core.upload import Vectors
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 
 CHUNK = 1 << 20
-"""Bytes of one message, at most."""
+"""The largest number of payload bytes in one message."""
 LARGEST_MESSAGE = CHUNK + (1 << 16)
 CHUNK_TAG = bytes([v1.UploadPart.CHUNK_FIELD_NUMBER << 3 | 2])
-"""How a part begins that is a chunk and nothing else: the field's number, and that bytes follow."""
+"""The first byte of an `UploadPart` that is only a chunk: the field's number, and the wire type for bytes."""
 WORD = 4
 
 Layout = tuple[tuple[str, int], ...]
-"""Names and lengths, in the order in which they travel."""
+"""Names and lengths of vectors, in the order in which they are sent."""
 
-assert sys.byteorder == "little", "vectors are sent as they lie in memory"
+assert sys.byteorder == "little", "vectors are sent as they are in memory, which must be little-endian"
 
 
 def layout_of(vectors: Vectors) -> Layout:
-    """What these vectors are called, and how long they are."""
+    """Return the names and lengths of these vectors."""
     return tuple((name, vector.numel()) for name, vector in vectors.items())
 
 
 def size_of(layout: Layout) -> int:
-    """In bytes."""
+    """Return the size in bytes of vectors with this layout."""
     return WORD * sum(length for _, length in layout)
 
 
 def to_wire(layout: Layout) -> list[v1.Vector]:
-    """As messages."""
+    """Return the layout as protobuf messages."""
     return [v1.Vector(name=name, length=length) for name, length in layout]
 
 
 def from_wire(vectors: Iterable[v1.Vector]) -> Layout:
-    """Back from messages."""
+    """Return the layout that these messages describe."""
     return tuple((vector.name, vector.length) for vector in vectors)
 
 
 def packed(vectors: Vectors) -> np.ndarray:
-    """All vectors in one array of bytes."""
-    room = empty(layout_of(vectors))
-    for own, vector in zip(unpacked(room, layout_of(vectors)).values(), vectors.values()):
-        own.copy_(vector)
-    return room
+    """Copy all vectors into one array of bytes."""
+    payload = empty(layout_of(vectors))
+    for part, vector in zip(unpacked(payload, layout_of(vectors)).values(), vectors.values()):
+        part.copy_(vector)
+    return payload
 
 
 def empty(layout: Layout) -> np.ndarray:
-    """Room for vectors of this layout, to be filled."""
+    """Return an uninitialised array of bytes for vectors of this layout."""
     return np.empty(size_of(layout), np.uint8)
 
 
-def unpacked(room: np.ndarray, layout: Layout) -> Vectors:
-    """The vectors, without a copy."""
-    whole = torch.from_numpy(room).view(torch.float32)
+def unpacked(payload: np.ndarray, layout: Layout) -> Vectors:
+    """Return the vectors as views of these bytes, without a copy."""
+    whole = torch.from_numpy(payload).view(torch.float32)
     parts = whole.split([length for _, length in layout])
     return {name: part for (name, _), part in zip(layout, parts)}
 
 
-def chunks(room: np.ndarray) -> Iterator[bytes]:
-    """The bytes in messages of at most `CHUNK`."""
-    for place in range(0, len(room), CHUNK):
-        yield room[place : place + CHUNK].tobytes()
+def chunks(payload: np.ndarray) -> Iterator[bytes]:
+    """Yield the bytes in pieces of at most `CHUNK`."""
+    for offset in range(0, len(payload), CHUNK):
+        yield payload[offset : offset + CHUNK].tobytes()
 
 
 def received(data: bytes) -> v1.UploadPart | memoryview:
-    """A part of an upload as it came; an empty one if it is none. A chunk stays where it is: protobuf would
-    copy it twice."""
+    """Parse a part of an upload; malformed bytes become an empty part.
+
+    A chunk is returned as a view of `data`, because protobuf would copy it twice.
+    """
     if data[:1] == CHUNK_TAG:
         length = shift = 0
-        for place in range(1, min(len(data), 6)):
-            length |= (data[place] & 0x7F) << shift
-            if data[place] < 0x80:
-                if place + 1 + length == len(data):
-                    return memoryview(data)[place + 1 :]
+        for offset in range(1, min(len(data), 6)):  # the length is a varint of at most 5 bytes
+            length |= (data[offset] & 0x7F) << shift
+            if data[offset] < 0x80:
+                if offset + 1 + length == len(data):
+                    return memoryview(data)[offset + 1 :]
                 break
             shift += 7
     try:
@@ -90,6 +92,6 @@ def received(data: bytes) -> v1.UploadPart | memoryview:
         return v1.UploadPart()
 
 
-def digest(room: np.ndarray) -> bytes:
-    """BLAKE3: a few times as fast as what the standard library has."""
-    return blake3(room.data).digest()
+def digest(payload: np.ndarray) -> bytes:
+    """Return the BLAKE3 digest, which is a few times faster than those of the standard library."""
+    return blake3(payload.data).digest()

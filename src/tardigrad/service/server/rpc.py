@@ -98,7 +98,13 @@ class Servicer(v1_grpc.FederationServicer):
         async with self._answering("Join", context) as call:
             await self._admit(request, call)
             shapes = [v1.Shape(sizes=shape) for shape in self._facts.shapes]
-            return v1.Joined(run=self._coordinator.run, session=self._gate.session, shapes=shapes)
+            rate = self._coordinator.settings.requests_per_second
+            return v1.Joined(
+                run=self._coordinator.run,
+                session=self._gate.session,
+                shapes=shapes,
+                requests_per_second=rate,
+            )
 
     async def FetchTask(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> None:
         """Send a task, or why there is none now."""

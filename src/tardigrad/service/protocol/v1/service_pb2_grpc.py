@@ -65,21 +65,21 @@ class FederationServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Join(self, request, context):
-        """What a client must know before anything else. The only claim without a session.
+        """The first call of a client: it returns the run, the session and the model's shapes. Its claim has no session.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchTask(self, request, context):
-        """A task: its header, then its vectors in chunks; or that there is none now, or never again.
+        """A task: its header, then its vectors in chunks. Or `wait` (there is no task now), or `over` (the run has ended).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Deliver(self, request_iterator, context):
-        """An upload: its signed header, then its vectors in chunks. Asked again, the answer is the same.
+        """An upload: its signed header, then its vectors in chunks. A repeated delivery gets the same answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -93,7 +93,7 @@ class FederationServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """How the run gets on, whenever the model has moved and every two seconds: numbers alone, for any client.
+        """The progress of the run, at each new version and every two seconds. It has no names, so any client may watch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

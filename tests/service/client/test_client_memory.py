@@ -1,0 +1,31 @@
+"""A client's memory on disk."""
+
+import pytest
+import torch
+
+from tardigrad.core.snapshot import write_snapshot
+from tardigrad.core.upload import Upload
+from tardigrad.errors import ConfigError, RunError
+from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
+
+
+def test_files_of_others_in_a_clients_folder_are_left_alone(tmp_path):
+    memory = ClientMemory(tmp_path)
+    for trip in (10, 9):
+        memory.keep(TrainedUpload(trip, 0, Upload({"delta": torch.ones(2)}, 1, 1, 0.5), {}, {}, 0))
+    for name in ("abc", "", "-1", "007", "9 (copy)"):
+        (tmp_path / f"pending-{name}.safetensors").write_text("not ours")
+    assert [finished.trip for finished in memory.pending()] == [9, 10]
+    assert (tmp_path / "pending-abc.safetensors").exists()
+    write_snapshot(tmp_path / "pending-11.safetensors", {}, {"trip": 11})
+    with pytest.raises(RunError, match=r"pending-11\.safetensors: is not a trip"):
+        memory.pending()
+
+
+def test_a_state_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError) as caught:
+        ClientMemory(tmp_path / "file" / "state")
+    assert str(caught.value) == (
+        f"--state {tmp_path}/file/state: cannot be used (Not a directory); give a folder of your own"
+    )
