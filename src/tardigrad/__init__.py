@@ -108,7 +108,8 @@ _WHERE = {
     "tardigrad.simulation.device": ["Device"],
     "tardigrad.data.evaluation": ["Evaluation"],
     "tardigrad.core.stop": ["Stop"],
-    "tardigrad.experiments.config.config": ["Config", "load_config"],
+    "tardigrad.experiments.config.reading": ["load_config"],
+    "tardigrad.experiments.config.schema": ["Config"],
     "tardigrad.experiments.runs.run": ["Result", "run"],
     "tardigrad.experiments.runs.serve": ["serve"],
     "tardigrad.service.client.app": ["Client"],
@@ -137,7 +138,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from tardigrad.experiments.config.config import Config as Config
+    from tardigrad.experiments.config.schema import Config as Config
     from tardigrad.experiments.runs.run import Result as Result
     from tardigrad.experiments.runs.run import run as run
     from tardigrad.experiments.runs.serve import serve as serve

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tardigrad as td
-from tardigrad.experiments.config.config import parse_config
+from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.runs.run import build
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
 

@@ -14,7 +14,7 @@ from tardigrad.core.staleness import StalenessLaw
 from tardigrad.core.step import Momentum
 from tardigrad.data.catalogue import Source
 from tardigrad.data.partition import Partition
-from tardigrad.experiments.config.config import kinds_of
+from tardigrad.experiments.config.dotted_keys import kinds_of
 from tardigrad.learning.models import Model
 from tardigrad.learning.schedule import Schedule
 from tardigrad.privacy.settings import AnyNoise, Privacy

@@ -21,7 +21,8 @@ from tardigrad.core.bookkeeping import Bookkeeping, Delivery, Ticket
 from tardigrad.core.draws import key
 from tardigrad.data.clients import Clients
 from tardigrad.errors import ConfigError, TardigradError
-from tardigrad.experiments.config.config import Config, parse_config, read_toml
+from tardigrad.experiments.config.reading import parse_config, read_toml
+from tardigrad.experiments.config.schema import Config
 from tardigrad.privacy.accounting import ByParticipation
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.settings import Participation

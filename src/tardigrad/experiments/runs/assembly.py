@@ -14,7 +14,7 @@ from tardigrad.core.draws import key
 from tardigrad.core.situation import Situation
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.errors import ConfigError, RunError, TardigradError
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import MultiClass
 from tardigrad.privacy.chosen import CHOSEN, Chosen

@@ -11,7 +11,7 @@ import numpy as np
 from tardigrad.core.draws import key
 from tardigrad.core.events import Event
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.run import build, one_thread
 from tardigrad.privacy.audit import audit_scores, largest_bound
 from tardigrad.privacy.layers.canaries import Auditor, Canaries, WatchLayer, noise_scale

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.data.clients import Federation
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
 from tardigrad.learning.flat import FlatModule
 
 Inputs = dict[str, str]

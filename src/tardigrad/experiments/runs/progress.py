@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunPosition, UploadReceived
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
 
 LINE_SECONDS = 10.0
 

@@ -33,7 +33,8 @@ from tardigrad.core.pace import Asynchronous, Poisson
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.data.evaluation import Evaluator
 from tardigrad.errors import ConfigError, RunError
-from tardigrad.experiments.config.config import Config, explain
+from tardigrad.experiments.config.reading import explain
+from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import (
     KEYS,
     SAMPLING,

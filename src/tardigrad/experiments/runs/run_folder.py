@@ -34,7 +34,7 @@ from tardigrad.core.events import (
 from tardigrad.core.plain_json import plain_json
 from tardigrad.core.snapshot import BEGIN_AGAIN, read_snapshot, replace, write_snapshot, write_text
 from tardigrad.errors import ConfigError, RunError
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
 
 BACKUP = "put it back from a backup, or start a new run"
 NEW_RUN = "start a new run: a private run must neither be repeated nor go on from a backup"

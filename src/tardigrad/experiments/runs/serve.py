@@ -21,7 +21,7 @@ from tardigrad.core.draws import key
 from tardigrad.data.clients import Clients, Federation, HoldingOut
 from tardigrad.data.evaluation import RESERVED, Evaluator
 from tardigrad.errors import ConfigError, RunError
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import (
     KEYS,
     check_fit,

@@ -17,7 +17,7 @@ from typing import Any
 from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, read_events, to_record
 from tardigrad.core.snapshot import write_text
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
 
 PROJECT = "tardigrad"
 AXES = ("event", "trips")
