@@ -110,7 +110,8 @@ _WHERE = {
     "tardigrad.core.stop": ["Stop"],
     "tardigrad.experiments.config.reading": ["load_config"],
     "tardigrad.experiments.config.schema": ["Config"],
-    "tardigrad.experiments.runs.run": ["Result", "run"],
+    "tardigrad.experiments.runs.result": ["Result"],
+    "tardigrad.experiments.runs.run": ["run"],
     "tardigrad.experiments.runs.serve": ["serve"],
     "tardigrad.service.client.app": ["Client"],
     "tardigrad.service.server.lifecycle": ["Endpoint"],
@@ -139,7 +140,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from tardigrad.experiments.config.schema import Config as Config
-    from tardigrad.experiments.runs.run import Result as Result
+    from tardigrad.experiments.runs.result import Result as Result
     from tardigrad.experiments.runs.run import run as run
     from tardigrad.experiments.runs.serve import serve as serve
     from tardigrad.service.client.app import Client as Client

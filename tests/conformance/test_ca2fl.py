@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 import tardigrad as td
 from tardigrad.algorithms.ca2fl import CA2FL
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 
 
 def naive_ca2fl(lr, bound=6):

@@ -29,7 +29,7 @@ import tardigrad as td
 from event_records import records
 from tardigrad.algorithms.defedavg import DeFedAvg
 from tardigrad.core.events import UploadReceived, to_record
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.simulation.engine import Engine
 
 TASKS = 5

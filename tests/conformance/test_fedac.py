@@ -29,7 +29,7 @@ from tardigrad.algorithms.fedac import FedAC
 from tardigrad.core.events import ModelMoved, to_record
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Member, Received, Upload
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.simulation.engine import Engine
 
 

@@ -31,7 +31,7 @@ from tardigrad.algorithms.masfl import AdaMasFL, MasFL
 from tardigrad.core.events import to_record
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Task
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.simulation.engine import Engine
 
 T = len(SCRIPT) // BUFFER

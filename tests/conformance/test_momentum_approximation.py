@@ -40,7 +40,7 @@ from tardigrad.core.situation import Situation
 from tardigrad.core.snapshot import read_snapshot, write_snapshot
 from tardigrad.core.step import Step
 from tardigrad.core.upload import Member, WeightedSum
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 
 # -- the paper, naively ------------------------------------------------------------------------------
 

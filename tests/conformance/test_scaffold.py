@@ -26,7 +26,7 @@ import tardigrad as td
 from tardigrad.algorithms.scaffold import SCAFFOLD
 from tardigrad.core.events import to_record
 from tardigrad.core.upload import Task
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.simulation.engine import Engine
 
 ROUNDS = 20

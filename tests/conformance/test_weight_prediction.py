@@ -25,7 +25,7 @@ from tardigrad.algorithms.weight_prediction import WeightPrediction
 from tardigrad.core.situation import Situation
 from tardigrad.core.snapshot import read_snapshot, write_snapshot
 from tardigrad.core.upload import Task
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 
 
 def averaged(means, share):

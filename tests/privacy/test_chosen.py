@@ -13,12 +13,12 @@ from event_records import read_records
 from observers import InterruptAfter
 from private_aggregators import noise_of
 from tardigrad.core.events import ModelEvaluated, ModelMoved, to_record
-from tardigrad.experiments.runs.serve import assemble, serve
+from tardigrad.experiments.runs.serve import serve
+from tardigrad.experiments.runs.server_assembly import build_server
 from tardigrad.privacy import blt, settings
 from tardigrad.privacy.blt import BLT, Toeplitz
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.independent import Independent
-from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
 from tardigrad.service.server.lifecycle import Endpoint
 
@@ -152,15 +152,15 @@ SERVED = td.Config(
 
 
 def test_a_server_is_put_together_with_the_constants_its_run_began_with(tmp_path, monkeypatch):
-    began = assemble(SERVED, None, NoiseKeys)
-    began.guarantee.chosen.write(tmp_path / "privacy.json")
+    began = build_server(SERVED)
+    began.assembly.guarantee.chosen.write(tmp_path / "privacy.json")
     another_table(monkeypatch)
-    again = assemble(SERVED, None, NoiseKeys, Chosen.read(tmp_path / "privacy.json"))
-    assert again.guarantee == began.guarantee
+    again = build_server(SERVED, chosen=Chosen.read(tmp_path / "privacy.json"))
+    assert again.assembly.guarantee == began.assembly.guarantee
     assert again.plan.budget == began.plan.budget
     noise, first = (noise_of(run.plan.aggregator) for run in (again, began))
     assert (noise["decay"], noise["scale"]) == (first["decay"], first["scale"])
-    assert assemble(SERVED, None, NoiseKeys).guarantee != began.guarantee
+    assert build_server(SERVED).assembly.guarantee != began.assembly.guarantee
 
 
 def test_a_restarted_server_states_the_same(tmp_path, monkeypatch):

@@ -9,11 +9,11 @@ import tardigrad as td
 from tardigrad.core.events import ModelMoved
 from tardigrad.experiments.report.write import report
 from tardigrad.experiments.runs.progress import ProgressCounts
-from tardigrad.experiments.runs.run import build, result_of
+from tardigrad.experiments.runs.result import result_of
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.experiments.runs.run_tables import show_run
-from tardigrad.experiments.runs.serve import assemble
-from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.experiments.runs.server_assembly import build_server
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
 from tardigrad.service.server.lifecycle import Served
 
@@ -123,14 +123,14 @@ def test_the_command_says_it(cli, tmp_path):
 
 
 def test_a_served_run_says_it(tmp_path):
-    from tardigrad.experiments.runs.serve import _finish
+    from tardigrad.experiments.runs.serve import finish
 
     settled = config(*VOID["seed"][:2])
-    run = assemble(settled, None, NoiseKeys)
+    run = build_server(settled)
     directory = RunFolder(tmp_path / "run", live=True)
-    directory.create(run.config, run.inputs)
+    directory.create(run.assembly.config, run.assembly.inputs())
     model = run.plan.aggregator.evaluated_model
-    _finish(run, directory, Served("steps", model, 30, 6, 1.0, 0, 0, {}, {}), 1.0)
+    finish(run.assembly, directory, Served("steps", model, 30, 6, 1.0, 0, 0, {}, {}), 1.0)
     directory.close()
     assert "noise_from = 'seed'" in directory.summary["privacy_void"]
     assert "This run promises nothing" in (tmp_path / "run/privacy.md").read_text()
@@ -141,7 +141,7 @@ def test_a_served_run_says_it(tmp_path):
 )
 def test_a_server_does_not_claim_that_its_clients_are_sampled(privacy):
     with pytest.raises(td.ConfigError, match=r"privacy\.kind: 'poisson' rests on .* use 'participation'"):
-        assemble(config(privacy, FIXED), None, NoiseKeys)
+        build_server(config(privacy, FIXED))
 
 
 def test_every_kind_of_privacy_knows_whether_it_is_void():

@@ -10,8 +10,9 @@ import torch
 import tardigrad as td
 from tardigrad.core.bookkeeping import Delivery, Ticket
 from tardigrad.core.events import to_record
-from tardigrad.experiments.runs.run import build
-from tardigrad.experiments.runs.serve import assemble
+from tardigrad.experiments.runs.private_run import Secrets
+from tardigrad.experiments.runs.server_assembly import build_server
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.service.access.enrolment import LIST, Enrolled, enter, make_key, public_text
 from tardigrad.service.access.signed_requests import RequestVerifier, Signer
@@ -121,7 +122,7 @@ async def serving(
     keys.mkdir(exist_ok=True, parents=True)
     (keys / LIST).touch()
     noise = NoiseKeys() if noise is None else noise
-    run = assemble(config, model, lambda: noise)
+    run = build_server(config, model, Secrets(noise))
     run.plan.aggregator.layers += tuple(layers)
     record = record if record is not None else Memory()
     if store is None:
@@ -145,7 +146,7 @@ async def serving(
 
 def app_of(simulation, client):
     """The client of a simulated federation as a real one: its own examples, a module of its own."""
-    federation = simulation._federation
+    federation = simulation.federation
     config = simulation.config
     module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
     return Client(

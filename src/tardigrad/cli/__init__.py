@@ -138,8 +138,8 @@ def run(
         show_run(out, console)
     else:
         show_summary(summary, console)
-    if profile and summary["profile"]:
-        show_profile(summary["profile"], console)
+    if profile and result.profile:
+        show_profile(result.profile, console)
     if as_json:
         print(json.dumps(summary))
 

@@ -18,7 +18,7 @@ from test_metrics import CONFIG, scrape
 from test_participant import APP
 
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.access.certificates import expiries, make_certificates
 from tardigrad.service.access.tls_probe import tls_fault
 from tardigrad.service.client.client_trainer import ClientTrainer

@@ -11,7 +11,7 @@ from service_harness import FakeClock, app_of, enrolled_key, serving
 
 import tardigrad as td
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.access.certificates import make_certificates
 from tardigrad.service.access.enrolment import LIST, Enrolled, enter, make_key, public_text, read_key
 from tardigrad.service.access.signed_requests import WINDOW_MS, RequestVerifier, Signer

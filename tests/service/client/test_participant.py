@@ -14,7 +14,7 @@ import tardigrad as td
 from tardigrad.core.snapshot import write_snapshot
 from tardigrad.core.upload import Upload
 from tardigrad.errors import RunError
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.participant import Participant

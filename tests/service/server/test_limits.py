@@ -9,7 +9,7 @@ from service_harness import FakeClock, app_of, serving
 
 import tardigrad as td
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import RetryLater, RunIsOver
 from tardigrad.service.protocol.refusals import Cause, Refused

@@ -16,7 +16,8 @@ from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
-from tardigrad.experiments.runs.run import Observer, run
+from tardigrad.experiments.runs.drive import Observer
+from tardigrad.experiments.runs.run import run
 from tardigrad.experiments.tune.search_space import Dimension, Space, Value, setting_at, with_settings
 
 RANDOM_TRIALS = 5
