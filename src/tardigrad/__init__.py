@@ -5,7 +5,7 @@
     result = td.run(algorithm=td.FedBuff(lr=1.0), stop=td.Stop(trips=2000))
     print(result.accuracy)
 
-Names are loaded when they are first used, so that importing the package costs nothing.
+Names are imported when they are first used, so that importing the package is fast.
 """
 
 from __future__ import annotations
@@ -139,6 +139,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from tardigrad.experiments.config.reading import load_config as load_config
     from tardigrad.experiments.config.schema import Config as Config
     from tardigrad.experiments.runs.result import Result as Result
     from tardigrad.experiments.runs.run import run as run

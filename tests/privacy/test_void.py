@@ -8,7 +8,7 @@ from rich.console import Console
 import tardigrad as td
 from tardigrad.core.events import ModelMoved
 from tardigrad.experiments.report.write import report
-from tardigrad.experiments.runs.progress import ProgressCounts
+from tardigrad.experiments.runs.progress import ProgressText
 from tardigrad.experiments.runs.result import result_of
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.experiments.runs.run_tables import show_run
@@ -98,9 +98,9 @@ def test_the_progress_bar_marks_it():
     step = ModelMoved(version=3, trips=30, time=1.0, metrics={"epsilon": 1.234})
     for cases, mark in ((VOID, " (VOID)"), (KEPT, "")):
         for privacy, settings, *_ in cases.values():
-            tally = ProgressCounts(config(privacy, settings).resolved(30), [])
-            tally.see([step])
-            assert tally.fields()["epsilon"] == f"epsilon 1.23{mark}"
+            text = ProgressText(config(privacy, settings).resolved(30), [])
+            text.counts.see([step])
+            assert text.fields()["epsilon"] == f"epsilon 1.23{mark}"
 
 
 def test_a_summary_of_an_earlier_version_can_still_be_read(tmp_path):
