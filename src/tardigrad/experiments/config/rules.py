@@ -117,7 +117,7 @@ def _check_privacy(config: Config) -> None:
     name = algorithm.name
     if config.buffer.weights != "equal":
         raise ConfigError(
-            "buffer.weights: with privacy all clients weigh the same, for the number of examples is "
+            "buffer.weights: with privacy all clients weigh the same, because the number of examples is "
             "private too; leave it out"
         )
     if algorithm.uses_local_steps and config.local.steps is None:

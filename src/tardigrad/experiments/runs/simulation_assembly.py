@@ -138,8 +138,12 @@ def build(
     test: object | None = None,
     head: Head | None = None,
     workers: int | str = 0,
+    secrets: Secrets | None = None,
 ) -> Simulation:
-    """Put together a simulation without a folder. The caller closes its executor."""
+    """Put together a simulation without a folder. The caller closes its executor.
+
+    `secrets`: default: new ones, in memory.
+    """
     assembly = assemble_simulation(config, model, clients, test, head)
     parts = training_parts(assembly, workers)
-    return Simulation(assembly, parts, secrets_in_memory(assembly.config))
+    return Simulation(assembly, parts, secrets or secrets_in_memory(assembly.config))
