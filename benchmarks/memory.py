@@ -85,7 +85,7 @@ def simulate(case: str, concurrency: int, population: int, workers: int, trips: 
     from torch import nn
 
     import tardigrad as td
-    from tardigrad.experiments.runs.run import build
+    from tardigrad.experiments.runs.simulation_assembly import build
 
     torch.set_num_threads(1)
     before = usage(os.getpid()).total

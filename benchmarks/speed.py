@@ -24,7 +24,7 @@ from torch import nn
 
 import tardigrad as td
 from tardigrad.core.events import UploadReceived
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 
 CHARACTERS, LENGTH = 90, 20
 TWICE = "2 bare loops"

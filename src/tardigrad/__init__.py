@@ -5,7 +5,7 @@
     result = td.run(algorithm=td.FedBuff(lr=1.0), stop=td.Stop(trips=2000))
     print(result.accuracy)
 
-Names are loaded when they are first used, so that importing the package costs nothing.
+Names are imported when they are first used, so that importing the package is fast.
 """
 
 from __future__ import annotations
@@ -108,8 +108,10 @@ _WHERE = {
     "tardigrad.simulation.device": ["Device"],
     "tardigrad.data.evaluation": ["Evaluation"],
     "tardigrad.core.stop": ["Stop"],
-    "tardigrad.experiments.config.config": ["Config", "load_config"],
-    "tardigrad.experiments.runs.run": ["Result", "run"],
+    "tardigrad.experiments.config.reading": ["load_config"],
+    "tardigrad.experiments.config.schema": ["Config"],
+    "tardigrad.experiments.runs.result": ["Result"],
+    "tardigrad.experiments.runs.run": ["run"],
     "tardigrad.experiments.runs.serve": ["serve"],
     "tardigrad.service.client.app": ["Client"],
     "tardigrad.service.server.endpoint": ["Endpoint"],
@@ -137,8 +139,9 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from tardigrad.experiments.config.config import Config as Config
-    from tardigrad.experiments.runs.run import Result as Result
+    from tardigrad.experiments.config.reading import load_config as load_config
+    from tardigrad.experiments.config.schema import Config as Config
+    from tardigrad.experiments.runs.result import Result as Result
     from tardigrad.experiments.runs.run import run as run
     from tardigrad.experiments.runs.serve import serve as serve
     from tardigrad.service.client.app import Client as Client

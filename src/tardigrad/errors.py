@@ -1,19 +1,19 @@
-"""Errors that are shown to a person as one sentence, each with its exit code."""
+"""Errors that are shown to the user as one sentence, each with its exit code."""
 
 
 class TardigradError(Exception):
-    """Anything a user can put right. `exit_code` is what the command line exits with."""
+    """An error that a user can put right. The command line exits with `exit_code`."""
 
     exit_code = 3
 
 
 class ConfigError(TardigradError):
-    """What was asked for cannot be done: a bad key, type, value, combination or missing file."""
+    """The request is wrong: a key, a type, a value, a combination of settings, or a missing file."""
 
     exit_code = 2
 
 
 class RunError(TardigradError):
-    """The run itself went wrong: a diverged loss, a damaged snapshot, nobody left to train."""
+    """The run failed: training diverged, a snapshot is damaged, or no client is left to train."""
 
     exit_code = 3

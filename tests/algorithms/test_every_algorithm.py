@@ -12,7 +12,7 @@ import tardigrad as td
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.upload import Task, Upload
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 
 TRIPS = 800
 LOCAL = td.Local(batch_size=8, lr=0.2)

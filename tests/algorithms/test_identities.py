@@ -13,7 +13,7 @@ from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.learning.head import Head
 
 SIZE, CLIENTS = 5, 12

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 import tardigrad as td
 from tardigrad.algorithms.registry import BUILT_IN, load_algorithm
-from tardigrad.experiments.config.config import Config, parse_config
+from tardigrad.experiments.config.reading import parse_config
+from tardigrad.experiments.config.schema import Config
 
 OWN = '''
 import tardigrad as td

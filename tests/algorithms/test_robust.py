@@ -11,7 +11,7 @@ from event_records import records
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Member, Received, Upload
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 
 
 def trimmed(values, weights, fraction):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import tardigrad as td
 from event_records import records
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.learning.head import Head
 
 CLIENTS, ROWS, SIZE = 7, 5, 6

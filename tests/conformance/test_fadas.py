@@ -24,7 +24,7 @@ import tardigrad as td
 from event_records import records
 from tardigrad.algorithms.fadas import FADAS
 from tardigrad.core.preconditioner import AMSGrad
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 
 
 def step_size(rule, lr, largest, threshold):

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 import tardigrad as td
 from event_records import records
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 
 DTYPES = [torch.float32, torch.float64]
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 import tardigrad as td
 from event_records import records
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 
 ROWS_OF = [5, 1, 3, 2, 4, 5, 1]
 """Clients differ in their number of examples."""

@@ -24,7 +24,7 @@ from problem import (
 import tardigrad as td
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.snapshot import read_snapshot, write_snapshot
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 
 STOPS = (1, 18, 44, 71)
 """After how many groups of events a run is interrupted."""

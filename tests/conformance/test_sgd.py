@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 import tardigrad as td
 from event_records import records
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 
 ALL_A, ALL_B = np.concatenate(A), np.concatenate(B)
 LR, STEPS, TRIPS = 0.01, 3, 15

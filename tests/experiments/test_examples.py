@@ -4,7 +4,7 @@ import runpy
 from pathlib import Path
 
 import tardigrad as td
-from tardigrad.experiments.config.config import parse_config
+from tardigrad.experiments.config.reading import parse_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

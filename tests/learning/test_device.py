@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import tardigrad as td
 from observers import InterruptAfter
 from tardigrad.core.upload import Task
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import MultiClass, MultiLabel

@@ -14,12 +14,12 @@ from observers import InterruptAfter
 from private_aggregators import noise_of
 from tardigrad.core.event_log import to_record
 from tardigrad.core.events import ModelEvaluated, ModelMoved
-from tardigrad.experiments.runs.serve import assemble, serve
+from tardigrad.experiments.runs.serve import serve
+from tardigrad.experiments.runs.server_assembly import build_server
 from tardigrad.privacy import blt, settings
 from tardigrad.privacy.blt import BLT, Toeplitz
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.independent import Independent
-from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
 from tardigrad.service.server.endpoint import Endpoint
 
@@ -153,15 +153,15 @@ SERVED = td.Config(
 
 
 def test_server_uses_the_constants_its_run_began_with(tmp_path, monkeypatch):
-    began = assemble(SERVED, None, NoiseKeys)
-    began.guarantee.chosen.write(tmp_path / "privacy.json")
+    began = build_server(SERVED)
+    began.assembly.guarantee.chosen.write(tmp_path / "privacy.json")
     another_table(monkeypatch)
-    again = assemble(SERVED, None, NoiseKeys, Chosen.read(tmp_path / "privacy.json"))
-    assert again.guarantee == began.guarantee
+    again = build_server(SERVED, chosen=Chosen.read(tmp_path / "privacy.json"))
+    assert again.assembly.guarantee == began.assembly.guarantee
     assert again.plan.budget == began.plan.budget
     noise, first = (noise_of(run.plan.aggregator) for run in (again, began))
     assert (noise["decay"], noise["scale"]) == (first["decay"], first["scale"])
-    assert assemble(SERVED, None, NoiseKeys).guarantee != began.guarantee
+    assert build_server(SERVED).assembly.guarantee != began.assembly.guarantee
 
 
 def test_restarted_server_writes_the_same_statement(tmp_path, monkeypatch):

@@ -9,14 +9,13 @@ import tardigrad as td
 from private_aggregators import Watching, centrally_private, delivery, locally_private
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
-from tardigrad.experiments.runs.run import build
-from tardigrad.experiments.runs.serve import assemble
+from tardigrad.experiments.runs.server_assembly import build_server
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.privacy.accounting import ByParticipation, BySampling
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.clipping import AdaptiveClip
 from tardigrad.privacy.grid import FINENESS, add_noise, cost
 from tardigrad.privacy.independent import Independent
-from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.poisson import poisson_epsilon
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
@@ -109,7 +108,7 @@ def test_a_run_knows_the_dimension_of_its_uploads(algorithm, vectors, tmp_path):
     simulation = build(config)
     size = simulation.flat.vector.numel()
     assert simulation.guarantee.mode.rounding == cost(vectors * size)
-    assert assemble(config, None, NoiseKeys).guarantee.mode.rounding == cost(vectors * size)
+    assert build_server(config).assembly.guarantee.mode.rounding == cost(vectors * size)
     result = td.run(config, out=tmp_path / "run")
     assert result.epsilon == pytest.approx(2.0)
     assert f"adds {cost(vectors * size):.3g} to 1 / noise" in (tmp_path / "run/privacy.md").read_text()

@@ -11,8 +11,7 @@ from observers import InterruptAfter
 from tardigrad.core.event_log import to_record
 from tardigrad.core.snapshot import read_snapshot
 from tardigrad.core.upload import Upload
-from tardigrad.experiments.runs.serve import assemble
-from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.experiments.runs.server_assembly import build_server
 from tardigrad.privacy.settings import LocalPrivacy, Participation
 from tardigrad.service.protocol.wire import layout_of, size_of
 from tardigrad.service.server.model_state import ModelState
@@ -54,7 +53,7 @@ def served(privacy):
         data={"kind": "synthetic", "clients": 30, "examples": 6}, model={"kind": "mlp", "hidden": [4]},
         privacy=privacy, stop=td.Stop(steps=8), buffer=td.Buffer(size=3), pace=td.Asynchronous(concurrency=5),
     )  # fmt: skip
-    plan = assemble(config, None, NoiseKeys).plan
+    plan = build_server(config).plan
     plan = dataclasses.replace(plan, evaluate=None)  # a server without data of its own
     values = ModelState(
         plan.aggregator, Nowhere(), None, tell_losses=not plan.private, keep_finite=not plan.private

@@ -17,7 +17,8 @@ import tardigrad as td
 from event_records import read_records, records
 from tardigrad.algorithms.algorithm import SumOnly
 from tardigrad.algorithms.registry import BUILT_IN
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.private_run import Secrets
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.clipping import AdaptiveClip
 from tardigrad.privacy.independent import Independent
@@ -61,9 +62,9 @@ def run(privacy, workers=0, out=None, resume=False, **settings):
     return td.run(config, **given, workers=workers, out=out, resume=resume)
 
 
-def simulation(privacy, **settings):
+def simulation(privacy, secrets=None, **settings):
     given, config = parts(privacy=privacy, **settings)
-    return build(config, given["model"], given["clients"], given["test"])
+    return build(config, given["model"], given["clients"], given["test"], secrets=secrets)
 
 
 def generous(steps=16, **settings):
@@ -147,9 +148,7 @@ def test_resumed_run_repeats_steps_with_the_same_noise(tmp_path, way):
     file = tmp_path / "noise.keys"
 
     def alive():
-        one = simulation(WAYS[way])
-        one.keys = NoiseKeys(file)
-        return one
+        return simulation(WAYS[way], Secrets(NoiseKeys(file)))
 
     first = alive()
     released = []
@@ -160,7 +159,7 @@ def test_resumed_run_repeats_steps_with_the_same_noise(tmp_path, way):
             tensors, document = first.engine.snapshot()
             tensors = {name: tensor.clone() for name, tensor in tensors.items()}
             document = json.loads(json.dumps(document))
-            first.keys.forget()
+            first.secrets.noise.forget()
         if position == 60:
             break  # here it dies
     assert sum(event["event"] == "evaluation" for event in released[before:]) > 2
@@ -170,10 +169,10 @@ def test_resumed_run_repeats_steps_with_the_same_noise(tmp_path, way):
     for position, events in enumerate(records(second.engine.run())):
         again += events
         if position == 10:  # a snapshot of a run that has not come as far as the dead one
-            second.keys.forget()
+            second.secrets.noise.forget()
             assert file.exists()
     assert again[: len(released) - before] == released[before:]
-    second.keys.forget()
+    second.secrets.noise.forget()
     assert not file.exists()
     third = alive()  # if the keys were lost
     third.engine.restore(tensors, document)

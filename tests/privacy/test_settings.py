@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tardigrad as td
-from tardigrad.experiments.config.config import parse_config
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.config.reading import parse_config
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
 
 POPULATION = 30

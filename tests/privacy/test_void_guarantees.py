@@ -8,12 +8,12 @@ from rich.console import Console
 import tardigrad as td
 from tardigrad.core.events import ModelMoved
 from tardigrad.experiments.report.write import report
-from tardigrad.experiments.runs.progress import ProgressCounts
-from tardigrad.experiments.runs.run import build, result_of
+from tardigrad.experiments.runs.progress import ProgressText
+from tardigrad.experiments.runs.result import result_of
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.experiments.runs.run_tables import show_run
-from tardigrad.experiments.runs.serve import assemble
-from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.experiments.runs.server_assembly import build_server
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
 from tardigrad.service.server.lifecycle import ServedRun
 
@@ -98,9 +98,9 @@ def test_progress_bar_marks_a_void_guarantee():
     step = ModelMoved(version=3, trips=30, time=1.0, metrics={"epsilon": 1.234})
     for cases, mark in ((VOID, " (VOID)"), (KEPT, "")):
         for privacy, settings, *_ in cases.values():
-            tally = ProgressCounts(config(privacy, settings).resolved(30), [])
-            tally.see([step])
-            assert tally.fields()["epsilon"] == f"epsilon 1.23{mark}"
+            text = ProgressText(config(privacy, settings).resolved(30), [])
+            text.counts.see([step])
+            assert text.fields()["epsilon"] == f"epsilon 1.23{mark}"
 
 
 def test_a_summary_of_an_earlier_version_can_still_be_read(tmp_path):
@@ -123,14 +123,15 @@ def test_command_says_that_the_guarantee_is_void(cli, tmp_path):
 
 
 def test_served_run_says_that_the_guarantee_is_void(tmp_path):
-    from tardigrad.experiments.runs.serve import _finish
+    from tardigrad.experiments.runs.serve import finish
 
     settled = config(*VOID["seed"][:2])
-    run = assemble(settled, None, NoiseKeys)
+    run = build_server(settled)
     directory = RunFolder(tmp_path / "run", live=True)
-    directory.create(run.config, run.inputs)
+    directory.create(run.assembly.config, run.assembly.inputs())
     model = run.plan.aggregator.evaluated_model
-    _finish(run, directory, ServedRun(reason="steps", model=model, trips=30, version=6, time=1.0), 1.0)
+    served = ServedRun(reason="steps", model=model, trips=30, version=6, time=1.0)
+    finish(run.assembly, directory, served, 1.0)
     directory.close()
     assert "noise_from = 'seed'" in directory.summary["privacy_void"]
     assert "This run promises nothing" in (tmp_path / "run/privacy.md").read_text()
@@ -141,7 +142,7 @@ def test_served_run_says_that_the_guarantee_is_void(tmp_path):
 )
 def test_server_does_not_claim_that_clients_are_sampled(privacy):
     with pytest.raises(td.ConfigError, match=r"privacy\.kind: 'poisson' rests on .* use 'participation'"):
-        assemble(config(privacy, FIXED), None, NoiseKeys)
+        build_server(config(privacy, FIXED))
 
 
 def test_every_kind_of_privacy_knows_whether_it_is_void():

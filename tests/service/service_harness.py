@@ -11,8 +11,9 @@ import torch
 import tardigrad as td
 from tardigrad.core.event_log import to_record
 from tardigrad.core.outcomes import Accepted, GivenUp, Rejected, Ticket
-from tardigrad.experiments.runs.run import build
-from tardigrad.experiments.runs.serve import assemble
+from tardigrad.experiments.runs.private_run import Secrets
+from tardigrad.experiments.runs.server_assembly import build_server
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.service.access.enrolment import LIST, Enrolled, make_key, public_text
 from tardigrad.service.access.new_clients import add_clients
@@ -132,7 +133,7 @@ async def serving(
     keys.mkdir(exist_ok=True, parents=True)
     (keys / LIST).touch()
     noise = NoiseKeys() if noise is None else noise
-    run = assemble(config, model, lambda: noise)
+    run = build_server(config, model, Secrets(noise))
     run.plan.aggregator.layers += tuple(layers)
     record = record if record is not None else Memory()
     if store is None:
@@ -156,7 +157,7 @@ async def serving(
 
 def app_of(simulation, client):
     """The client of a simulated federation as a real one: its own examples, a module of its own."""
-    federation = simulation._federation
+    federation = simulation.federation
     config = simulation.config
     module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
     return Client(

@@ -7,7 +7,7 @@ import grpc
 from service_harness import app_of, serving
 
 import tardigrad as td
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_trainer import ClientTrainer
 
 SERVICE = {

@@ -14,7 +14,7 @@ from event_records import records
 from tardigrad.core.outcomes import Accepted
 from tardigrad.core.snapshot import digest, read_snapshot, write_snapshot
 from tardigrad.core.upload import Upload
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.simulation.executors.inline import Inline
 
 CLIENTS, SIZE, TRIPS = 20, 4, 45

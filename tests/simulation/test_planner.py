@@ -22,7 +22,7 @@ from tardigrad.core.pace import (
 )
 from tardigrad.data.dataset import Holders
 from tardigrad.errors import ConfigError, RunError
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
 from tardigrad.simulation.delay import ConstantDelay, Durations, ExponentialDelay, HalfNormal, UniformDelay
 from tardigrad.simulation.planned import Joined
 from tardigrad.simulation.planner import Planner

@@ -107,7 +107,7 @@ def run(
 ) -> None:
     """Simulate one federated run in virtual time."""
     from tardigrad.errors import ConfigError
-    from tardigrad.experiments.config.config import load_config
+    from tardigrad.experiments.config.reading import load_config
     from tardigrad.experiments.runs.progress import Bar, Lines
     from tardigrad.experiments.runs.run import run as simulate
     from tardigrad.experiments.runs.run_tables import show_profile, show_run, show_summary
@@ -138,8 +138,8 @@ def run(
         show_run(out, console)
     else:
         show_summary(summary, console)
-    if profile and summary["profile"]:
-        show_profile(summary["profile"], console)
+    if profile and result.profile:
+        show_profile(result.profile, console)
     if as_json:
         print(json.dumps(summary))
 
@@ -212,7 +212,7 @@ def schema(
     from tardigrad.errors import ConfigError
 
     if what == "config":
-        from tardigrad.experiments.config.config import Config
+        from tardigrad.experiments.config.schema import Config
 
         document = Config.model_json_schema()
     elif what == "events":
@@ -382,7 +382,7 @@ def data_show(
     from tardigrad.core.draws import key
     from tardigrad.data.partition_pictures import draw_partition, holdings
     from tardigrad.errors import ConfigError
-    from tardigrad.experiments.config.config import load_config
+    from tardigrad.experiments.config.reading import load_config
 
     look_in(data_dir)
     config = load_config(file, settings or ())

@@ -180,7 +180,7 @@ def audit(
     cannot show the accountant's epsilon, it says "no power".
     """
     from tardigrad.cli.options import look_in
-    from tardigrad.experiments.config.config import load_config
+    from tardigrad.experiments.config.reading import load_config
     from tardigrad.experiments.runs.audit_run import AuditRun
     from tardigrad.experiments.runs.progress import Bar, Lines
 

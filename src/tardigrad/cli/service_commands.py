@@ -94,7 +94,7 @@ def serve(
     log_level: LogLevelOption = LogLevel.info,
 ) -> None:
     """Serve a run to real clients, with the config and the algorithms of a simulation."""
-    from tardigrad.experiments.config.config import load_config
+    from tardigrad.experiments.config.reading import load_config
     from tardigrad.experiments.runs.serve import serve as serve_run
     from tardigrad.service.monitor.logs import log_to_stderr
     from tardigrad.service.server.endpoint import Endpoint

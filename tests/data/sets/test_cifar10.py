@@ -14,7 +14,7 @@ from tardigrad.data.partition import IID, Central
 from tardigrad.data.sets import cifar10
 from tardigrad.data.sets.cifar10 import CIFAR10
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.config.config import parse_config
+from tardigrad.experiments.config.reading import parse_config
 from tardigrad.learning.images import CentreCrop, RandomCrop
 
 ROWS = 20

@@ -105,7 +105,7 @@ def _written(file):
     return file.stat().st_mtime_ns if file.exists() else 0
 
 
-def test_an_interrupted_run_goes_on_and_a_finished_one_is_not_repeated(tmp_path):
+def test_interrupted_run_goes_on_and_finished_run_is_not_repeated(tmp_path):
     settings = config(tmp_path, KINDS["fedbuff"])
     straight = td.run(settings)
 
@@ -119,7 +119,7 @@ def test_an_interrupted_run_goes_on_and_a_finished_one_is_not_repeated(tmp_path)
     assert resumed.refused == straight.refused
 
 
-def test_the_folder_holds_what_it_should(tmp_path):
+def test_folder_of_a_finished_run_holds_its_config_events_metrics_and_model(tmp_path):
     out = tmp_path / "run"
     result = td.run(config(tmp_path, KINDS["fedavgm"]), out=out)
     assert {p.name for p in out.iterdir()} >= {
@@ -147,7 +147,7 @@ def test_the_folder_holds_what_it_should(tmp_path):
     assert json.loads((out / "summary.json").read_text())["model_sha256"] == result.model_sha256
 
 
-def test_the_saved_model_loads_back_under_its_own_names(tmp_path):
+def test_saved_model_loads_under_its_own_names_and_the_users_module_is_unchanged(tmp_path):
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     result = td.run(config(tmp_path, ASYNC), model=module, out=tmp_path / "run")
     fresh = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
@@ -156,7 +156,7 @@ def test_the_saved_model_loads_back_under_its_own_names(tmp_path):
     assert not torch.equal(fresh[1].weight, module[1].weight), "the user's own module is left alone"
 
 
-def test_stopping(tmp_path):
+def test_run_ends_at_the_first_limit_that_is_reached(tmp_path):
     settings = config(tmp_path, ASYNC)
     assert td.run(settings, stop=td.Stop(steps=7)).steps == 7
     by_time = td.run(settings, stop=td.Stop(virtual_time=2.5))
@@ -167,7 +167,7 @@ def test_stopping(tmp_path):
     assert all(row.metrics["accuracy"] < 0.5 for row in by_accuracy.history[:-1])
 
 
-def test_evaluation_on_the_clients_own_data(tmp_path):
+def test_clients_evaluate_on_the_examples_that_they_hold_out(tmp_path):
     settings = config(tmp_path, ASYNC)
     result = td.run(
         settings,
@@ -180,7 +180,7 @@ def test_evaluation_on_the_clients_own_data(tmp_path):
     assert {"client_accuracy_fast", "client_accuracy_slow"} <= set(metrics)
 
 
-def test_nothing_leaves_the_global_random_state(tmp_path):
+def test_global_random_state_is_neither_changed_nor_used(tmp_path):
     import numpy as np
 
     dropout = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(64, 10))
@@ -197,7 +197,7 @@ def test_nothing_leaves_the_global_random_state(tmp_path):
     )
 
 
-def test_an_interrupt_at_the_very_end_does_not_end_the_run_twice(tmp_path):
+def test_run_that_is_interrupted_after_its_last_event_does_not_end_twice(tmp_path):
     class AtTheEnd:
         def begin(self, config, history):
             pass
@@ -219,7 +219,7 @@ def test_an_interrupt_at_the_very_end_does_not_end_the_run_twice(tmp_path):
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_run_that_was_killed_in_its_first_moment(tmp_path, resume):
+def test_folder_with_a_lock_alone_can_be_begun_and_resumed(tmp_path, resume):
     settings = config(tmp_path, ASYNC)
     (tmp_path / "run").mkdir()
     (tmp_path / "run/.lock").touch()
@@ -235,7 +235,7 @@ class Own(td.FedBuff):
     """An algorithm of one's own."""
 
 
-def test_resume_notices_that_something_else_has_changed(tmp_path):
+def test_resume_with_another_model_other_data_or_another_config_is_refused(tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("client,start,duration\n0,0,1\n1,0,2\n")
     torch.manual_seed(0)
@@ -267,7 +267,7 @@ def test_resume_notices_that_something_else_has_changed(tmp_path):
             assert again.model_sha256 == straight.model_sha256
 
 
-def test_two_at_once_in_one_folder(tmp_path):
+def test_second_run_in_a_folder_that_is_in_use_is_refused(tmp_path):
     class Second:
         said = ""
 
@@ -305,21 +305,21 @@ class InPlace(td.FedBuff):
         state["model"].sub_(buffer.mean())
 
 
-def test_a_model_that_is_not_finite_is_no_result():
+def test_run_whose_model_is_not_finite_fails():
     settings = {"model": torch.nn.Linear(4, 2), "clients": data(), "buffer": td.Buffer(size=2)}
     with pytest.raises(td.RunError, match="the model is not finite at version 3"):
         td.run(algorithm=Diverging(), stop=td.Stop(steps=3), **settings)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_model_that_is_changed_in_place_is_named(workers):
+def test_algorithm_that_changes_the_model_in_place_is_refused_by_name(workers):
     settings = {"model": torch.nn.Linear(4, 2), "clients": data(), "buffer": td.Buffer(size=2)}
     with pytest.raises(td.RunError, match="InPlace changed the vector 'model' in place at step 1"):
         td.run(algorithm=InPlace(), workers=workers, **settings)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_profile_says_where_the_time_went(tmp_path, workers):
+def test_profile_adds_up_to_the_duration_of_the_run(tmp_path, workers):
     result = td.run(config(tmp_path, ASYNC), stop=td.Stop(trips=200), workers=workers, profile=True)
     own = {name: s for name, s in result.profile.items() if ":" not in name}
     training = "workers: training" if workers else "training"

@@ -85,7 +85,7 @@ def written_for_tensorboard(out):
     return scalars, texts, events
 
 
-def test_tensorboard(tmp_path):
+def test_tensorboard_has_each_point_once_after_a_resumption(tmp_path):
     pytest.importorskip("tensorboard")
     out = tmp_path / "run"
     stopped_and_resumed("tensorboard", out)
@@ -98,7 +98,7 @@ def test_tensorboard(tmp_path):
     assert b"algorithm.control_scale" in plugin
 
 
-def test_mlflow(tmp_path, monkeypatch):
+def test_mlflow_has_each_point_once_after_a_resumption(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
@@ -133,7 +133,7 @@ def records(file):
             parts = b""
 
 
-def test_wandb(tmp_path, monkeypatch):
+def test_wandb_has_each_point_once_after_a_resumption(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -161,13 +161,13 @@ def test_wandb(tmp_path, monkeypatch):
     ("kind", "package"),
     [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")],
 )
-def test_a_missing_package_is_named(kind, package, tmp_path, monkeypatch):
+def test_missing_package_is_named(kind, package, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(td.ConfigError, match=rf"--track {kind} needs .*pip install 'tardigrad\[{kind}\]'"):
         make_tracker(kind, tmp_path)
 
 
-def test_unknown_trackers_and_no_folder_are_named(tmp_path):
+def test_unknown_tracker_and_missing_folder_are_refused(tmp_path):
     with pytest.raises(td.ConfigError, match="must be one of tensorboard, mlflow, wandb"):
         make_tracker("tensorbord", tmp_path)
     with pytest.raises(td.ConfigError, match="needs --out"):

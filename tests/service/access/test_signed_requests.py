@@ -10,7 +10,7 @@ from service_harness import FakeClock, app_of, enrolled_key, failed, serving
 
 import tardigrad as td
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.access.enrolment import LIST, Enrolled, make_key, public_text
 from tardigrad.service.access.new_clients import add_clients
 from tardigrad.service.access.signed_requests import WINDOW_MS, RequestVerifier, Signer

@@ -13,7 +13,7 @@ from test_metrics import CONFIG
 from test_participant import APP
 
 from tardigrad.errors import ConfigError, RunError
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.access.tls_probe import tls_fault, unreachable
 from tardigrad.service.client.client_trainer import ClientTrainer

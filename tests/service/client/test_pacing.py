@@ -6,7 +6,7 @@ import pytest
 from service_harness import FakeClock, app_of, serving
 
 import tardigrad as td
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.pacing import RequestPace
 from tardigrad.service.client.participant import Participant

@@ -15,7 +15,7 @@ from service_harness import app_of, serving
 
 import tardigrad as td
 from tardigrad.errors import RunError
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import ClientMemory
 from tardigrad.service.client.client_trainer import ClientTrainer

@@ -6,7 +6,7 @@ import os
 from service_harness import app_of, serving
 
 import tardigrad as td
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.access.enrolment import LIST, make_key, public_text
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import RetryLater

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from service_harness import app_of, serving
 
 import tardigrad as td
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.wire import CHUNK, chunks, digest, layout_of, packed, received, to_wire

@@ -9,8 +9,7 @@ from torch import nn
 
 import tardigrad as td
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.runs.serve import assemble
-from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.experiments.runs.server_assembly import build_server
 
 KEEPING_A_MEAN = {
     "scaffold": td.SCAFFOLD(),
@@ -48,14 +47,14 @@ def without_data(algorithm):
 def test_a_server_that_does_not_know_all_examples_refuses(kind):
     algorithm = KEEPING_A_MEAN[kind]
     with pytest.raises(ConfigError, match=rf"^buffer\.weights: {kind} keeps a mean over all clients"):
-        assemble(without_data(algorithm), nn.Linear(3, 2), NoiseKeys)
+        build_server(without_data(algorithm), nn.Linear(3, 2))
     with pytest.raises(ConfigError, match=r"^buffer\.weights"):
-        assemble(with_data(algorithm, population=7), None, NoiseKeys)
+        build_server(with_data(algorithm, population=7))
 
 
 @pytest.mark.parametrize("algorithm", [td.FedBuff(), td.FedAvg(), td.FedAC()], ids=lambda one: one.kind)
 def test_other_algorithms_need_not_know(algorithm):
-    assemble(without_data(algorithm), nn.Linear(3, 2), NoiseKeys)
+    build_server(without_data(algorithm), nn.Linear(3, 2))
 
 
 @pytest.mark.parametrize("kind", KEEPING_A_MEAN)

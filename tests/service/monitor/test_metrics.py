@@ -13,7 +13,7 @@ from service_harness import serving, two_puppets
 
 import tardigrad as td
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.monitor.counters import Counters
 from tardigrad.service.monitor.metrics import MetricsCollector, publish
 from tardigrad.service.protocol.wire import size_of

@@ -7,7 +7,7 @@ import pytest
 from service_harness import serving, two_puppets
 
 import tardigrad as td
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.monitor.progress_lines import log_progress, progress_line
 from tardigrad.service.monitor.progress_record import RunProgress
 

@@ -5,7 +5,7 @@ import asyncio
 from service_harness import FakeClock, serving, two_puppets
 
 import tardigrad as td
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.monitor.metrics import MetricsCollector
 from tardigrad.service.monitor.progress_record import progress_of, trips_per_second
 from tardigrad.service.monitor.status import status_of

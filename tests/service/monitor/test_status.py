@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tardigrad.cli import app, main
 from tardigrad.errors import ConfigError, RunError
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.monitor.status import (
     FILE,
     keep_status,

@@ -8,7 +8,7 @@ from service_harness import app_of, serving
 from upload_clients import raising, two_clients
 
 import tardigrad as td
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import RetryLater, RunIsOver
 from tardigrad.service.protocol.refusals import Cause

@@ -17,7 +17,7 @@ import tardigrad as td
 from tardigrad.cli import app
 from tardigrad.core.events import ModelEvaluated, ModelMoved, RunPosition
 from tardigrad.core.plain_json import plain_json
-from tardigrad.experiments.config.config import parse_config
+from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.experiments.runs.run_tables import show_summary
 from tardigrad.service.client.app import Client

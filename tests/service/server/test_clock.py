@@ -7,7 +7,7 @@ import pytest
 from service_harness import FakeClock, Memory, app_of, enrolled_key, serving
 
 import tardigrad as td
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.access.enrolment import LIST, Enrolled
 from tardigrad.service.access.signed_requests import REFRESH_SECONDS, WINDOW_MS, RequestVerifier, Signer
 from tardigrad.service.client.client_trainer import ClientTrainer

@@ -13,9 +13,9 @@ from test_participant import ALONE, participant
 import tardigrad as td
 from tardigrad.core.events import ModelMoved, RunPosition
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.runs.run import build
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.experiments.runs.serve import serve
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.connection import Connection
 from tardigrad.service.protocol.refusals import Cause

@@ -12,8 +12,7 @@ from service_harness import Puppet, app_of, enrolled_key, trace_of
 import tardigrad as td
 from tardigrad.errors import RunError
 from tardigrad.experiments.runs.run_folder import RunFolder
-from tardigrad.experiments.runs.serve import assemble
-from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.experiments.runs.server_assembly import build_server
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection
@@ -32,7 +31,7 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
     that adds it up. Return what was served and how often the run was finished."""
     simulation, _, _ = trace_of(CONFIG)
     key = enrolled_key(tmp_path / "keys", "0")
-    run = assemble(CONFIG, None, NoiseKeys)
+    run = build_server(CONFIG)
     writing, written, listening, finished = threading.Event(), threading.Event(), asyncio.Queue(), []
     write = serving.SqliteStore.write
 
@@ -77,7 +76,7 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
 
     async def scene():
         directory = RunFolder(tmp_path / "run", live=True)
-        directory.create(run.config, run.inputs)
+        directory.create(run.assembly.config, run.assembly.inputs())
         place = Endpoint("127.0.0.1", 0, tmp_path / "keys", insecure=True)
         served = asyncio.ensure_future(
             serving.serve(

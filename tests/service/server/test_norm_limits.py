@@ -15,7 +15,7 @@ from test_recovery import Stopped
 import tardigrad as td
 from tardigrad.core.outcomes import Reason
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.monitor.status import status_of
 from tardigrad.service.server.norm_limits import ENOUGH, WINDOW, Admission, largest_norm

@@ -15,7 +15,7 @@ from upload_clients import code_of, with_delta
 from upload_clients import trained as upload_of
 
 import tardigrad as td
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_memory import ClientMemory
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.participant import Participant

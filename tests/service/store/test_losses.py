@@ -20,7 +20,8 @@ from tardigrad.core.events import ModelEvaluated, evaluations
 from tardigrad.errors import RunError
 from tardigrad.experiments.runs import run_folder as directory
 from tardigrad.experiments.runs.run_folder import RunFolder
-from tardigrad.experiments.runs.serve import assemble, serve
+from tardigrad.experiments.runs.serve import serve
+from tardigrad.experiments.runs.server_assembly import build_server
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection
@@ -53,14 +54,16 @@ class Folder:
     async def visit(self, steps, accept_loss=False, snapshot_after=None):
         """Serve until so many steps of the trace are done; keep a copy of what a kill would then leave."""
         record = RunFolder(self.path, live=True, private=self.config.privacy is not None)
-        run = assemble(self.config, None, NoiseKeys)
+        run = build_server(self.config)
         try:
             snapshot = None
             if (self.path / "config.toml").exists():
-                snapshot = record.reopen(run.config, run.inputs, accept_loss and self.config.privacy is None)
+                snapshot = record.reopen(
+                    run.assembly.config, run.assembly.inputs(), accept_loss and self.config.privacy is None
+                )
                 record.go_on()
             else:
-                record.create(run.config, run.inputs)
+                record.create(run.assembly.config, run.assembly.inputs())
             async with serving(
                 self.config, self.path, record, snapshot, keys=self.path.parent / "keys",
                 noise=NoiseKeys(self.path / "noise.keys"), accept_loss=accept_loss, signers=self.signers,
@@ -183,8 +186,8 @@ def test_killed_while_it_recovers_the_loss_is_still_known(tmp_path):
     asyncio.run(folder.visit(20))
     folder.killed()
     record = RunFolder(folder.path, live=True)
-    run = assemble(CONFIG, None, NoiseKeys)
-    record.reopen(run.config, run.inputs)
+    run = build_server(CONFIG)
+    record.reopen(run.assembly.config, run.assembly.inputs())
     record.go_on()
     record._log.close()  # it is killed here: the events are cut back
     record._log = None
@@ -202,8 +205,8 @@ def test_metrics_table_is_appended_to_and_not_read_again(tmp_path, monkeypatch):
 
     async def reads():
         record = RunFolder(folder.path, live=True)
-        run = assemble(CONFIG, None, NoiseKeys)
-        record.reopen(run.config, run.inputs)
+        run = build_server(CONFIG)
+        record.reopen(run.assembly.config, run.assembly.inputs())
         record.go_on()
         monkeypatch.setattr(directory, "read_events", None)  # nobody reads the events from now on
         for extra in ({}, {"f1": 0.25}):

@@ -17,7 +17,7 @@ import tardigrad as td
 from observers import InterruptAfter
 from tardigrad.core.upload import Task
 from tardigrad.data.clients import Given
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import MultiClass
 from tardigrad.learning.local import Trainer

@@ -9,7 +9,7 @@ from torch import nn
 
 import tardigrad as td
 from event_records import records
-from tardigrad.experiments.runs.run import build
+from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.simulation.executors.vectorised import Vectorised
 
 ASYNCHRONOUS = {"pace": td.Asynchronous(concurrency=15), "buffer": td.Buffer(size=4)}

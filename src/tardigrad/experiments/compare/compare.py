@@ -18,7 +18,8 @@ from tardigrad.experiments.compare.outcome import COSTS, Outcome, Point, read_ou
 from tardigrad.experiments.compare.pool import PoolJob, alone, fingerprint, run_all
 from tardigrad.experiments.compare.statistics import MeanAndDeviation, paired
 from tardigrad.experiments.compare.tables import comma_separated, latex, markdown, show
-from tardigrad.experiments.config.config import Config, explain, parse_config, read_toml
+from tardigrad.experiments.config.reading import explain, parse_config, read_toml
+from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.tune.search_space import Tune
 
 Share = Annotated[float, Field(gt=0, le=1)]

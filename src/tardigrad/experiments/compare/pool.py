@@ -26,7 +26,8 @@ from rich.progress import track
 
 from tardigrad.core.events import Event, ModelEvaluated
 from tardigrad.errors import ConfigError, TardigradError
-from tardigrad.experiments.config.config import Config, parse_config
+from tardigrad.experiments.config.reading import parse_config
+from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.run_folder import RunFolder
 
 K = TypeVar("K", bound=Hashable)

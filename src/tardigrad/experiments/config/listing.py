@@ -1,9 +1,8 @@
-"""What can be named in a config: kinds, their settings and defaults, read off the classes themselves."""
+"""The kinds that a config can name, with their settings and defaults, from the classes themselves."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tardigrad.algorithms.algorithm import Individual
 from tardigrad.algorithms.registry import BuiltIn
@@ -14,13 +13,13 @@ from tardigrad.core.staleness import StalenessLaw
 from tardigrad.core.step import Momentum
 from tardigrad.data.catalogue import Source
 from tardigrad.data.partition import Partition
-from tardigrad.experiments.config.config import kinds_of
+from tardigrad.experiments.config.dotted_keys import kinds_of
 from tardigrad.learning.models import Model
 from tardigrad.learning.schedule import Schedule
 from tardigrad.privacy.settings import AnyNoise, Privacy
 from tardigrad.simulation.delay import Delay
 
-LISTS: dict[str, Any] = {
+LISTS: dict[str, object] = {
     "algorithms": BuiltIn,
     "delays": Delay,
     "paces": Pace,
@@ -38,16 +37,16 @@ LISTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ListedKind:
-    """One kind that can be named."""
+    """One kind that a config can name."""
 
     kind: str
     about: str
     settings: list[tuple[str, str, str]]
-    """Name, default, meaning."""
+    """Name, default and meaning of each setting."""
 
 
 def entries(what: str) -> list[ListedKind]:
-    """All kinds of one list."""
+    """Return all kinds of one list."""
     return [_entry(setting) for setting in kinds_of(LISTS[what])]
 
 

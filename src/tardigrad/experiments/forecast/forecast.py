@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from tardigrad.core.bookkeeping import Bookkeeping
-from tardigrad.core.draws import key
 from tardigrad.core.outcomes import Accepted, GivenUp, Rejected, Ticket
-from tardigrad.data.clients import Clients
+from tardigrad.data.clients import Clients, Federation
 from tardigrad.errors import ConfigError, TardigradError
-from tardigrad.experiments.config.config import Config, parse_config, read_toml
+from tardigrad.experiments.config.reading import parse_config, read_toml
+from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.assembly import make_bookkeeping, make_federation, make_module
 from tardigrad.privacy.accounting import ByParticipation
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.settings import Participation
@@ -96,29 +95,25 @@ def forecast(config: Config, trips: int, chosen: dict[str, Any] | None = None) -
     """Run the planner for so many trips."""
     if config.data is None:
         raise ConfigError("data: a plan needs to know the clients; name a data set (synthetic will do)")
-    federation = config.data.federation(key(config.seed, "data"))
+    federation = make_federation(config)
     clients = federation.clients
     config = config.resolved(len(clients))
-    assert config.pace is not None
-    opening = len(clients) if config.algorithm.opening else 0
     limits = None
     if isinstance(config.privacy, Participation):
         size = config.buffer.size or 1
         limits = config.privacy.limits(max(1, trips // size))
-    book = Bookkeeping(config.pace, config.buffer, config.algorithm.law, opening, limits)
+    book = make_bookkeeping(config, len(clients), limits)
     durations = Durations(config.delay, clients, config.seed)
     tally = _PlanCounts(Planner(book, clients, durations, config.seed))
     tally.run(trips)
-    size_of_model = _bytes(config, federation.shape, federation.classes, federation.vectors)
-    return tally.forecast(config, clients, durations, size_of_model, chosen or {})
+    return tally.forecast(config, clients, durations, _bytes(config, federation), chosen or {})
 
 
-def _bytes(config: Config, shape: tuple[int, ...], classes: int, vectors: Any) -> int | None:
-    """Of one download or upload, taken to be a vector each."""
+def _bytes(config: Config, federation: Federation) -> int | None:
+    """Return the bytes of one download or upload, taken to be one vector each; None without a model."""
     if config.model is None:
         return None
-    with torch.random.fork_rng(devices=[]):
-        module = config.model.build_with(vectors, shape, classes)
+    module = make_module(config, None, federation)
     return sum(p.numel() * p.element_size() for p in module.parameters())
 
 

@@ -19,7 +19,7 @@ from tardigrad.core.momentum_approximation import (
 )
 from tardigrad.core.step import Momentum
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.config.config import parse_config
+from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.report.chart import BLUE, ORANGE, Chart, faint, panel, slug
 from tardigrad.experiments.report.sources import RunSource, Series
 

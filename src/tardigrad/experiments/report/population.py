@@ -20,10 +20,11 @@ from tardigrad.data.catalogue import Source
 from tardigrad.data.clients import Examples, Federation, HoldingOut
 from tardigrad.data.partition_pictures import Holdings, holdings
 from tardigrad.errors import ConfigError, TardigradError
-from tardigrad.experiments.config.config import Config, parse_config
+from tardigrad.experiments.config.reading import parse_config
+from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.report.sources import RunSource, Series
+from tardigrad.experiments.runs.drive import one_thread
 from tardigrad.experiments.runs.fingerprints import fingerprints
-from tardigrad.experiments.runs.run import one_thread
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule

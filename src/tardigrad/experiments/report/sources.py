@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tardigrad.errors import ConfigError, RunError
-from tardigrad.experiments.config.config import read_toml
+from tardigrad.experiments.config.reading import read_toml
 from tardigrad.experiments.report.run_record import RunRecord, read_record
 from tardigrad.experiments.runs.run_folder import RunFolder
 

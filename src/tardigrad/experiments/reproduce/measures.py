@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tardigrad.core.draws import key
 from tardigrad.experiments.compare.outcome import COSTS, Outcome
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
 
 
 def measure(name: str, outcome: Outcome, target: float, config: Config) -> float | None:

@@ -18,7 +18,8 @@ from tardigrad.experiments.compare.compare import Comparison, Share, merged, pic
 from tardigrad.experiments.compare.outcome import COSTS, Outcome, read_outcome
 from tardigrad.experiments.compare.pool import PoolJob, alone, fingerprint, run_all
 from tardigrad.experiments.compare.statistics import MeanAndDeviation
-from tardigrad.experiments.config.config import Config, explain, read_toml
+from tardigrad.experiments.config.reading import explain, read_toml
+from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.reproduce.claims import Claim, Judgement, Shown, judge
 from tardigrad.experiments.reproduce.measures import MEASURES, measure
 from tardigrad.experiments.reproduce.reproduction_tables import show_reproduction, side_by_side

@@ -14,8 +14,10 @@ from tardigrad.core.draws import key
 from tardigrad.core.events import Event, ModelEvaluated, UploadReceived
 from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError, RunError
-from tardigrad.experiments.config.config import Config, parse_config
-from tardigrad.experiments.runs.run import Observer, run
+from tardigrad.experiments.config.reading import parse_config
+from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.drive import Observer
+from tardigrad.experiments.runs.run import run
 from tardigrad.experiments.tune.search_space import Dimension, Space, Value, setting_at, with_settings
 
 RANDOM_TRIALS = 5

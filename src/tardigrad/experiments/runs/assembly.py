@@ -1,50 +1,211 @@
-"""What a simulated and a served run are put together from, alike."""
+"""The one assembly: the parts that a config, a model and data make, for all drivers.
+
+A simulation (`simulation_assembly.py`) and a server (`server_assembly.py`) are built from the same
+`Assembly`, and the plan uses its functions. An assembly writes nothing to disk: whatever can be refused about
+a run is refused before the run's folder is created. Then the secrets are opened (`private_run.py`), and after
+them the aggregator is built, which is given them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import copy
+import hashlib
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.layers import UploadLayer
+from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
+from tardigrad.core.events import ModelEvaluated
+from tardigrad.core.participation import Limits
 from tardigrad.core.situation import Situation
-from tardigrad.data.clients import Clients, Federation
+from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.errors import ConfigError, RunError, TardigradError
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.fingerprints import Inputs, fingerprints
+from tardigrad.experiments.runs.result import Result, RunTotals
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import MultiClass
-from tardigrad.privacy.chosen import CHOSEN, Chosen
+from tardigrad.learning.head import Head, MultiClass
+from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.layers.canaries import Canaries
 from tardigrad.privacy.layers.central_noise import Normals
 from tardigrad.privacy.layers.stack import central_layers, local_layers
 from tardigrad.privacy.normal import Seeded
-from tardigrad.privacy.releases import NEW_RUN, ReleaseLog
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.privacy.statement import NOTHING_PROMISED, statement
 
-KEYS = "noise.keys"
-"""In a run's folder: what the noise since the last snapshot is made of."""
-RELEASES = "releases.log"
-"""In the folder of a private run: a digest of each version that was released."""
-SNAPSHOT = "snapshot.safetensors"
-SAMPLING = "sampling.key"
-"""In a run's folder: what Poisson sampling is drawn from, until the run is over."""
+
+@dataclass(frozen=True)
+class Assembly:
+    """The parts of a run that do not depend on its folder."""
+
+    config: Config
+    """Resolved."""
+    federation: Federation | None
+    """None on a server without data."""
+    clients: Clients
+    population: int
+    flat: FlatModule
+    situation: Situation
+    guarantee: Guarantee | None
+    """None if no privacy is promised."""
+
+    def inputs(self) -> Inputs:
+        """Return fingerprints of what the config only names; a resumed run must have the same."""
+        return fingerprints(self.config, self.federation, self.flat)
+
+    def bookkeeping(self) -> Bookkeeping:
+        """Return new bookkeeping."""
+        limits = None if self.guarantee is None else self.guarantee.limits
+        return make_bookkeeping(self.config, self.population, limits)
+
+    def aggregator(self, keys: NoiseKeys, canaries: Canaries | None = None) -> Aggregator:
+        """Return a new aggregator, with the layers of a private run if privacy is promised."""
+        layers: list[UploadLayer] = []
+        if self.guarantee is not None:
+            layers = _layers(self.config, self.guarantee, keys, canaries)
+        average = self.config.evaluation.model_average
+        return Aggregator(self.config.algorithm, self.flat.vector.clone(), self.situation, average, layers)
+
+    def privacy_text(self, steps: int | None = None) -> str:
+        """Return the text of privacy.md: what is promised, and how much of it `steps` have used."""
+        if self.guarantee is None or self.config.privacy is None:
+            return NOTHING_PROMISED
+        algorithm = self.config.algorithm.name
+        return statement(self.guarantee, self.config.privacy, algorithm, self.population, steps)
+
+    def result(
+        self,
+        totals: RunTotals,
+        wall_seconds: float,
+        trips_per_second: float,
+        profile: dict[str, float] | None = None,
+        history: list[ModelEvaluated] | None = None,
+    ) -> Result:
+        """Return the result of a run that is over; raise a RunError if its model is not finite."""
+        model = totals.model.cpu()
+        if not torch.isfinite(model).all():
+            raise RunError(
+                f"the model is not finite at version {totals.version}: training has diverged; "
+                "lower local.lr or algorithm.lr"
+            )
+        return Result(
+            client_trips=totals.trips,
+            steps=totals.version,
+            virtual_time=totals.time,
+            bytes=totals.bytes,
+            accuracy=totals.metrics.get("accuracy"),
+            loss=totals.metrics.get("loss"),
+            model_sha256=hashlib.sha256(model.view(torch.uint8).numpy().data).hexdigest(),
+            wall_seconds=round(wall_seconds, 3),
+            profile=profile or {},
+            trips_per_second=round(trips_per_second, 1),
+            refused=totals.refused,
+            given_up=totals.given_up,
+            stopped_by=totals.stopped_by,
+            epsilon=self._epsilon(totals.version),
+            privacy_void=None if self.guarantee is None else self.guarantee.void,
+            oracle=self.config.algorithm.oracle,
+            metrics=totals.metrics,
+            history=history or [],
+            model=self.flat.state_dict(totals.model),
+        )
+
+    def _epsilon(self, steps: int) -> float | None:
+        """Return the privacy loss of a run of so many steps."""
+        if self.guarantee is None or self.guarantee.noise_multiplier == 0:
+            return None
+        local = isinstance(self.config.privacy, LocalPrivacy)  # an upload is released without a step, too
+        return self.guarantee.epsilon(None if local else steps)
+
+
+def assemble(
+    config: Config,
+    federation: Federation | None,
+    module: nn.Module,
+    clients: Clients,
+    population: int,
+    chosen: Chosen | None = None,
+) -> Assembly:
+    """Put together the parts of a run.
+
+    `config`: resolved. `federation`: None on a server without data. `chosen`: the constants of the noise that
+    a private run began with, if it goes on.
+
+    Raises a ConfigError if the parts do not fit each other. An aggregator is built and dropped for that,
+    because algorithms and layers check what they are given, and the run's own is built when its folder exists
+    already.
+    """
+    flat = FlatModule(module)
+    if federation is not None:
+        check_fit(flat, federation)
+    flat = flat.on(config.device.torch_device())
+    situation = replace(situation_of(config, clients), population=population)
+    trial = Aggregator(config.algorithm, flat.vector, situation, config.evaluation.model_average)
+    guarantee = _guarantee(config, situation, trial, chosen)
+    assembly = Assembly(config, federation, clients, population, flat, situation, guarantee)
+    if guarantee is not None:
+        assembly.aggregator(NoiseKeys())
+    return assembly
+
+
+def make_federation(
+    config: Config,
+    clients: Mapping[Hashable, object] | None = None,
+    test: object | None = None,
+    head: Head | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Federation:
+    """Return the clients' data, without the examples that each holds out for its own evaluation.
+
+    `clients`, `test`, `head`: the caller's own, in place of those of the config.
+    """
+    if clients is not None:
+        federation = given(clients, test, dtype, head)
+    elif config.data is not None:
+        federation = config.data.federation(key(config.seed, "data"))
+    else:
+        raise ConfigError("data: name a data set in the config, or give clients in Python")
+    if head is not None:
+        federation = replace(federation, head=head)
+    if config.evaluation.held_out > 0:
+        kept = HoldingOut(federation.clients, config.evaluation.held_out, key(config.seed, "held out"))
+        federation = replace(federation, clients=kept)
+    return federation
+
+
+def make_module(config: Config, model: nn.Module | None, federation: Federation | None) -> nn.Module:
+    """Return a copy of the caller's module, or build that of the config, which takes a federation."""
+    if model is not None:
+        return copy.deepcopy(model)
+    if config.model is None or federation is None:
+        raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(config.seed, "model"))
+        return config.model.build_with(federation.vectors, federation.shape, federation.classes)
+
+
+def make_bookkeeping(config: Config, population: int, limits: Limits | None) -> Bookkeeping:
+    """Return the bookkeeping of a resolved config. `limits`: on participation, in a private run."""
+    assert config.pace is not None, "resolved"
+    opening = population if config.algorithm.opening else 0
+    return Bookkeeping(config.pace, config.buffer, config.algorithm.law, opening, limits)
 
 
 def situation_of(config: Config, clients: Clients) -> Situation:
-    """What algorithms may know of a run before it begins."""
+    """Return the facts that algorithms may know of a run before it begins."""
     seen = range(min(len(clients), 1000))
     local_steps = sum(config.local.steps_for(clients.examples(c)) for c in seen) / len(seen)
     steps = config.stop.steps
     trips, size = config.stop.trips, config.buffer.size
     if trips is not None and size is not None:
-        if config.algorithm.opening:  # the first step takes a trip of everybody
+        if config.algorithm.opening:  # the first step takes a trip of every client
             by_trips = 1 + (trips - len(clients)) // size
         else:
             by_trips = trips // size
@@ -55,11 +216,10 @@ def situation_of(config: Config, clients: Clients) -> Situation:
     return Situation(len(clients), buffer.size, buffer.staleness_bound, steps, local_steps, examples)
 
 
-def guarantee_of(
-    config: Config, situation: Situation, model: Tensor, chosen: Chosen | None = None
+def _guarantee(
+    config: Config, situation: Situation, aggregator: Aggregator, chosen: Chosen | None
 ) -> Guarantee | None:
-    """What the config promises, with its noise worked out; nothing where nothing is promised. `chosen`: what
-    was worked out when the run began."""
+    """Return what the config promises, with its noise worked out, or None if it promises nothing."""
     if config.privacy is None:
         return None
     if situation.steps is None:
@@ -68,13 +228,12 @@ def guarantee_of(
             "buffer.size is fixed)"
         )
     assert config.pace is not None
-    upload = Aggregator(config.algorithm, model, situation).empty_upload()
     guarantee = config.privacy.guarantee(
         situation.steps,
         situation.population,
         config.pace,
         config.buffer,
-        sum(vector.numel() for vector in upload.values()),
+        sum(vector.numel() for vector in aggregator.empty_upload().values()),
         chosen,
     )
     if config.algorithm.opening and guarantee.limits is not None and guarantee.limits.separation > 1:
@@ -86,100 +245,20 @@ def guarantee_of(
     return guarantee
 
 
-def make_aggregator(
-    config: Config,
-    model: Tensor,
-    situation: Situation,
-    guarantee: Guarantee | None,
-    keys: Callable[[], NoiseKeys],
-    canaries: Canaries | None = None,
-) -> Aggregator:
-    """The values of a run, private where that is promised. `keys`: asked whenever noise is needed."""
-    layers: list[UploadLayer] = []
-    if guarantee is not None:
-        layers = _layers(config, guarantee, keys, canaries)
-    return Aggregator(config.algorithm, model, situation, config.evaluation.model_average, layers)
-
-
 def _layers(
-    config: Config, guarantee: Guarantee, keys: Callable[[], NoiseKeys], canaries: Canaries | None
+    config: Config, guarantee: Guarantee, keys: NoiseKeys, canaries: Canaries | None
 ) -> list[UploadLayer]:
     """Return the upload layers of a private run."""
+    normals: Normals = keys.normals
     if guarantee.noise_from == "seed":
-        normals: Normals = lambda number: Seeded(key(config.seed, "noise", number))  # noqa: E731
-    else:
-        normals = lambda number: keys().normals(number)  # noqa: E731
+        normals = lambda number: Seeded(key(config.seed, "noise", number))  # noqa: E731
     if isinstance(config.privacy, LocalPrivacy):
         return local_layers(guarantee, normals)
     return central_layers(guarantee, normals, canaries)
 
 
-def privacy_text(config: Config, guarantee: Guarantee | None, population: int, made: int | None) -> str:
-    """What is promised, and how much of it was used where it is known how many steps were made."""
-    if guarantee is None or config.privacy is None:
-        return NOTHING_PROMISED
-    algorithm = config.algorithm.name
-    return statement(guarantee, config.privacy, algorithm, population, made)
-
-
-def open_releases(
-    guarantee: Guarantee | None, folder: Path, guard: Path | None = None, moved: bool = False
-) -> ReleaseLog | None:
-    """Open the record of released versions; None where nothing is promised that a repetition could break."""
-    check_guard(guarantee, folder, guard)
-    if guarantee is None or guarantee.noise_from == "seed" or guarantee.noise_multiplier == 0:
-        return None
-    begun = has_begun(folder) or (folder / CHOSEN).exists()
-    return ReleaseLog(folder / RELEASES, guard, moved, begun)
-
-
-def check_guard(guarantee: Guarantee | None, folder: Path, guard: Path | None) -> None:
-    """Raise a ConfigError if a guard cannot be used, before anything is written."""
-    if guard is None:
-        return
-    if guarantee is None or guarantee.noise_from == "seed" or guarantee.noise_multiplier == 0:
-        raise ConfigError("--guard: is for private runs, with noise from the system; leave it out")
-    if guard.name and guard.resolve().is_relative_to(folder.resolve()):
-        raise ConfigError(f"--guard {guard}: must lie outside the run's folder, or a backup would include it")
-    if not guard.name or guard.is_dir() or not guard.parent.is_dir():
-        raise ConfigError(f"--guard {guard}: must be a file in a folder that exists")
-
-
-def check_noise_keys(releases: ReleaseLog, keys: NoiseKeys, version: int) -> None:
-    """Raise a RunError if a step that was released must be made again and its noise key is gone. `version`:
-    that of the snapshot."""
-    lost = [step for step in range(version, releases.last) if step not in keys]
-    if lost:
-        raise RunError(
-            f"{KEYS}: version {lost[0] + 1} was released before, and the key of its noise is gone: the "
-            f"snapshot or {KEYS} was deleted or put back from a backup; {NEW_RUN}"
-        )
-
-
-def keep_chosen(guarantee: Guarantee, folder: Path) -> None:
-    """Store what a private run goes on with, before its first step."""
-    if (folder / CHOSEN).exists():
-        return
-    if has_begun(folder):
-        raise RunError(
-            f"{folder / CHOSEN} is gone, so it is not known with which noise the run began; {NEW_RUN}"
-        )
-    guarantee.chosen.write(folder / CHOSEN)
-
-
-def has_begun(folder: Path) -> bool:
-    """Whether a private run may have released a step."""
-    return (folder / SNAPSHOT).exists() or (folder / KEYS).exists()
-
-
-def forget_secrets(folder: Path) -> None:
-    """After a private run: what its noise and sampling were made of, and what the clients uploaded last."""
-    for name in (KEYS, SAMPLING, SNAPSHOT):
-        (folder / name).unlink(missing_ok=True)
-
-
 def check_fit(flat: FlatModule, federation: Federation) -> None:
-    """One forward pass: a model that does not fit the data is named before anything is trained."""
+    """Raise a ConfigError if the model does not fit the data, found with one forward pass."""
     features, labels, index = federation.clients.indexed(0)
     chosen = torch.arange(min(len(labels), 8)) if index is None else index[:8]
     x = features.index_select(0, chosen)

@@ -1,18 +1,19 @@
-"""Audit the privacy of a config: run it once with canaries, and bound epsilon from below by what was seen."""
+"""Audit the privacy of a config: run it once with canaries, and compute a lower bound of epsilon."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
 from tardigrad.core.draws import key
 from tardigrad.core.events import Event
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.config.config import Config
-from tardigrad.experiments.runs.run import build, one_thread
+from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.drive import one_thread
+from tardigrad.experiments.runs.private_run import secrets_in_memory
+from tardigrad.experiments.runs.simulation_assembly import Simulation, assemble_simulation, training_parts
 from tardigrad.privacy.audit import audit_scores, largest_bound
 from tardigrad.privacy.canary_scores import noise_scale
 from tardigrad.privacy.layers.canaries import Auditor, Canaries, WatchLayer
@@ -20,38 +21,38 @@ from tardigrad.privacy.mechanism_checks import length_defect, noise_defects
 from tardigrad.privacy.settings import LocalPrivacy
 
 CHECKS = 0.01
-"""Of the audit's error probability, the share of the checks of noise and clip: they need little."""
+"""The share of the audit's error probability that the checks of noise and clip have; they need little."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found."""
+    """The findings of an audit."""
 
     accountant_epsilon: float
-    """What the accountant says that the run cost."""
+    """The privacy loss of the run according to the accountant."""
     lower_bound: float
     """The true epsilon is at least this, with the given confidence."""
     largest_bound: float
-    """The bound if every guess were right: so many canaries can show no more."""
+    """The bound if every guess were right, which is the most that so many canaries can show."""
     power: bool
-    """Whether that is above the accountant's epsilon; if not, the guesses cannot refute it."""
+    """Whether `largest_bound` is above the accountant's epsilon; if not, the guesses cannot refute it."""
     defects: tuple[str, ...]
-    """Where noise, clip or participations are seen not to be those that were promised."""
+    """Sentences on noise, clip or participations that differ from what was promised."""
     confidence: float
-    """That a run which keeps its promise is not called broken."""
+    """The probability that a run which keeps its promise is not called broken."""
     delta: float
     canaries: int
-    """That took part."""
+    """How many canaries took part."""
     steps: int
     holds: bool
     """Whether the bound is at most the accountant's epsilon and nothing was seen to be broken."""
 
-    def summary(self) -> dict[str, Any]:
-        """As JSON."""
+    def summary(self) -> dict[str, object]:
+        """Return all fields, as `--json` prints them."""
         return asdict(self)
 
     def verdict(self) -> str:
-        """What it comes to, in words."""
+        """Return the finding as a sentence."""
         if self.defects:
             return f"BROKEN: {'; '.join(self.defects)}"
         if not self.holds:
@@ -65,7 +66,7 @@ class Audit:
 
 
 class AuditRun:
-    """One audited run: iterate over it for its events, then ask for the result."""
+    """One audited run: iterate over `events()`, then call `result()`."""
 
     def __init__(self, config: Config, canaries: int = 1000, confidence: float = 0.95) -> None:
         if config.privacy is None or isinstance(config.privacy, LocalPrivacy):
@@ -77,10 +78,11 @@ class AuditRun:
             raise ConfigError(f"audit: confidence = {confidence:g}: it must lie between 0 and 1")
         self._error = 1 - confidence
         seed = key(config.seed, "canaries")
-        self._simulation = build(
-            config, canaries=lambda population: Canaries.drawn(population, canaries, seed)
-        )
-        guarantee = self._simulation.guarantee
+        assembly = assemble_simulation(config)
+        drawn = Canaries.drawn(assembly.population, canaries, seed)
+        secrets = secrets_in_memory(assembly.config)
+        self._simulation = Simulation(assembly, training_parts(assembly), secrets, drawn)
+        guarantee = assembly.guarantee
         assert guarantee is not None
         if guarantee.noise_multiplier == 0:
             raise ConfigError("privacy.noise_multiplier: without noise nothing is promised; give more than 0")
@@ -91,12 +93,12 @@ class AuditRun:
             )
 
     def events(self) -> Iterable[list[Event]]:
-        """Run it."""
+        """Run the simulation and yield its events."""
         with one_thread():
             yield from self._simulation.engine.run()
 
     def result(self) -> Audit:
-        """What was found, after the run."""
+        """Return the findings; call it after the run."""
         aggregator = self._simulation.aggregator
         (auditor,) = (layer.auditor for layer in aggregator.layers if isinstance(layer, WatchLayer))
         guarantee, steps = auditor.guarantee, aggregator.version
@@ -114,7 +116,7 @@ class AuditRun:
 
 
 def _defects(auditor: Auditor, error: float) -> tuple[str, ...]:
-    """What was seen to be broken; two tests, each with this error probability."""
+    """Return the defects that were found, by two tests with this error probability each."""
     record, scale = auditor.record, noise_scale(auditor.guarantee)
     covariance = auditor.covariance()
     included = np.array(list(auditor.drawn.included.values()))
@@ -122,7 +124,7 @@ def _defects(auditor: Auditor, error: float) -> tuple[str, ...]:
         np.array(rows).T[included] for rows in (record.weights, record.along, record.of_included)
     )
     longer = length_defect(weights, along - sent, sent, covariance, scale, error)
-    if longer is not None:  # then more than noise is left
+    if longer is not None:  # then the rest is more than noise
         return (*record.broken.values(), longer)
     released = {name: np.array(rows) for name, rows in record.noise.items()}
     return (*record.broken.values(), *noise_defects(released, covariance, scale, error))

@@ -1,7 +1,7 @@
 """Fingerprints of what a config only names: data, model, traces, an algorithm's own file.
 
-A run that is resumed with other data or another model would silently become a mixture; so what was there at
-the start is written down, and compared.
+They are stored when a run begins and compared when it is resumed, because a run that is resumed with other
+data or another model would silently become a mixture of two.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.data.clients import Federation
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
 from tardigrad.learning.flat import FlatModule
 
 Inputs = dict[str, str]
@@ -24,8 +24,11 @@ SOME_CLIENTS = 1000
 SOME_EXAMPLES = 64
 
 
-def fingerprints(config: Config, federation: Federation, flat: FlatModule) -> Inputs:
-    """By name: the first model, the data, and each file that the config mentions."""
+def fingerprints(config: Config, federation: Federation | None, flat: FlatModule) -> Inputs:
+    """Return fingerprints by name: of the initial model, the data, and each file that the config mentions; of
+    the model alone on a server without data."""
+    if federation is None:
+        return {"the model": _model_without_data(flat)}
     inputs = {"the model": _model(flat), "the data": _data(federation)}
     for key, file in (
         ("pace.file", getattr(config.pace, "file", None)),
@@ -37,7 +40,7 @@ def fingerprints(config: Config, federation: Federation, flat: FlatModule) -> In
         try:
             source = inspect.getsource(type(config.algorithm))
         except (OSError, TypeError):
-            source = type(config.algorithm).__qualname__  # typed in at a prompt
+            source = type(config.algorithm).__qualname__  # defined at a prompt
         inputs["the algorithm's own file"] = hashlib.sha256(source.encode()).hexdigest()
     return inputs
 
@@ -48,8 +51,14 @@ def _model(flat: FlatModule) -> str:
     return sha.hexdigest()
 
 
+def _model_without_data(flat: FlatModule) -> str:
+    sha = hashlib.sha256(str(flat.module).encode())
+    sha.update(flat.vector.detach().cpu().numpy().data)
+    return sha.hexdigest()
+
+
 def _data(federation: Federation) -> str:
-    """Of how much everybody holds and of some examples: all of them would take too long to read."""
+    """Return a digest of the clients' numbers of examples and of some examples; all would take too long."""
     clients = federation.clients
     every = range(0, len(clients), -(-len(clients) // SOME_CLIENTS))
     sha = hashlib.sha256(f"{len(clients)} {[clients.examples(client) for client in every]}".encode())

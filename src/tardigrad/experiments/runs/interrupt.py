@@ -1,4 +1,4 @@
-"""Ctrl-C: the first asks the run to stop where all is whole, the second stops it at once."""
+"""Ctrl-C: the first stops a run where a snapshot can be written, the second stops it at once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class Interrupt:
-    """Truth, once somebody has asked to stop.
+    """An object that is true after Ctrl-C was pressed.
 
-    Only the main thread of a program that has not made other arrangements hears of signals; elsewhere this
-    is never true.
+    Signals reach only the main thread, and only a program without a handler of its own for SIGINT; in other
+    cases this is never true.
     """
 
     def __init__(self, wanted: bool = True) -> None:
@@ -26,7 +26,7 @@ class Interrupt:
         return self._asked
 
     def watch(self, items: Iterator[T]) -> Iterator[T]:
-        """The items, until there are no more or somebody asks to stop."""
+        """Yield the items until there are no more or Ctrl-C was pressed."""
         ours = (
             self._wanted
             and threading.current_thread() is threading.main_thread()

@@ -1,8 +1,8 @@
-"""What a run came to: a table in the terminal, curves as a picture. Reads the events alone."""
+"""The result of a run as a table in the terminal, and its curves as a picture; made from the events."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,15 @@ from rich.text import Text
 from tardigrad.core.event_log import read_events
 from tardigrad.core.events import ModelEvaluated, UploadReceived
 from tardigrad.errors import ConfigError
+from tardigrad.experiments.runs.progress import ProgressCounts
 from tardigrad.experiments.runs.run_folder import RunFolder
 
 PICTURES = (".png", ".svg", ".pdf")
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
-def show_summary(summary: dict[str, Any], console: Console, title: str = "") -> None:
-    """The result of a run as a table."""
+def show_summary(summary: Mapping[str, Any], console: Console, title: str = "") -> None:
+    """Print the summary of a run as a table."""
     table = Table(title=escape(title) or None, show_header=False, title_justify="left")
     table.add_column(style="cyan")
     table.add_column()
@@ -43,12 +44,12 @@ def show_summary(summary: dict[str, Any], console: Console, title: str = "") -> 
     for name, value in summary.get("metrics", {}).items():
         if name not in summary:
             text = "not finite" if value is None else f"{value:.4g}"
-            table.add_row(Text(name.replace("_", " ")), text)  # not markup: clients may have named it
+            table.add_row(Text(name.replace("_", " ")), text)  # not markup: a client may have chosen the name
     console.print(table)
 
 
 def show_profile(seconds: dict[str, float], console: Console) -> None:
-    """Where a run's time went: this process, and the workers, each by their own share."""
+    """Print the time of a run by kind of work, for this process and for all workers together."""
     groups = {
         "this process": {n: s for n, s in seconds.items() if not n.startswith("workers: ")},
         "workers, together": {n.removeprefix("workers: "): s for n, s in seconds.items() if ": " in n},
@@ -69,28 +70,21 @@ def show_profile(seconds: dict[str, float], console: Console) -> None:
 
 
 def show_run(directory: Path, console: Console) -> None:
-    """The result, the course of accuracy and the spread of staleness of a run's folder."""
+    """Print the result, the accuracy over time and the distribution of staleness of a run's folder."""
     events = _events(directory)
-    accuracy, staleness, trips = [], Counter[int](), 0
-    refused = Counter[str]()
+    counts, accuracy = ProgressCounts(), []
     for event in read_events(events):
-        if isinstance(event, ModelEvaluated):
-            found = event.metric("accuracy")
-            accuracy += [] if found is None else [found]
-        elif isinstance(event, UploadReceived):
-            trips = event.trip + 1
-            if event.staleness is not None and event.accepted:
-                staleness[event.staleness] += 1
-            else:
-                refused[str(event.reason)] += 1
+        counts.see([event])
+        found = event.metric("accuracy") if isinstance(event, ModelEvaluated) else None
+        accuracy += [] if found is None else [found]
     summary_file = directory / "summary.json"
     if summary_file.exists():
         show_summary(RunFolder(directory).summary or {}, console, str(directory))
     else:
         again = "tardigrad serve" if (directory / "journal.sqlite").exists() else "tardigrad run ... --resume"
         console.print(
-            f"{directory}: not finished; {trips:,} trips so far, "
-            f"refused: {dict(refused) or 'none'}. Go on with: {again}",
+            f"{directory}: not finished; {counts.trips:,} trips so far, "
+            f"refused: {dict(counts.refused) or 'none'}. Go on with: {again}",
             highlight=False,
             markup=False,
         )
@@ -98,11 +92,10 @@ def show_run(directory: Path, console: Console) -> None:
         console.print(
             f"accuracy   {_spark(accuracy)}  {accuracy[0]:.1%} to {accuracy[-1]:.1%}", highlight=False
         )
-    if staleness:
-        top = max(staleness)
-        counts = [float(staleness[s]) for s in range(top + 1)]
-        mean = sum(s * n for s, n in staleness.items()) / staleness.total()
-        console.print(f"staleness  {_spark(counts, floor=0.0)}  0 to {top}, mean {mean:.2f}", highlight=False)
+    if counts.staleness:
+        top = max(counts.staleness)
+        line = _spark([float(counts.staleness[s]) for s in range(top + 1)], floor=0.0)
+        console.print(f"staleness  {line}  0 to {top}, mean {counts.mean_staleness:.2f}", highlight=False)
 
 
 def plot_run(directory: Path, file: Path) -> None:
@@ -125,7 +118,7 @@ def plot_run(directory: Path, file: Path) -> None:
 
 
 def check_picture(file: Path) -> None:
-    """A ConfigError if no picture can be written there."""
+    """Raise a ConfigError if no picture can be written to this file."""
     if file.suffix.lower() not in PICTURES:
         raise ConfigError(f"{file}: a picture's name ends in {', '.join(PICTURES)}")
     if not file.parent.is_dir():
@@ -140,7 +133,7 @@ def _events(directory: Path) -> Path:
 
 
 def _spark(values: list[float], floor: float | None = None, width: int = 40) -> str:
-    """A line of blocks, as high as the values."""
+    """Return the values as a line of block characters of different heights."""
     if len(values) > width:
         values = [values[i * len(values) // width] for i in range(width - 1)] + [values[-1]]
     low = min(values) if floor is None else floor

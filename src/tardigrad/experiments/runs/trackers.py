@@ -1,7 +1,7 @@
-"""Trackers: the events of a run, sent on to TensorBoard, MLflow or Weights & Biases.
+"""Trackers: observers that send the events of a run to TensorBoard, MLflow or Weights & Biases.
 
-The step axis is the number of client trips. A tracker is told nothing that is not in the events: when a run
-goes on, it reads the record from the beginning and leaves out what it has sent already.
+The step axis is the number of client trips. A tracker sends only what is in the events. When a run goes on,
+it reads the recorded events from the beginning and leaves out those that it has sent already.
 """
 
 from __future__ import annotations
@@ -12,35 +12,34 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tardigrad.core.event_log import read_events, to_record
 from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded
 from tardigrad.core.files import write_text
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
 
 PROJECT = "tardigrad"
 AXES = ("event", "trips")
-"""What is not a curve by itself."""
+"""Fields of an event that are not curves."""
 
 
 class Tracker:
-    """An observer that draws every number of steps and evaluations over client trips."""
+    """An observer that draws all numbers of steps and evaluations over client trips."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
         self._last: dict[str, float] = {}
 
     def begin(self, config: Config, history: list[ModelEvaluated]) -> None:
-        """The run starts, or goes on with what its record holds."""
+        """Open the tracker and draw the events that are recorded already."""
         self._open(config)
         record = self.out / "events.jsonl"
         if record.exists():
             self.see(list(read_events(record)))
 
     def see(self, events: list[Event]) -> None:
-        """Draw these."""
+        """Draw these events."""
         for event in events:
             if isinstance(event, ModelMoved | ModelEvaluated):
                 values = {f"{event.kind}/{name}": value for name, value in _numbers(event)}
@@ -50,7 +49,7 @@ class Tracker:
                 self._summarise({"stopped_by": event.reason, "client_trips": event.trips} | self._last)
 
     def end(self) -> None:
-        """The run is over, whichever way."""
+        """Close the tracker."""
         self._close()
 
     @abstractmethod
@@ -60,14 +59,14 @@ class Tracker:
     def _draw(self, values: dict[str, float], trips: int) -> None: ...
 
     @abstractmethod
-    def _summarise(self, summary: dict[str, Any]) -> None: ...
+    def _summarise(self, summary: dict[str, object]) -> None: ...
 
     @abstractmethod
     def _close(self) -> None: ...
 
 
 class TensorBoard(Tracker):
-    """Event files in the run's folder, written anew when the run goes on."""
+    """Event files in the run's folder, which are written again when the run goes on."""
 
     def __init__(self, out: Path) -> None:
         super().__init__(out)
@@ -83,7 +82,7 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard.summary import hparams
 
         folder = self.out / "tensorboard"
-        for old in folder.glob("events.out.tfevents.*"):  # all that is in them is in the record too
+        for old in folder.glob("events.out.tfevents.*"):  # the recorded events have all of it
             old.unlink()
         self._writer = SummaryWriter(str(folder))
         metrics = {"evaluation/accuracy": 0.0, "evaluation/loss": 0.0}
@@ -95,7 +94,7 @@ class TensorBoard(Tracker):
         for name, value in values.items():
             self._writer.add_scalar(name, value, trips)
 
-    def _summarise(self, summary: dict[str, Any]) -> None:
+    def _summarise(self, summary: dict[str, object]) -> None:
         self._writer.add_text("summary", _code(json.dumps(summary, indent=2)))
 
     def _close(self) -> None:
@@ -103,7 +102,7 @@ class TensorBoard(Tracker):
 
 
 class MLflow(Tracker):
-    """A run of the experiment "tardigrad", where MLFLOW_TRACKING_URI says (else MLflow's default)."""
+    """A run of the experiment "tardigrad" at MLFLOW_TRACKING_URI, or at MLflow's default."""
 
     def __init__(self, out: Path) -> None:
         super().__init__(out)
@@ -113,7 +112,7 @@ class MLflow(Tracker):
             raise ConfigError("--track mlflow needs MLflow: pip install 'tardigrad[mlflow]'") from None
         self._client = MlflowClient()
         self._sent: dict[str, set[int]] = {}
-        self._waiting: list[Any] = []
+        self._waiting: list[object] = []  # not sent yet
         self._status = "KILLED"
 
     def _open(self, config: Config) -> None:
@@ -129,7 +128,7 @@ class MLflow(Tracker):
             self._run = self._client.create_run(experiment, run_name=self.out.name).info.run_id
             write_text(note, json.dumps({"run": self._run}) + "\n")
         parameters = [Param(name, str(value)) for name, value in _flat(config)]
-        for start in range(0, len(parameters), 100):  # as many as it takes at once
+        for start in range(0, len(parameters), 100):  # the most that MLflow accepts in one call
             self._client.log_batch(self._run, params=parameters[start : start + 100])
 
     def _draw(self, values: dict[str, float], trips: int) -> None:
@@ -150,7 +149,7 @@ class MLflow(Tracker):
         self._client.log_batch(self._run, metrics=self._waiting)
         self._waiting = []
 
-    def _summarise(self, summary: dict[str, Any]) -> None:
+    def _summarise(self, summary: dict[str, object]) -> None:
         self._client.set_tag(self._run, "summary", json.dumps(summary))
         self._status = "FINISHED"
 
@@ -197,10 +196,10 @@ class WandB(Tracker):
             self._sent = trips
 
     def _write(self) -> None:
-        """Down to where everything was handed over."""
+        """Store up to which trip everything was sent."""
         write_text(self._note, json.dumps({"run": self._id, "trips": self._sent}) + "\n")
 
-    def _summarise(self, summary: dict[str, Any]) -> None:
+    def _summarise(self, summary: dict[str, object]) -> None:
         self._run.summary.update(summary)
         self._finished = True
 
@@ -213,7 +212,7 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLfl
 
 
 def make_tracker(kind: str, out: Path | None) -> Tracker:
-    """The tracker of this name for a run with this folder."""
+    """Return the tracker of this name for a run with this folder."""
     if kind not in TRACKERS:
         raise ConfigError(f"--track {kind}: must be one of {', '.join(TRACKERS)}")
     if out is None:
@@ -228,9 +227,9 @@ def _numbers(event: ModelMoved | ModelEvaluated) -> Iterator[tuple[str, float]]:
 
 
 def _flat(config: Config) -> Iterator[tuple[str, bool | int | float | str]]:
-    """Every setting by its key; lists as JSON."""
+    """Yield all settings by their dotted keys; lists as JSON."""
 
-    def walk(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    def walk(prefix: str, value: object) -> Iterator[tuple[str, bool | int | float | str]]:
         if isinstance(value, dict):
             for name, inner in value.items():
                 yield from walk(f"{prefix}.{name}" if prefix else name, inner)
@@ -241,5 +240,5 @@ def _flat(config: Config) -> Iterator[tuple[str, bool | int | float | str]]:
 
 
 def _code(text: str) -> str:
-    """As Markdown that is shown as it is."""
+    """Return the text as a Markdown code block."""
     return "\n".join(f"    {line}" for line in text.splitlines())

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from tardigrad.core.setting import Setting
 from tardigrad.core.stop import Stop
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
 
 Value = bool | int | float | str
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tardigrad.experiments.config.config import Config
+from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.tune.search_space import Dimension, Space, setting_at
 
 LOCAL_LR = Dimension(low=1e-3, high=1.0, log=True)

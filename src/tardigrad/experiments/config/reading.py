@@ -1,0 +1,84 @@
+"""Reading a config: from TOML, with `--set`, and with errors that name the key."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tardigrad.core.setting import Setting
+from tardigrad.errors import ConfigError
+from tardigrad.experiments.config.dotted_keys import locate, set_key
+from tardigrad.experiments.config.schema import Config
+
+
+def load_config(file: Path | str, settings: Iterable[str] = ()) -> Config:
+    """Read a TOML file, change the `settings` and return the config.
+
+    `settings` are texts such as "local.lr=0.1", as `--set` of the command line takes them. Raises a
+    ConfigError that names the file and the key if something is wrong.
+
+    >>> config = load_config("run.toml", ["local.lr=0.1"])  # doctest: +SKIP
+    """
+    return parse_config(read_toml(Path(file), f"`tardigrad init {file}` writes one"), str(file), settings)
+
+
+def read_toml(file: Path, advice: str = "") -> dict[str, Any]:
+    """Return the contents of a TOML file, or raise a ConfigError; `advice` is added if there is no file."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")  # with or without a byte order mark
+    except FileNotFoundError:
+        raise ConfigError("; ".join(filter(None, [f"{file}: there is no such file", advice]))) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read ({error})") from None
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}") from None
+
+
+def parse_config(values: Mapping[str, object], source: str, settings: Iterable[str] = ()) -> Config:
+    """Return the config of a dict with the `settings` changed; errors name `source`."""
+    if "entries" in values:
+        raise ConfigError(
+            f"{source}: is a comparison of several runs; `tardigrad compare {source}` makes them"
+        )
+    changed = copy.deepcopy(dict(values))
+    for setting in settings:
+        set_key(changed, setting, Config)
+    try:
+        return Config.model_validate(changed)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{source}: {line}" for line in explain(error, Config))) from None
+
+
+def explain(error: ValidationError, root: type[Setting]) -> list[str]:
+    """Return a sentence for each problem: the key, the given value, and what would be right."""
+    lines = []
+    for problem in error.errors():
+        path, owner = locate(root, problem["loc"])
+        key, given = ".".join(path) or "config", problem.get("input")
+        match problem["type"]:
+            case "extra_forbidden":
+                known = sorted(owner.model_fields) if owner else []
+                close = difflib.get_close_matches(path[-1], known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
+                lines.append(f"unknown key {key!r}; {hint}")
+            case "union_tag_invalid":
+                context = problem["ctx"]
+                lines.append(f"{key}.kind must be one of {context['expected_tags']}; got {context['tag']!r}")
+            case "union_tag_not_found":
+                lines.append(f"{key}.kind is missing: it says which of the kinds is meant")
+            case "missing":
+                lines.append(f"{key} is missing")
+            case _:
+                message = problem["msg"].removeprefix("Value error, ")
+                message = message.replace("Input should be", "must be").replace("Assertion failed, ", "")
+                value = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
+                lines.append(f"{key}: {message}{value}")
+    return lines

@@ -1,0 +1,50 @@
+"""Check that a run goes on with the config and the inputs that it was begun with."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+from tardigrad.errors import ConfigError, RunError
+from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.fingerprints import Inputs
+
+
+def check_same_run(folder: Path, config: Config, inputs: Inputs, option: str) -> None:
+    """Raise a ConfigError if config or inputs differ from those in the folder; `option` is named in it."""
+    stored_file = folder / "config.toml"
+    try:
+        stored = tomllib.loads(stored_file.read_text())
+        stored_inputs = json.loads((folder / "inputs.json").read_text())
+        if not stored:
+            raise ValueError("config.toml is empty")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{stored_file} or inputs.json is damaged ({error}); start a new run") from None
+    different = _differences(_decisive(stored), _decisive(tomllib.loads(config.to_toml())))
+    if different:
+        raise ConfigError(
+            f"{option}: the config differs from that of {folder} in {', '.join(different)}; "
+            "go on with the same config, or start a new run"
+        )
+    changed = _differences(stored_inputs, inputs)
+    if changed:
+        raise ConfigError(
+            f"{option}: {' and '.join(changed)} changed since {folder} was begun; "
+            "put that back, or start a new run"
+        )
+
+
+def _decisive(config: dict[str, object]) -> dict[str, object]:
+    """Return the settings that the result depends on: of a server's limits, the population alone."""
+    service = config.get("service")
+    population = service.get("population") if isinstance(service, dict) else None
+    return config | {"service": {"population": population}}
+
+
+def _differences(a: object, b: object, path: str = "") -> list[str]:
+    """Return the dotted keys in which two documents differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = sorted(set(a) | set(b))
+        return [d for n in names for d in _differences(a.get(n), b.get(n), f"{path}.{n}" if path else n)]
+    return [] if a == b else [path]

@@ -1,0 +1,164 @@
+"""A server's run put together from an assembly: what the service needs to serve it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from tardigrad.core.draws import key
+from tardigrad.data.clients import Clients, Federation
+from tardigrad.data.evaluation import RESERVED, Evaluator
+from tardigrad.errors import ConfigError
+from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federation, make_module
+from tardigrad.experiments.runs.private_run import Secrets
+from tardigrad.learning.head import BUILT_IN
+from tardigrad.privacy.chosen import Chosen
+from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
+from tardigrad.service.client.app import load_module
+from tardigrad.service.protocol.task_settings import LocalNoise
+from tardigrad.service.server.remote_clients import RemoteClients
+from tardigrad.service.server.run_plan import RunPlan, check_servable
+from tardigrad.service.server.service_settings import ServiceSettings
+from tardigrad.simulation.device import Device
+
+NO_MODEL = "model: give --model FILE.py:NAME, or data and model in the config"
+
+
+def assemble_server(
+    config: Config,
+    model: nn.Module | str | None = None,
+    chosen: Chosen | None = None,
+    complete: Callable[[Config, int], Config] = lambda config, population: config,
+) -> Assembly:
+    """Return the assembly of a run to serve: with the data that the config names, or with a model alone.
+
+    `model`: a module, or "FILE.py:NAME"; None to build that of the config. `chosen`: the constants of the
+    noise that a private run began with. `complete`: sets defaults that depend on the resolved config and the
+    population.
+    """
+    settings = config.service or ServiceSettings()
+    _check_config(config)
+    federation = None if config.data is None else make_federation(config)
+    module = _module(config, model, federation)
+    clients: Clients = RemoteClients(settings.population or 1) if federation is None else federation.clients
+    population = settings.population or len(clients)
+    config = complete(config.resolved(population), population)
+    _check_resolved(config, federation, population)
+    assembly = assemble(config, federation, module, clients, population, chosen)
+    dtype = assembly.flat.vector.dtype
+    if dtype != torch.float32:
+        raise ConfigError(f"model: its parameters are {dtype}; they travel as float32")
+    return assembly
+
+
+def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
+    """Return what the service needs of a run."""
+    config, flat, federation = assembly.config, assembly.flat, assembly.federation
+    guarantee = assembly.guarantee
+    evaluate = None
+    if federation is not None and (federation.test is not None or config.evaluation.held_out > 0):
+        evaluate = Evaluator(flat, federation, config.evaluation, lambda client: 1.0, config.seed)
+    return RunPlan(
+        algorithm=config.algorithm,
+        local=config.local,
+        aggregator=assembly.aggregator(secrets.noise),
+        book=assembly.bookkeeping(),
+        stop=config.stop,
+        evaluation=config.evaluation,
+        evaluate=evaluate,
+        shapes=[tuple(shape) for shape in flat.shapes],
+        seed=config.seed,
+        settings=config.service or ServiceSettings(),
+        budget=None if guarantee is None else guarantee.allowed,
+        private=guarantee is not None,
+        release=secrets.release,
+        metrics=_metrics(config, federation),
+        local_noise=_local_noise(assembly),
+    )
+
+
+@dataclass(frozen=True)
+class ServedRun:
+    """A run to serve, and the assembly that it is made of."""
+
+    assembly: Assembly
+    plan: RunPlan
+
+
+def build_server(
+    config: Config,
+    model: nn.Module | str | None = None,
+    secrets: Secrets | None = None,
+    chosen: Chosen | None = None,
+) -> ServedRun:
+    """Put together a run to serve, without a folder."""
+    assembly = assemble_server(config, model, chosen)
+    return ServedRun(assembly, make_plan(assembly, secrets or Secrets()))
+
+
+def _module(config: Config, model: nn.Module | str | None, federation: Federation | None) -> nn.Module:
+    if isinstance(model, str):
+        return load_module(model, key(config.seed, "model"))
+    if model is None and (federation is None or config.model is None):
+        raise ConfigError(NO_MODEL)
+    return make_module(config, model, federation)
+
+
+def _check_config(config: Config) -> None:
+    """Raise a ConfigError for settings that a server cannot keep, whoever its clients are."""
+    if isinstance(config.privacy, PoissonSampling):
+        raise ConfigError(
+            "privacy.kind: 'poisson' rests on clients that are sampled at random, which real ones are not; "
+            "use 'participation', which assumes nothing about who comes when"
+        )
+    settings = config.service or ServiceSettings()
+    for name in ("norm_bound", "examples_bound"):
+        if config.privacy is not None and getattr(settings, name) is not None:
+            raise ConfigError(
+                f"service.{name}: with privacy no upload is refused by its values, because who is in a "
+                "buffer would tell them; leave it out: uploads are clipped (privacy.clip) and weigh the same"
+            )
+    if config.device != Device():
+        raise ConfigError("device: a server adds up on the CPU; leave it out")
+
+
+def _check_resolved(config: Config, federation: Federation | None, population: int) -> None:
+    """Raise a ConfigError if the algorithm needs something that this server does not have."""
+    assert config.pace is not None
+    name = config.algorithm.name
+    check_servable(config.algorithm, config.pace)
+    if federation is None and config.local.steps is None and config.algorithm.uses_local_steps:
+        raise ConfigError(f"local.steps: the step sizes of {name} follow from it; give a number")
+    unknown = federation is None or len(federation.clients) != population
+    if config.buffer.weights == "examples" and config.algorithm.averages_memories and unknown:
+        raise ConfigError(
+            f"buffer.weights: {name} keeps a mean over all clients, and to weigh it by their examples the "
+            "server must know how many all of them have together; use 'equal', or name the clients' data "
+            "in the config"
+        )
+
+
+def _metrics(config: Config, federation: Federation | None) -> frozenset[str]:
+    """Return the metrics that clients may report: those of their head, or of all built-in heads on a server
+    without data, and those that the config names."""
+    heads = BUILT_IN if federation is None else (type(federation.head),)
+    names = {name for head in heads for name in head.names} | set(config.evaluation.metrics or ())
+    return frozenset(names - RESERVED)
+
+
+def _local_noise(assembly: Assembly) -> LocalNoise | None:
+    """Return what clients of a run with local privacy do to their uploads; None in other runs."""
+    config, guarantee = assembly.config, assembly.guarantee
+    if guarantee is None or not isinstance(config.privacy, LocalPrivacy):
+        return None
+    seed = config.seed if guarantee.noise_from == "seed" else None
+    return LocalNoise(
+        clip=guarantee.clip,
+        noise_multiplier=guarantee.noise_multiplier,
+        participations=config.privacy.participations,
+        seed=seed,
+    )

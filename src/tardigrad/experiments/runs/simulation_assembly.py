@@ -1,0 +1,149 @@
+"""A simulation put together from an assembly: planner, aggregator, executor and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tardigrad.core.pace import Scripted
+from tardigrad.data.clients import Federation
+from tardigrad.data.evaluation import Evaluator
+from tardigrad.errors import ConfigError
+from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federation, make_module
+from tardigrad.experiments.runs.private_run import Secrets, secrets_in_memory
+from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.head import Head
+from tardigrad.learning.local import Trainer
+from tardigrad.learning.models import Architecture, Model
+from tardigrad.privacy.chosen import Chosen
+from tardigrad.privacy.guarantee import Guarantee
+from tardigrad.privacy.layers.canaries import Canaries
+from tardigrad.simulation.delay import Durations
+from tardigrad.simulation.engine import Engine
+from tardigrad.simulation.executors import Executor, make_executor
+from tardigrad.simulation.planner import Planner
+
+
+@dataclass(frozen=True)
+class TrainingParts:
+    """The parts of a simulation besides its assembly that need no secrets."""
+
+    durations: Durations
+    trainer: Trainer
+    executor: Executor
+    """The owner must close it."""
+    evaluator: Evaluator
+
+
+class Simulation:
+    """A simulated run that is ready to be driven."""
+
+    def __init__(
+        self, assembly: Assembly, parts: TrainingParts, secrets: Secrets, canaries: Canaries | None = None
+    ) -> None:
+        """`canaries`: in an audit, the clients whose contributions it looks for."""
+        config = assembly.config
+        self.assembly, self.secrets = assembly, secrets
+        self.executor, self.profile = parts.executor, parts.trainer.profile
+        bits = None if secrets.sampling is None else secrets.sampling.bits
+        self.planner = Planner(assembly.bookkeeping(), assembly.clients, parts.durations, config.seed, bits)
+        self.aggregator = assembly.aggregator(secrets.noise, canaries)
+        self.engine = Engine(
+            self.planner, self.aggregator, parts.executor, assembly.clients, parts.evaluator,
+            config.evaluation, config.stop, config.seed, parts.trainer.profile,
+            tell_losses=config.privacy is None,
+        )  # fmt: skip
+        self.engine.release = secrets.release
+
+    @property
+    def config(self) -> Config:
+        """The resolved config."""
+        return self.assembly.config
+
+    @property
+    def federation(self) -> Federation:
+        """The clients' data."""
+        assert self.assembly.federation is not None, "a simulation has data"
+        return self.assembly.federation
+
+    @property
+    def flat(self) -> FlatModule:
+        """The module as one flat vector."""
+        return self.assembly.flat
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """The privacy guarantee, or None if none is given."""
+        return self.assembly.guarantee
+
+    @property
+    def model(self) -> Tensor:
+        """The model that is evaluated and saved."""
+        return self.aggregator.evaluated_model
+
+
+def assemble_simulation(
+    config: Config,
+    model: nn.Module | Model | None = None,
+    clients: Mapping[Hashable, object] | None = None,
+    test: object | None = None,
+    head: Head | None = None,
+    chosen: Chosen | None = None,
+) -> Assembly:
+    """Return the assembly of a simulation, with the caller's own model, data and loss where given."""
+    if model is not None and not isinstance(model, nn.Module | Architecture):
+        raise ConfigError(f"model: must be a torch.nn.Module, or a model such as td.MLP(), not {model!r}")
+    if model is not None and not isinstance(model, nn.Module):
+        config, model = config.model_copy(update={"model": model}), None
+    dtypes = [p.dtype for p in model.parameters()] if model is not None else []
+    federation = make_federation(config, clients, test, head, dtypes[0] if dtypes else torch.float32)
+    module = make_module(config, model, federation)
+    if clients is not None:
+        config = config.model_copy(update={"data": None})
+    if model is not None:
+        config = config.model_copy(update={"model": None})
+    population = len(federation.clients)
+    return assemble(config.resolved(population), federation, module, federation.clients, population, chosen)
+
+
+def training_parts(assembly: Assembly, workers: int | str = 0) -> TrainingParts:
+    """Return the trainer, its executor and the evaluator of a simulation.
+
+    Raises a ConfigError for everything about a simulation that the assembly does not check.
+    """
+    config, clients, federation = assembly.config, assembly.clients, assembly.federation
+    assert federation is not None, "a simulation has data"
+    config.device.check_workers(workers)
+    durations = Durations(config.delay, clients, config.seed)
+    if isinstance(config.pace, Scripted):
+        Planner(assembly.bookkeeping(), clients, durations, config.seed)  # refuses an impossible script
+    trainer = Trainer(
+        assembly.flat, federation.head, config.algorithm, config.local, federation.transform,
+        accept_divergence=assembly.guarantee is not None,
+    )  # fmt: skip
+    evaluator = Evaluator(assembly.flat, federation, config.evaluation, durations.factor, config.seed)
+    return TrainingParts(
+        durations, trainer, make_executor(workers, config.device, trainer, clients), evaluator
+    )
+
+
+def build(
+    config: Config,
+    model: nn.Module | Model | None = None,
+    clients: Mapping[Hashable, object] | None = None,
+    test: object | None = None,
+    head: Head | None = None,
+    workers: int | str = 0,
+    secrets: Secrets | None = None,
+) -> Simulation:
+    """Put together a simulation without a folder. The caller closes its executor.
+
+    `secrets`: default: new ones, in memory.
+    """
+    assembly = assemble_simulation(config, model, clients, test, head)
+    parts = training_parts(assembly, workers)
+    return Simulation(assembly, parts, secrets or secrets_in_memory(assembly.config))
