@@ -17,9 +17,9 @@ from rich.console import Console
 from scipy import stats
 
 import tardigrad as td
-from tardigrad.experiments.compare.compare import Comparison, _file_name, compare, load_comparison, tabulate
+from tardigrad.experiments.compare.compare import Comparison, _file_name, compare, load_comparison
 from tardigrad.experiments.compare.outcome import Outcome, Point
-from tardigrad.experiments.compare.pool import alone
+from tardigrad.experiments.compare.pool import locked_folder
 from tardigrad.experiments.compare.statistics import paired
 from tardigrad.experiments.compare.tables import _tex as latex_cell
 from tardigrad.experiments.compare.tables import comma_separated, latex, markdown, show
@@ -44,7 +44,7 @@ OUTCOMES = [
 
 
 def test_the_table_by_hand():
-    table = tabulate(COMPARISON, OUTCOMES)
+    table = COMPARISON.table(OUTCOMES)
     a, b, d = table["rows"]
     assert a["targets"]["0.5"]["trips"] == {"mean": 150.0, "sd": pytest.approx(math.sqrt(5000))}
     assert a["targets"]["0.5"]["steps"]["mean"] == 15
@@ -64,7 +64,7 @@ def test_the_table_by_hand():
 
 
 def test_all_forms_have_every_entry():
-    table = tabulate(COMPARISON, OUTCOMES)
+    table = COMPARISON.table(OUTCOMES)
     text = markdown(table)
     assert "| a | 150 ± 71 | 1.00 | 0.8 ± 0.4 | 1.00 | 15 | 1.5 | 92.5 ± 3.5 | 0.5 |" in text
     assert r"| b\|c | > 400 | 1 of 2 |" in text
@@ -81,7 +81,7 @@ def test_all_forms_have_every_entry():
     ("width", "left_out"), [(120, []), (62, ["stale", "MB"]), (56, ["stale", "MB", "steps"])]
 )
 def test_in_a_narrow_terminal_columns_are_left_out_but_no_number_is_cut(width, left_out):
-    table, said = tabulate(COMPARISON, OUTCOMES), io.StringIO()
+    table, said = COMPARISON.table(OUTCOMES), io.StringIO()
     show(table, Console(file=said, width=width))
     lines = said.getvalue().splitlines()
     assert "150 ± 71" in said.getvalue()
@@ -210,7 +210,7 @@ def test_a_finished_run_whose_record_is_damaged_is_not_believed(tmp_path):
 def test_one_comparison_at_a_time_in_a_folder(tmp_path):
     file = tmp_path / "c.toml"
     file.write_text(DIGITS)
-    with alone(tmp_path):
+    with locked_folder(tmp_path):
         code = f"""
 from pathlib import Path
 from rich.console import Console

@@ -12,7 +12,7 @@ import torch
 import tardigrad as td
 from tardigrad.cli import main
 from tardigrad.core.momentum_approximation import momentum_matrix
-from tardigrad.experiments.compare.compare import load_comparison, tabulate
+from tardigrad.experiments.compare.compare import load_comparison
 from tardigrad.experiments.compare.outcome import read_outcome
 from tardigrad.experiments.report import population
 from tardigrad.experiments.report.chart import MARK, Chart, panel, spread
@@ -67,7 +67,7 @@ def make_comparison(folder):
             except td.RunError as found:
                 error = str(found)
             outcomes.append(read_outcome(label, seed, place, error))
-    (folder / "small" / "comparison.json").write_text(json.dumps(tabulate(comparison, outcomes)))
+    (folder / "small" / "comparison.json").write_text(json.dumps(comparison.table(outcomes)))
     return folder / "small"
 
 
@@ -348,12 +348,33 @@ def test_the_report_of_a_private_run(tmp_path):
 
 def test_statements_are_escaped():
     text = as_html(
-        "# A <b>\n\n> **Void**\n> still\n\n| what | value |\n| --- | --- |\n| `x` | a | b |\n\ntext\n"
+        "# A <b>\n\n> **Void**\n> still\n\n| what | value |\n| --- | --- |\n| `x` | a \\| b |\n\ntext\n"
     )
-    assert text == (
-        "<h4>A &lt;b&gt;</h4><blockquote><strong>Void</strong> still</blockquote><div class='wide'>"
-        "<table class='words'><tr><td><code>x</code></td><td>a | b</td></tr></table></div><p>text</p>"
+    assert re.sub(r"\s*\n\s*", "", text) == (
+        "<h4>A &lt;b&gt;</h4><blockquote><p><strong>Void</strong>still</p></blockquote><div class='wide'>"
+        '<table class="words"><thead><tr><th>what</th><th>value</th></tr></thead>'
+        "<tbody><tr><td><code>x</code></td><td>a | b</td></tr></tbody></table></div><p>text</p>"
     )
+
+
+@pytest.mark.parametrize(
+    "nasty",
+    [
+        "<script>boom()</script>",
+        "text <img src=x onerror=boom()> text",
+        "[click](javascript:boom())",
+        "[click](https://example.org)",
+        "![picture](https://example.org/a.png)",
+        "<https://example.org>",
+        "</table><iframe src=https://example.org></iframe>",
+        "[name]: https://example.org\n\n[name]",
+        "| a |\n| --- |\n| <b onclick=boom()>x</b> |",
+    ],
+)
+def test_a_statement_cannot_bring_html_links_or_images_into_the_page(nasty):
+    tags = set(re.findall(r"<\s*/?\s*([a-zA-Z0-9]+)([^>]*)>", as_html(nasty)))
+    assert {name for name, _ in tags} <= {"p", "div", "table", "thead", "tbody", "tr", "th", "td"}
+    assert {attributes for _, attributes in tags} <= {"", " class='wide'", ' class="words"'}
 
 
 def test_labels_do_not_lie_on_each_other():

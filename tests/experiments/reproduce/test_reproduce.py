@@ -11,7 +11,8 @@ from event_records import read_records
 from tardigrad.cli import app
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.reproduce import reproduce as module
-from tardigrad.experiments.reproduce.reproduce import SIZES, library, load, reproduce
+from tardigrad.experiments.reproduce.reproduce import reproduce
+from tardigrad.experiments.reproduce.reproduction import SIZES, library, load
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 ASKED = {
@@ -113,7 +114,7 @@ def test_runs_are_shared_and_not_repeated(tiny, tmp_path, monkeypatch):
     reproduce(["paper/table9"], "smoke", tmp_path / "out", quiet(), tiny)
     ran = []
 
-    def run_all(jobs, console):
+    def run_all(jobs, console, verbosity):
         left = [key for key, job in jobs.items() if not (job.folder / "summary.json").exists()]
         ran.extend(left)
         return {}

@@ -15,7 +15,9 @@ import tardigrad as td
 from observers import InterruptAfter
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.experiments.compare.compare import compare, load_comparison
-from tardigrad.experiments.reproduce.study import (
+from tardigrad.experiments.tune.search_space import Dimension
+from tardigrad.experiments.tune.shipped_spaces import shipped_space
+from tardigrad.experiments.tune.study import (
     RANDOM_TRIALS,
     StudyResult,
     Subject,
@@ -24,8 +26,6 @@ from tardigrad.experiments.reproduce.study import (
     findings,
     open_study,
 )
-from tardigrad.experiments.tune.search_space import Dimension
-from tardigrad.experiments.tune.shipped_spaces import shipped_space
 from tardigrad.experiments.tune.tune import subjects, tune, tuned
 
 FAST = {

@@ -22,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from tardigrad.experiments.compare.plot import COLOURS, STYLES
+from tardigrad.experiments.report.run_record import FloatArray
 
 INK, MUTED, GRID = "#1f2430", "#5c6470", "#e3e6ea"
 SERIES = tuple(INK if colour == "#000000" else colour for colour in COLOURS)
@@ -123,6 +124,21 @@ def panel(width: float = WIDTH, height: float = HEIGHT) -> Iterator[tuple[Figure
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(width / 72, height / 72))
         yield figure, figure.subplots()
+
+
+@contextmanager
+def curves_panel(lines: int) -> Iterator[tuple[Figure, Axes]]:
+    """Return a figure for this many lines, with space for their names at the right."""
+    with panel(WIDTH + 50, max(HEIGHT, 17 * lines + 70)) as both:
+        yield both
+
+
+def draw_band(axis: Axes, x: FloatArray, values: FloatArray, number: int, marker: str | None = None) -> None:
+    """Draw the mean over seeds (a row for each), in a band from the lowest to the highest."""
+    axis.plot(x, values.mean(axis=0), marker=marker, markersize=4, **style(number))
+    if len(values) > 1:
+        colour = SERIES[number % len(SERIES)]
+        axis.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
 
 
 def style(number: int) -> dict[str, Any]:

@@ -6,13 +6,14 @@ import html
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tomli_w
 
 from tardigrad.core.events import ModelEvaluated, RunPosition
 from tardigrad.experiments.compare.tables import cells, headings
+from tardigrad.experiments.compare.tabulate import ComparisonTable
 from tardigrad.experiments.report.sources import Series, Sources
 
 
@@ -37,8 +38,8 @@ def items(lines: Iterable[str], kind: str = "") -> str:
     return f"<ul{f' class={kind!r}' if kind else ''}>{inside}</ul>" if inside else ""
 
 
-def comparison(found: dict[str, Any]) -> str:
-    """The tables of a comparison, one for each target, what could be chance, and what failed."""
+def comparison(found: ComparisonTable) -> str:
+    """Return the tables of a comparison, one for each target, with the sentences on them, and what failed."""
     seeds = len(found["seeds"])
     said = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else f"seed {found['seeds'][0]}"
     parts = []
@@ -46,6 +47,7 @@ def comparison(found: dict[str, Any]) -> str:
         parts.append(paragraph(f"What it cost to reach an accuracy of {target:.3g}: {said}."))
         parts.append(table(headings(target), cells(found, target)))
         parts.append(items(found["sentences"].get(str(target), [])))
+        parts.append(items(found.get("missed", {}).get(str(target), [])))
     failed = [f"{row['entry']} failed: {error}" for row in found["rows"] for error in row["failed"]]
     return "".join(parts) + items(failed, "failed")
 
@@ -63,10 +65,11 @@ def runs(entries: list[Series]) -> str:
             last = record.evaluations[-1] if record.evaluations else ModelEvaluated(*RunPosition())
             accuracy, loss = last.metric("accuracy"), last.metric("loss")
             stale = record.trips.staleness[record.trips.accepted]
-            counts: dict[str, Any] = {
+            counts: dict[str, float] = {
                 "client_trips": last.trips, "steps": last.version,
                 "virtual_time": record.time, "bytes": last.bytes,
-            } | summary  # fmt: skip
+            }  # fmt: skip
+            counts |= {name: summary[name] for name in counts if name in summary}
             rows.append(
                 [
                     entry.label,
@@ -87,7 +90,7 @@ def runs(entries: list[Series]) -> str:
     return table([head[n] for n in shown], [[row[n] for n in shown] for row in rows])
 
 
-def _epsilon(summary: dict[str, Any]) -> str:
+def _epsilon(summary: Mapping[str, Any]) -> str:
     if summary.get("epsilon") is None:
         return "-" if summary.get("privacy_void") is None else "void"
     return f"{summary['epsilon']:.3g}" + ("" if summary.get("privacy_void") is None else " (void)")
@@ -154,8 +157,8 @@ def configs(entries: list[Series]) -> str:
     return "".join(parts)
 
 
-def flattened(settings: dict[str, Any], path: str = "") -> dict[str, str]:
-    """Settings by their dotted keys, as text.
+def flattened(settings: Mapping[str, object], path: str = "") -> dict[str, str]:
+    """Return settings by their dotted keys, as text.
 
     >>> flattened({"local": {"lr": 0.1, "epochs": 1}})
     {'local.lr': '0.1', 'local.epochs': '1'}

@@ -6,7 +6,6 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,9 @@ from tardigrad.core.events import (
 from tardigrad.core.participation import ClientId
 from tardigrad.errors import RunError
 
-FloatArray = NDArray[Any]
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -34,20 +35,21 @@ class Trips:
 
     start: FloatArray
     end: FloatArray
-    start_version: FloatArray
-    staleness: FloatArray
+    start_version: IntArray
+    staleness: IntArray
     """-1 where the trip ended without an upload."""
     weight: FloatArray
-    step: FloatArray
+    step: IntArray
     """The version that the upload helped to make; -1 where it did not count."""
-    client: FloatArray
+    client: IntArray
     """An index into `clients` of the record."""
-    gave_up: FloatArray
+    gave_up: BoolArray
 
     @property
-    def accepted(self) -> FloatArray:
+    def accepted(self) -> BoolArray:
         """Which of them counted."""
-        return self.step >= 0
+        counted: BoolArray = self.step >= 0
+        return counted
 
     def __len__(self) -> int:
         return len(self.end)
@@ -68,7 +70,7 @@ class RunRecord:
     turned_away: Counter[str]
     """Check-ins that were not granted, by the reason."""
     ended: str | None
-    """Why the run stopped; nothing if it has not."""
+    """Why the run stopped; None if it has not."""
 
     @property
     def time(self) -> float:

@@ -7,9 +7,10 @@ import re
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tardigrad.errors import ConfigError, RunError
+from tardigrad.experiments.compare.tabulate import ComparisonTable, TuningTable
 from tardigrad.experiments.config.config import read_toml
 from tardigrad.experiments.report.run_record import RunRecord, read_record
 from tardigrad.experiments.runs.run_folder import RunFolder
@@ -54,11 +55,11 @@ class Sources:
     """Everything that was named."""
 
     entries: list[Series] = field(default_factory=list)
-    comparisons: list[dict[str, Any]] = field(default_factory=list)
+    comparisons: list[ComparisonTable] = field(default_factory=list)
     """comparison.json of each comparison."""
     alone: list[Series] = field(default_factory=list)
     """The entries that are part of no comparison."""
-    tuning: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tuning: dict[str, TuningTable] = field(default_factory=dict)
     """tuning.json, by the folder's name."""
     missing: list[str] = field(default_factory=list)
     """Runs of comparisons whose folders are gone, in words."""
@@ -98,10 +99,11 @@ def read_sources(folders: list[Path]) -> Sources:
 
 def _read_comparison(folder: Path, sources: Sources) -> None:
     file = folder / "comparison.json"
-    table = _read_json(file)
+    read = _read_json(file)
     for name in ("title", "targets", "seeds", "rows", "sentences", "folders"):
-        if name not in table:
+        if name not in read:
             raise RunError(f"{file} is damaged (it has no {name!r}); run `tardigrad compare` again")
+    table = cast(ComparisonTable, read)
     runs: dict[str, list[RunSource]] = {}
     for name, place in table["folders"].items():
         found = SEED.fullmatch(name)
@@ -150,14 +152,14 @@ def _read_run(folder: Path) -> RunSource:
     )
 
 
-def _read_tuning(file: Path) -> dict[str, Any]:
+def _read_tuning(file: Path) -> TuningTable:
     tuning = _read_json(file)
     if not isinstance(tuning.get("per_entry"), dict):
         raise RunError(f"{file} is damaged (it has no 'per_entry'); delete it, or run `tardigrad tune` again")
-    return tuning
+    return cast(TuningTable, tuning)
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, object]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tardigrad.core.plural import counted
 from tardigrad.experiments.report.chart import SERIES, Chart, numbered, panel, percent, slug
 from tardigrad.experiments.report.sources import Series
 
@@ -29,10 +30,8 @@ def staleness_charts(entries: list[Series]) -> list[Chart]:
             percent(axis)
             numbered(axis, whole=True)
         fresh = f"{counts[0] / len(stale):.0%} are fresh"
-        says = (
-            f"Half of the accepted uploads are at most {middle:.0f} versions old, one in twenty is older "
-            f"than {high:.0f}; {fresh}."
-        )
+        half = f"Half of the accepted uploads are at most {counted(round(middle), 'version')} old"
+        says = f"{half}, one in twenty is older than {high:.0f}; {fresh}."
         charts.append(Chart(f"staleness-{number}-{slug(entry.label)}", entry.label, says, figure))
     return charts
 

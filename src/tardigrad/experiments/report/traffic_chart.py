@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from numpy.typing import NDArray
 
 from tardigrad.experiments.report.chart import (
     FRESH_TO_STALE,
@@ -20,7 +19,7 @@ from tardigrad.experiments.report.chart import (
     slug,
     thousands,
 )
-from tardigrad.experiments.report.run_record import RunRecord, Trips
+from tardigrad.experiments.report.run_record import FloatArray, IntArray, RunRecord, Trips
 from tardigrad.experiments.report.sources import Series
 
 BINS = 240
@@ -33,10 +32,10 @@ MOST_VERSIONS = 24
 class AtWork(NamedTuple):
     """In each of some bins of time: where it begins, and how many clients are at work."""
 
-    begin: NDArray[Any]
-    fewest: NDArray[Any]
-    most: NDArray[Any]
-    mean: NDArray[Any]
+    begin: FloatArray
+    fewest: IntArray
+    most: IntArray
+    mean: FloatArray
 
 
 def at_work_charts(entries: list[Series]) -> list[Chart]:
@@ -63,7 +62,8 @@ def at_work_charts(entries: list[Series]) -> list[Chart]:
             numbered(axis, "y", whole=True)
         least, most = f"{one.fewest.min():,.0f}", f"{one.most.max():,.0f}"
         since = f"From time {thousands(begin)} to" if begin > 0 else "Until time"
-        says = f"{since} {thousands(end)}, {one.mean.mean():,.3g} clients are at work"
+        mean = f"{one.mean.mean():,.3g}"
+        says = f"{since} {thousands(end)}, {mean} {'client is' if mean == '1' else 'clients are'} at work"
         says += " all the time." if least == most else f" on average, between {least} and {most}."
         label = entries[number].label
         charts.append(Chart(f"at-work-{number}-{slug(label)}", label, says, figure))
@@ -132,14 +132,14 @@ def timeline_charts(entries: list[Series]) -> list[Chart]:
     return charts
 
 
-def _window(record: RunRecord, durations: NDArray[Any]) -> tuple[float, float]:
+def _window(record: RunRecord, durations: FloatArray) -> tuple[float, float]:
     """Two long trips' time, from the middle of the run on."""
     length = 2 * float(np.quantile(durations, 0.9)) or float(durations.max())
     begin = max(0.0, min(record.time / 2, _known_until(record) - length))
     return begin, min(begin + length, record.time)
 
 
-def _draw_versions(axis: Axes, versions: NDArray[Any], times: NDArray[Any]) -> None:
+def _draw_versions(axis: Axes, versions: FloatArray, times: FloatArray) -> None:
     for time in times:
         axis.axvline(time, color=MUTED, linewidth=0.7, alpha=0.6)
     for place in np.unique(np.linspace(0, len(times) - 1, min(len(times), 5)).astype(int)):
@@ -149,7 +149,7 @@ def _draw_versions(axis: Axes, versions: NDArray[Any], times: NDArray[Any]) -> N
         )  # fmt: skip
 
 
-def _draw_trips(axis: Axes, trips: Trips, some: NDArray[Any]) -> None:
+def _draw_trips(axis: Axes, trips: Trips, some: IntArray) -> None:
     stale = trips.staleness[some]
     most = max(int(stale[trips.accepted[some]].max(initial=0)), 1)
     for row, trip in enumerate(some.tolist()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from pathlib import Path
 
+from tardigrad.core.plural import counted
 from tardigrad.core.snapshot import write_text
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.report import facts
@@ -60,7 +61,7 @@ def _title(sources: Sources) -> str:
     titles += (
         [entry.label for entry in sources.alone]
         if len(sources.alone) < 4
-        else [f"{len(sources.alone)} entries"]
+        else [counted(len(sources.alone), "entry", "entries")]
     )
     return "; ".join(titles)
 
@@ -69,8 +70,11 @@ def _lead(entries: list[Series]) -> str:
     runs = [run for entry in entries for run in entry.runs]
     trips = sum(len(run.record.trips) for run in runs)
     seconds = sum(run.summary["wall_seconds"] for run in runs if run.summary is not None)
-    one = "One run" if len(runs) == 1 else f"{len(runs)} runs of {len(entries)} entries"
-    return f"{one}, {trips:,} client trips in all, computed in {seconds:,.0f} seconds."
+    made = counted(len(runs), "run")
+    if len(runs) > 1:
+        made += f" of {counted(len(entries), 'entry', 'entries')}"
+    spent = f"{counted(trips, 'client trip')} in all, computed in {counted(round(seconds), 'second')}"
+    return f"{made}, {spent}."
 
 
 def _sections(sources: Sources) -> list[Section]:
@@ -139,9 +143,11 @@ def _clients(entries: list[Series], found: PopulationFindings) -> list[Section]:
     on = ""
     if tried:
         count = sum(a is not None for a in tried[0].accuracy)
-        what = "kept for evaluation" if tried[0].held_out else "hold, and also trained on"
+        hold = "holds" if count == 1 else "hold"
+        what = "kept for evaluation" if tried[0].held_out else f"{hold}, and also trained on"
         on = facts.paragraph(
-            f"The final model, tried on the examples that {count:,} clients {what}: are some served worse?"
+            f"The final model, tried on the examples that {counted(count, 'client')} {what}: are some served "
+            "worse?"
         )
     return [
         Section("Who takes part", said, taking_part),
