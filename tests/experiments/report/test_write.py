@@ -20,9 +20,10 @@ from tardigrad.experiments.report.momentum_chart import rebuild
 from tardigrad.experiments.report.population import CACHE, find_out
 from tardigrad.experiments.report.privacy_section import as_html
 from tardigrad.experiments.report.run_record import read_record
-from tardigrad.experiments.report.sources import read_sources
+from tardigrad.experiments.report.sources import RunSource, Series, read_sources
+from tardigrad.experiments.report.staleness_chart import staleness_charts
 from tardigrad.experiments.report.traffic_chart import at_work
-from tardigrad.experiments.report.write import report
+from tardigrad.experiments.report.write import _lead, report
 
 NASTY = '<b>"bold"</b> & $x$'
 COMPARISON = f"""
@@ -344,6 +345,16 @@ def test_the_report_of_a_private_run(tmp_path):
     assert 'id="step-epsilon"' in text
     assert "What is not protected" in text
     assert "keep it where the events are kept" in text
+
+
+def test_numbers_and_nouns_agree(tmp_path):
+    uploads = [upload(n, n, 0.0, n + 1.0, step=2, staleness=1, start_version=1) for n in range(3)]
+    record = read_record(write_events(tmp_path / "events.jsonl", *uploads, step(1), step(2)))
+    entry = Series("a", [RunSource(tmp_path, record, {}, None, "")])
+    (chart,) = staleness_charts([entry])
+    assert "at most 1 version old" in chart.says
+    assert _lead([entry]) == "1 run, 3 client trips in all, computed in 0 seconds."
+    assert _lead([entry, entry]).startswith("2 runs of 2 entries, 6 client trips")
 
 
 def test_statements_are_escaped():

@@ -1,5 +1,6 @@
 """Every table of the papers runs, and what is said of it follows from its runs."""
 
+import io
 import json
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.reproduce import reproduce as module
 from tardigrad.experiments.reproduce.reproduce import reproduce
 from tardigrad.experiments.reproduce.reproduction import SIZES, library, load
+from tardigrad.experiments.reproduce.reproduction_list import show_list
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 ASKED = {
@@ -212,6 +214,45 @@ def test_a_wrong_file_is_one_sentence(tiny, old, new, said):
     file.write_text(TINY.replace(old, new, 1))
     with pytest.raises(ConfigError, match=said):
         load(file)
+
+
+def test_without_a_name_there_is_one_line_for_each_reproduction(tmp_path):
+    reproductions = {name: load(file) for name, file in library(EXPERIMENTS).items()}
+    said = io.StringIO()
+    show_list(reproductions, tmp_path, Console(file=said, width=80))
+    lines = said.getvalue().splitlines()
+    assert [line.split()[0] for line in lines[: len(NAMES)]] == list(reproductions)
+    assert len(lines) <= len(NAMES) + 3
+    assert max(map(len, lines)) <= 80
+    assert all(line.rstrip().endswith("not run") for line in lines[: len(NAMES)])
+
+
+def test_details_tell_source_entries_claims_and_verdicts(tiny, tmp_path):
+    def tardigrad(*arguments):
+        return CliRunner().invoke(app, ["reproduce", "--from", str(tiny), "--out", str(tmp_path), *arguments])
+
+    told = json.loads(tardigrad("paper/table9", "--details", "--json").stdout)
+    assert told == [
+        {
+            "name": "paper/table9",
+            "title": "Tiny",
+            "verdicts": {},
+            "source": "A paper, Table 9",
+            "claims": ["A needs fewer trips than B"],
+            "entries": ["A", "B"],
+            "tasks": [],
+            "scales": {"smoke": "", "small": "none"},
+        }
+    ]
+    assert not (tmp_path / "runs").exists(), "nothing is run"
+    assert json.loads(tardigrad("--json").stdout) == [
+        {"name": "paper/table9", "title": "Tiny", "verdicts": {}}
+    ]
+    reproduce(["paper"], "small", tmp_path, quiet(), tiny)
+    shown = tardigrad("paper/table9", "--details").stdout
+    assert "A needs fewer trips than B" in shown
+    assert "1 holds" in shown
+    assert "1 of 1 hold" in tardigrad().stdout
 
 
 def test_the_command(tiny, tmp_path):

@@ -176,6 +176,63 @@ def test_shipped_spaces_are_valid(algorithm, ranges):
     assert shipped_space(td.Config(algorithm=algorithm), "none") == {}
 
 
+OWN = """
+import tardigrad as td
+class Own(td.SumOnly):
+    lr: float = 1.0
+    def step(self, state, buffer):
+        state["model"] = state["model"] - self.lr * buffer.mean("delta")
+        return {}
+class Declared(Own):
+    tuning_space = {"algorithm.lr": {"low": 0.5, "high": 2.0, "log": True}}
+class Wrong(Own):
+    tuning_space = {"algorithm.lr": {"low": 0.5}}
+"""
+
+
+def own_entry(tmp_path, name, more=""):
+    (tmp_path / "own.py").write_text(
+        OWN.replace("tuning_space =", "tuning_space: ClassVar =").replace(
+            "import tardigrad", "from typing import ClassVar\nimport tardigrad"
+        )
+    )
+    text = f"[entries.FedBuff]\n[entries.own]\nalgorithm = {{ kind = '{tmp_path}/own.py:{name}' }}\n{more}"
+    return subjects(comparison(tmp_path, text), "c.toml")
+
+
+def test_an_algorithm_of_ones_own_has_the_same_trials_over_local_lr(tmp_path):
+    shipped, own = own_entry(tmp_path, "Own")
+    assert set(own.space) == {"local.lr"}
+    assert own.space["local.lr"] == shipped.space["local.lr"]
+    assert own.trials == shipped.trials > 1
+    assert own_entry(tmp_path, "Own", "[tune]\nranges = 'none'")[1].space == {}
+
+
+def test_the_space_that_an_algorithm_declares_is_searched(tmp_path):
+    (_, own) = own_entry(tmp_path, "Declared")
+    assert set(own.space) == {"local.lr", "algorithm.lr"}
+    assert own.space["algorithm.lr"] == Dimension(low=0.5, high=2.0, log=True)
+    small = replace(own, values=own.values | FAST, trials=3, pruning=False)
+    study, words = finish(small, tmp_path / "s.db")
+    assert "failed" not in words
+    settings = [settings for settings, *_ in made(study)]
+    assert settings[0] == {"local.lr": 0.1, "algorithm.lr": 1.0}
+    assert len({one["algorithm.lr"] for one in settings}) == 3
+    (_, own) = own_entry(tmp_path, "Declared", "[tune.spaces.own]\n'algorithm.lr' = { choices = [1.5] }")
+    assert own.space["algorithm.lr"].choices == (1.5,), "the file comes before the declaration"
+    with pytest.raises(td.ConfigError, match=r"Wrong\.tuning_space: algorithm\.lr: give low and high"):
+        own_entry(tmp_path, "Wrong")
+
+
+@pytest.mark.parametrize(("verbosity", "lines"), [("quiet", 0), ("normal", 2), ("verbose", 2)])
+def test_trials_are_shown_as_asked(tmp_path, verbosity, lines):
+    (tmp_path / "c.toml").write_text(tomli_w.dumps(FILE | {"tune": {"trials": 2}}))
+    said = io.StringIO()
+    tune(tmp_path / "c.toml", tmp_path / "out", Console(file=said), verbosity)
+    assert said.getvalue().count("FedBuff: trial ") == lines
+    assert "next: tardigrad compare" in said.getvalue()
+
+
 def comparison(tmp_path, text):
     (tmp_path / "c.toml").write_text(text)
     return load_comparison(tmp_path / "c.toml")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypedDict
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from tardigrad.experiments.reproduce.reproduction_tables import STYLES
 
@@ -63,14 +62,17 @@ def details_of(reproductions: dict[str, Reproduction], out: Path) -> list[Reprod
 
 def show_list(reproductions: dict[str, Reproduction], out: Path, console: Console) -> None:
     """Print a line for each reproduction; a title that does not fit is cut."""
-    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
-    shown.add_column(no_wrap=True, style="cyan")
-    shown.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    shown.add_column(no_wrap=True)
-    for one in list_of(reproductions, out):
-        held, claims = one["verdicts"].get("holds", 0), sum(one["verdicts"].values())
-        so_far = Text(f"{held} of {claims} hold" if claims else "not run", "" if claims else "dim")
-        shown.add_row(escape(one["name"]), escape(one["title"]), so_far)
+    listed = list_of(reproductions, out)
+    so_far = [_so_far(one["verdicts"]) for one in listed]
+    names, statuses = (max(map(len, texts)) for texts in ([one["name"] for one in listed], so_far))
+    shown = Table.grid(padding=(0, 2))
+    shown.add_column(no_wrap=True, style="cyan", min_width=names)
+    shown.add_column(
+        no_wrap=True, overflow="ellipsis", max_width=max(10, console.width - names - statuses - 4)
+    )
+    shown.add_column(no_wrap=True, min_width=statuses)
+    for one, status in zip(listed, so_far):
+        shown.add_row(escape(one["name"]), escape(one["title"]), status)
     console.print(shown)
     console.print(
         "run: tardigrad reproduce NAME... | PAPER | all  --scale smoke | small | paper\n"
@@ -102,6 +104,10 @@ def show_details(reproductions: dict[str, Reproduction], out: Path, console: Con
                 grid.add_row(f"  {name}", escape("\n".join(lines)))
         grid.add_row("  so far", ", ".join(verdicts) or "not run")
         console.print(grid)
+
+
+def _so_far(verdicts: dict[Verdict, int]) -> str:
+    return f"{verdicts.get('holds', 0)} of {sum(verdicts.values())} hold" if verdicts else "not run"
 
 
 def _verdicts(file: Path) -> dict[Verdict, int]:
