@@ -10,7 +10,7 @@ import pytest
 SHORT = ("--set", "stop.trips=120")
 
 
-def test_init_run_show(cli, tmp_path):
+def test_a_config_is_written_run_and_shown(cli, tmp_path):
     assert cli("init", "a.toml")[0] == 0
     code, out, _ = cli("run", "a.toml", "--out", "run", *SHORT)
     assert code == 0
@@ -54,7 +54,7 @@ def test_the_template_states_the_true_defaults(cli, tmp_path):
     assert template.count("\n# ") >= 12
 
 
-def test_list_and_schema(cli):
+def test_every_list_and_the_schema_are_printed(cli):
     from tardigrad.experiments.config.listing import LISTS
 
     for what in LISTS:
@@ -118,7 +118,7 @@ def test_a_bad_config_is_one_clear_sentence_and_writes_nothing(cli, tmp_path, ca
     assert not (tmp_path / "run").exists()
 
 
-def test_bad_files(cli, tmp_path):
+def test_files_that_cannot_be_read_are_named(cli, tmp_path):
     code, _, err = cli("run", "none.toml")
     assert code == 2
     assert "none.toml: there is no such file; `tardigrad init none.toml` writes one" in err
@@ -277,7 +277,7 @@ def test_import_and_help_do_not_import_torch():
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
-def test_compare(cli, tmp_path):
+def test_compare_shows_failures_and_repeats_only_what_was_edited(cli, tmp_path):
     (tmp_path / "c.toml").write_text(
         """
         title = "two"
@@ -353,13 +353,13 @@ def test_damaged_records_are_named(cli, tmp_path, damage):
     assert "events.jsonl: the event in line 1 is damaged (client is missing)" in err
 
 
-def test_names_that_look_like_markup(cli):
+def test_a_folder_name_that_looks_like_markup_is_printed_as_it_is(cli):
     cli("init", "a.toml")
     assert cli("run", "a.toml", "--out", "out[/bold]", *SHORT)[0] == 0
     assert cli("show", "out[/bold]")[0] == 0
 
 
-def test_what_nobody_foresaw_is_a_sentence_too(cli, monkeypatch):
+def test_an_unexpected_error_is_one_sentence(cli, monkeypatch):
     cli("init", "a.toml")
     code, _, err = cli("run", "a.toml", "--set", "model.hidden=[100000000000000]")
     assert code == 1

@@ -43,7 +43,7 @@ OUTCOMES = [
 ]
 
 
-def test_the_table_by_hand():
+def test_the_table_has_the_numbers_worked_out_by_hand():
     table = COMPARISON.table(OUTCOMES)
     a, b, d = table["rows"]
     assert a["targets"]["0.5"]["trips"] == {"mean": 150.0, "sd": pytest.approx(math.sqrt(5000))}
@@ -324,7 +324,7 @@ print([row["failed"] for row in table["rows"]])
     assert "Traceback" not in done.stderr
 
 
-def test_odd_labels(tmp_path):
+def test_labels_must_not_be_empty_and_are_escaped_in_file_names_and_latex(tmp_path):
     file = tmp_path / "c.toml"
     for entries, said in (
         ('[entries.""]', "needs a name"),

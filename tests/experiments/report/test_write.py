@@ -113,7 +113,7 @@ def step(version, **told):
     } | told  # fmt: skip
 
 
-def test_a_record_by_hand(tmp_path):
+def test_a_record_has_the_columns_worked_out_by_hand(tmp_path):
     gone = {
         "event": "give_up", "trip": 2, "client": "b", "start_time": 0.0, "time": 3.0, "start_version": 0
     }  # fmt: skip
@@ -144,7 +144,7 @@ def test_a_record_by_hand(tmp_path):
     assert (record.ended, record.time) == ("steps", 4.0)
 
 
-def test_clients_at_work_by_hand(tmp_path):
+def test_clients_at_work_are_those_counted_by_hand(tmp_path):
     trips = read_record(
         write_events(
             tmp_path / "events.jsonl",
@@ -424,7 +424,7 @@ def cli(monkeypatch, capsys, tmp_path):
     return call
 
 
-def test_the_command(cli, own):
+def test_the_command_prints_where_page_and_pictures_are(cli, own):
     code, out, _ = cli(run_of(own, "rounds"), "--out", "page.html")
     assert code == 0
     assert out.splitlines() == ["report: page.html", "pictures: page"]

@@ -63,7 +63,7 @@ def quiet():
     return Console(quiet=True)
 
 
-def test_everything_that_was_asked_for_is_there():
+def test_every_table_and_figure_has_a_file():
     assert sorted(library(EXPERIMENTS)) == sorted(NAMES)
 
 
@@ -255,7 +255,7 @@ def test_details_tell_source_entries_claims_and_verdicts(tiny, tmp_path):
     assert "1 of 1 hold" in tardigrad().stdout
 
 
-def test_the_command(tiny, tmp_path):
+def test_the_command_lists_runs_and_names_what_is_wrong(tiny, tmp_path):
     def tardigrad(*arguments):
         return CliRunner().invoke(app, ["reproduce", "--from", str(tiny), *arguments])
 

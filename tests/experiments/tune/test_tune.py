@@ -20,12 +20,12 @@ from tardigrad.experiments.tune.shipped_spaces import shipped_space
 from tardigrad.experiments.tune.study import (
     RANDOM_TRIALS,
     StudyResult,
-    Subject,
     _make,
     continue_study,
     findings,
     open_study,
 )
+from tardigrad.experiments.tune.subject import Subject
 from tardigrad.experiments.tune.tune import subjects, tune, tuned
 
 FAST = {
@@ -132,7 +132,7 @@ def test_a_trial_behind_the_others_is_ended_early(tmp_path):
     assert findings(study, subject(both, trials=6)).pruned == 1
 
 
-def test_trips_to_a_target(tmp_path):
+def test_the_objective_trips_ranks_by_trips_to_the_target(tmp_path):
     values = FAST | {"stop": {"trips": 200, "accuracy": 0.6}}
     slow_and_fast = {"local.lr": Dimension(choices=(1e-9, 0.5))}
     one = subject(slow_and_fast, values=values, target=0.6, trials=5)
@@ -272,7 +272,7 @@ def test_bad_tables_are_named(tmp_path, text, said):
         subjects(comparison(tmp_path, text), "c.toml")
 
 
-def test_what_is_tuned_and_with_what(tmp_path):
+def test_subjects_have_the_space_seeds_trials_and_budget_of_the_file(tmp_path):
     text = """
     seeds = [4, 7]
     targets = [0.8, 0.9]

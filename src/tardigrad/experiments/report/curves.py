@@ -23,7 +23,7 @@ Curves = list[FloatArray]
 
 
 def curve_charts(entries: list[Series], targets: list[float]) -> list[Chart]:
-    """A chart for each metric and each cost; the costs take turns."""
+    """Return a chart for each metric and each cost. The reader chooses the cost."""
     charts = []
     for metric, words in (("accuracy", "test accuracy"), ("loss", "test loss")):
         for over in AXES:
@@ -38,7 +38,7 @@ def curve_charts(entries: list[Series], targets: list[float]) -> list[Chart]:
 
 
 def _curves(entry: Series, over: str, metric: str) -> Curves:
-    """Of each seed, where there is more than a point."""
+    """Return the curve of each seed that has more than one point."""
     scale = 1e-6 if over == "bytes" else 1.0
     curves = [run.record.curve(over, metric) * (scale, 1.0) for run in entry.runs]
     return [curve for curve in curves if len(curve) > 1 and curve[-1, 0] > 0]

@@ -1,4 +1,4 @@
-"""What is said in tables: costs, settings that differ, refusals, tuning. All text is escaped."""
+"""The tables of a report as HTML: costs, settings that differ, refusals, tuning. All text is escaped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tardigrad.experiments.report.sources import Series, Sources
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: bool = False) -> str:
-    """A table of text in a box of its own that can be scrolled; `words`: columns that are not numbers."""
+    """Return a table that can be scrolled. `words`: its columns are texts, not numbers."""
     top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
@@ -28,12 +28,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: bool = Fals
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """One paragraph."""
+    """Return a paragraph of escaped text."""
     return f"<p{f' class={kind!r}' if kind else ''}>{html.escape(text)}</p>"
 
 
 def items(lines: Iterable[str], kind: str = "") -> str:
-    """A list; nothing if there are no lines."""
+    """Return a list of escaped lines, or an empty text if there are none."""
     inside = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     return f"<ul{f' class={kind!r}' if kind else ''}>{inside}</ul>" if inside else ""
 
@@ -53,7 +53,7 @@ def comparison(found: ComparisonTable) -> str:
 
 
 def runs(entries: list[Series]) -> str:
-    """A row for each run by itself."""
+    """Return a table with a row for each run."""
     head = [
         "run", "seed", "client trips", "steps", "virtual time", "MB", "accuracy, %", "loss", "mean staleness",
         "epsilon", "stopped by", "seconds",
@@ -97,7 +97,7 @@ def _epsilon(summary: Mapping[str, Any]) -> str:
 
 
 def refusals(entries: list[Series]) -> str:
-    """How many trips counted, and what became of the others; nothing if all counted."""
+    """Return a table of how many trips counted and why the others did not; empty if all counted."""
     totals = {entry.label: _fate(entry) for entry in entries}
     reasons = list(
         dict.fromkeys(reason for fate in totals.values() for reason in fate if reason != "counted")
@@ -131,7 +131,7 @@ def _fate(entry: Series) -> Counter[str]:
 
 
 def differences(entries: list[Series]) -> str:
-    """The settings in which entries differ; nothing if they do not."""
+    """Return a table of the settings in which entries differ; empty if they do not."""
     flat = {entry.label: flattened(entry.first.settings) for entry in entries}
     names = dict.fromkeys(itertools.chain.from_iterable(flat.values()))
     different = [
@@ -145,7 +145,7 @@ def differences(entries: list[Series]) -> str:
 
 
 def configs(entries: list[Series]) -> str:
-    """Each full config, folded away."""
+    """Return the full config of each entry, folded."""
     parts = []
     for entry in entries:
         seeds = ", ".join(str(run.settings.get("seed", "?")) for run in entry.runs)
@@ -174,7 +174,7 @@ def flattened(settings: Mapping[str, object], path: str = "") -> dict[str, str]:
 
 
 def tuning(sources: Sources) -> str:
-    """How much tuning each number cost; nothing if it is not on record."""
+    """Return a table of what tuning each entry cost; empty if that is not on record."""
     rows = []
     for folder, found in sources.tuning.items():
         for label, spent in found["per_entry"].items():

@@ -1,4 +1,4 @@
-"""Who takes part, and who is served: clients in fifths by their speed and by how much they hold."""
+"""Participation and accuracy of clients, in fifths by their speed and by their number of examples."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Means = dict[int, FloatArray]
 
 
 def participation_charts(entries: list[Series], populations: Populations) -> list[Chart]:
-    """Accepted uploads of a client, over the average, by speed and by number of examples."""
+    """Return charts of accepted uploads of a client over the average, by speed and by number of examples."""
     charts = []
     for kind, (by, low, high) in KINDS.items():
         means = _means(entries, populations, kind, _contributions)
@@ -55,7 +55,7 @@ def participation_charts(entries: list[Series], populations: Populations) -> lis
 
 
 def accuracy_charts(entries: list[Series], populations: Populations) -> list[Chart]:
-    """The final model's accuracy over clients, and for fast and slow ones, for small and large ones."""
+    """Return charts of the final model's accuracy over clients, by speed and by number of examples."""
     charts = []
     if spread := _spread_chart(entries, populations):
         charts.append(spread)
@@ -82,7 +82,7 @@ def accuracy_charts(entries: list[Series], populations: Populations) -> list[Cha
 
 
 def not_drawn(populations: Populations) -> list[str]:
-    """Sentences on charts that would show nothing."""
+    """Return sentences on the charts that are left out because they would show nothing."""
     said = []
     if populations and not any(_differ(one, "slowness") for one in populations.values()):
         said.append(
@@ -130,7 +130,7 @@ def _spread_chart(entries: list[Series], populations: Populations) -> Chart | No
 
 
 def _contributions(run: RunSource, population: Population) -> FloatArray:
-    """Accepted uploads of each client, over the mean."""
+    """Return the accepted uploads of each client over the mean."""
     counts = run.record.contributions()
     own = np.array([counts[name] for name in population.names], dtype=float)
     return own / own.mean() if own.any() else np.full(len(own), np.nan)
@@ -146,7 +146,7 @@ def _differ(population: Population, kind: str) -> bool:
 
 
 def _groups(population: Population, kind: str) -> list[IntArray]:
-    """The clients in fifths, the smallest values first."""
+    """Return the clients in fifths, with the smallest values first."""
     return np.array_split(np.argsort(getattr(population, kind), kind="stable"), GROUPS)
 
 
@@ -185,7 +185,7 @@ def _label(axis: Axes, means: Means, entries: list[Series]) -> None:
 
 
 def _group_axis(axis: Axes, entries: list[Series], populations: Populations, kind: str) -> None:
-    """Which clients are in each fifth, as the first entry has them."""
+    """Label the horizontal axis with the range of values in each fifth, for the first entry."""
     population = next(
         populations[run.folder]
         for entry in entries

@@ -1,4 +1,4 @@
-"""The partition: which labels the clients hold, and how much."""
+"""Charts of the partition: the labels and the number of examples of clients."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tardigrad.data.partition_pictures import Holdings
 from tardigrad.experiments.report.chart import BLUE, Chart, faint, numbered, panel, slug
 
 COLUMNS = 250
-"""With more clients than this, neighbours share a column."""
+"""With more clients than this, several share a column."""
 MOST_LABELS = 60
 
 
 def partition_charts(held: dict[str, Holdings]) -> list[Chart]:
-    """Of each partition, clients by labels and the sizes of clients."""
+    """Return charts of each partition: clients by labels, and the sizes of clients."""
     charts = []
     for number, (label, one) in enumerate(held.items()):
         name = f"{number}-{slug(label)}"

@@ -1,4 +1,4 @@
-"""What the charts need of one run: its events read once, line by line, and kept as columns of numbers."""
+"""The record of one run for charts: its events, read once, as columns of numbers."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Trips:
     end: FloatArray
     start_version: IntArray
     staleness: IntArray
-    """-1 where the trip ended without an upload."""
+    """-1 if the trip ended without an upload."""
     weight: FloatArray
     step: IntArray
-    """The version that the upload helped to make; -1 where it did not count."""
+    """The version that the upload is part of; -1 if it did not count."""
     client: IntArray
     """An index into `clients` of the record."""
     gave_up: BoolArray
@@ -62,9 +62,9 @@ class RunRecord:
     evaluations: list[ModelEvaluated]
     trips: Trips
     clients: list[ClientId]
-    """By name, those that were seen."""
+    """The names of the clients that had a trip."""
     steps: dict[str, FloatArray]
-    """`version`, `time`, and every number that step events tell."""
+    """`version`, `time`, and every number in the step events."""
     refused: Counter[str]
     """Uploads that did not count, by the reason."""
     turned_away: Counter[str]
@@ -74,25 +74,25 @@ class RunRecord:
 
     @property
     def time(self) -> float:
-        """The virtual time that the run has come to."""
+        """The virtual time at the end of the run, or so far."""
         ends = self.trips.end
         last = float(ends[-1]) if len(ends) else 0.0
         return max(last, self.evaluations[-1].time if self.evaluations else 0.0)
 
     def curve(self, over: str, metric: str) -> FloatArray:
-        """Pairs of (cost so far, metric), of the evaluations that have it."""
+        """Return pairs of (cost so far, metric) of the evaluations that have the metric."""
         found = [(getattr(one, over), one.metric(metric)) for one in self.evaluations]
         pairs = [(cost, value) for cost, value in found if value is not None]
         return np.array(pairs, dtype=float).reshape(-1, 2)
 
     def contributions(self) -> Counter[ClientId]:
-        """Uploads that counted, by the client's name."""
+        """Return the number of uploads that counted, by the client's name."""
         counts = np.bincount(self.trips.client[self.trips.accepted], minlength=len(self.clients))
         return Counter(dict(zip(self.clients, counts.tolist())))
 
 
 def read_record(file: Path) -> RunRecord:
-    """Read the events of a run, finished or not; a RunError that names the file if they are damaged."""
+    """Read the events of a run, finished or not. Raise a RunError with the file's name if it is damaged."""
     reader = _Reader()
     try:
         for event in read_events(file):

@@ -1,4 +1,4 @@
-"""How stale uploads were, and what they weighed."""
+"""Charts of the staleness and the weights of uploads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BARS = 40
 
 
 def staleness_charts(entries: list[Series]) -> list[Chart]:
-    """A histogram for each entry in which anything was stale."""
+    """Return a histogram for each entry that has stale uploads."""
     charts = []
     for number, entry in enumerate(entries):
         stale = np.concatenate([run.record.trips.staleness[run.record.trips.accepted] for run in entry.runs])
@@ -37,7 +37,7 @@ def staleness_charts(entries: list[Series]) -> list[Chart]:
 
 
 def all_fresh(entries: list[Series]) -> list[str]:
-    """The labels of entries that had uploads, none of them stale."""
+    """Return the labels of entries that have uploads, none of them stale."""
     return [
         entry.label
         for entry in entries
@@ -47,7 +47,7 @@ def all_fresh(entries: list[Series]) -> list[str]:
 
 
 def weight_charts(entries: list[Series]) -> list[Chart]:
-    """A histogram for each entry whose uploads did not all weigh the same."""
+    """Return a histogram for each entry whose uploads have different weights."""
     charts = []
     for number, entry in enumerate(entries):
         weights = np.concatenate([run.record.trips.weight[run.record.trips.accepted] for run in entry.runs])

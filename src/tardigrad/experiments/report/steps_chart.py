@@ -1,4 +1,4 @@
-"""What step events tell, over versions: privacy spent, the error of momentum approximation, and the rest."""
+"""Charts of the numbers in step events over versions, such as epsilon."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ NAMES = {"epsilon": "epsilon spent", "least_squares_error": "least-squares error
 
 
 def told(entries: list[Series]) -> list[str]:
-    """The numbers that step events of some run have, in a fixed order."""
+    """Return the names of the numbers in step events, in a fixed order."""
     names = {name for entry in entries for run in entry.runs for name in run.record.steps}
     return sorted(names - {"version", "time"})
 
 
 def step_chart(entries: list[Series], name: str) -> Chart | None:
-    """One such number over the version; nothing if it never changes."""
+    """Return a chart of one such number over versions; None if it never changes."""
     ends, last = [], {}
     with curves_panel(len(entries)) as (figure, axis):
         for number, entry in enumerate(entries):

@@ -1,4 +1,4 @@
-"""Write a report: read the folders, draw what there is to show, put it into one page."""
+"""Write a report: read the folders, draw the charts, and write them into one page."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tardigrad.experiments.report.traffic_chart import at_work_charts, timeline_
 from tardigrad.privacy.statement import NOTHING_PROMISED
 
 WORDS_ALONE = ("Results", "Staleness", "Who takes part", "Privacy", "Trips that did not count", "Settings")
-"""Sections that may be without a chart."""
+"""Sections that are shown even without a chart."""
 MOST_OTHERS = 8
-"""Charts of what algorithms tell of their steps."""
+"""Maximum number of charts of numbers that algorithms report."""
 
 
 def report(folders: list[Path], out: Path | None = None, pictures: Path | None = None) -> tuple[Path, Path]:
-    """Report on run folders and comparison folders. Returns where the page and the pictures are.
+    """Write a report on run folders and comparison folders, and return the paths of page and pictures.
 
     >>> report([Path("runs/demo")])  # doctest: +SKIP
     (PosixPath('runs/demo/report.html'), PosixPath('runs/demo/report'))

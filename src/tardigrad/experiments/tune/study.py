@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,9 +13,10 @@ from tardigrad.core.events import Event, ModelEvaluated, UploadReceived
 from tardigrad.core.plural import counted
 from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError, RunError
-from tardigrad.experiments.config.config import Config, parse_config
+from tardigrad.experiments.config.config import Config
 from tardigrad.experiments.runs.run import Observer, run
-from tardigrad.experiments.tune.search_space import Dimension, Space, Value, setting_at, with_settings
+from tardigrad.experiments.tune.search_space import Dimension, Value
+from tardigrad.experiments.tune.subject import Subject
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -27,58 +26,6 @@ if TYPE_CHECKING:
 RANDOM_TRIALS = 5
 """Number of trials that are chosen at random, before there is enough to learn from."""
 EVALUATIONS_BEFORE_PRUNING = 3
-
-
-@dataclass(frozen=True)
-class Subject:
-    """One entry to tune: its settings, what may change in them, and how a trial is judged."""
-
-    label: str
-    source: str
-    """Where the entry is written, for errors."""
-    values: dict[str, object]
-    """The entry's config as written, with the budget of a trial as its `stop`."""
-    space: Space
-    seeds: tuple[int, ...]
-    trials: int
-    pruning: bool
-    target: float | None = None
-    """Count the trips to this accuracy. If None, the accuracy at the end counts."""
-
-    @property
-    def config(self) -> Config:
-        """The entry's own config."""
-        return parse_config(dict(self.values), self.source)
-
-    def with_settings(self, settings: dict[str, Value], seed: int) -> Config:
-        """Return the config of one run of a trial."""
-        changed = with_settings(self.values, self.config, settings, self.source)
-        return parse_config(changed | {"seed": seed}, self.source)
-
-    def check(self) -> None:
-        """Raise a ConfigError unless every value of the space is valid by itself."""
-        config = self.config
-        for name, dimension in self.space.items():
-            for value in dimension.edges():
-                parse_config(with_settings(self.values, config, {name: value}, self.source), self.source)
-
-    @property
-    def own_settings(self) -> dict[str, Value]:
-        """The entry's own values of the settings in the space, if they are in range: the first trial."""
-        own = {name: setting_at(self.config, name) for name in self.space}
-        return {
-            name: value
-            for name, value in own.items()
-            if isinstance(value, bool | int | float | str) and self.space[name].holds(value)
-        }
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of everything that the trials depend on. A study is continued only with the same one."""
-        space = {name: dimension.model_dump() for name, dimension in self.space.items()}
-        values = self.config.model_dump(mode="json")
-        parts = [values, space, self.seeds, self.pruning, self.target]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 class StudyResult(Setting):

@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tardigrad.experiments.compare.verbosity import Verbosity
-from tardigrad.experiments.tune.study import StudyResult, Subject, said
+from tardigrad.experiments.tune.study import StudyResult, said
+from tardigrad.experiments.tune.subject import Subject
 
 
 class TrialDisplay(Protocol):

@@ -29,7 +29,8 @@ from tardigrad.experiments.compare.tabulate import EntryTuning, TuningTable
 from tardigrad.experiments.compare.verbosity import Verbosity
 from tardigrad.experiments.tune.search_space import Tune, with_settings
 from tardigrad.experiments.tune.shipped_spaces import search_space
-from tardigrad.experiments.tune.study import StudyResult, Subject, continue_study, findings, open_study
+from tardigrad.experiments.tune.study import StudyResult, continue_study, findings, open_study
+from tardigrad.experiments.tune.subject import Subject
 from tardigrad.experiments.tune.trial_display import show_findings, trial_display
 
 if TYPE_CHECKING:
