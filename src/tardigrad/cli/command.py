@@ -30,12 +30,16 @@ app = typer.Typer(
 app.add_typer(run_commands.app)
 app.add_typer(compare_commands.app)
 app.add_typer(listing_commands.app)
-app.command(epilog="Example: `tardigrad serve run.toml --out runs/live --keys keys`")(service_commands.serve)
-app.command(epilog="Example: `tardigrad join HOST:7433 --app my.py:client --key keys/ann.key`")(
+served = typer.Typer()
+served.command(epilog="Example: `tardigrad serve run.toml --out runs/live --keys keys`")(
+    service_commands.serve
+)
+served.command(epilog="Example: `tardigrad join HOST:7433 --app my.py:client --key keys/ann.key`")(
     service_commands.join
 )
-app.command(epilog="Example: `tardigrad enroll ann bob --keys keys`")(service_commands.enroll)
-app.command(epilog="Example: `tardigrad status runs/live`")(service_commands.status)
+served.command(epilog="Example: `tardigrad enroll ann bob --keys keys`")(service_commands.enroll)
+served.command(epilog="Example: `tardigrad status runs/live`")(service_commands.status)
+app.add_typer(served)
 app.add_typer(privacy_commands.app, name="privacy")
 app.add_typer(data_commands.app, name="data")
 

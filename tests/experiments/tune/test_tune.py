@@ -26,6 +26,7 @@ from tardigrad.experiments.tune.study import (
     open_study,
 )
 from tardigrad.experiments.tune.subject import Subject
+from tardigrad.experiments.tune.trial_display import show_findings
 from tardigrad.experiments.tune.tune import subjects, tune, tuned
 
 FAST = {
@@ -142,10 +143,17 @@ def test_the_objective_trips_ranks_by_trips_to_the_target(tmp_path):
     assert found.reached
     config = one.with_settings(found.best, seed=3)
     assert td.run(config).client_trips == found.value
-    assert "did not reach 0.6" in words
+    missed = [line for line in words if line.startswith("missed 0.6, came to 0.")]
+    assert 0 < len(missed) < 5
     hopeless = replace(one, space={"local.lr": Dimension(choices=(1e-9, 1e-8))}, trials=2)
     found = findings(finish(hopeless, tmp_path / "h.db")[0], hopeless)
     assert (found.value, found.reached, set(found.best)) == (None, False, {"local.lr"})
+    history = td.run(hopeless.with_settings(found.best, seed=3)).history
+    assert found.nearest == max(event.metric("accuracy") for event in history)
+    said = io.StringIO()
+    show_findings([hopeless], {"a": found}, Console(file=said, width=120))
+    assert f"missed 0.6, came to {found.nearest:.3f}" in said.getvalue()
+    assert "a: no trial reached the target; try a larger `tune.budget`" in said.getvalue()
     assert min(value for _, value, *_ in made(study)) < -200
 
 
@@ -371,6 +379,7 @@ def test_compare_takes_what_was_tuned_and_says_the_cost(tmp_path):
     assert "Ada: nothing to tune" in said.getvalue()
     assert told["per_entry"]["Ada"] | {"value": 0} == {
         "trials": 1, "pruned": 0, "failed": 0, "trips": 60, "best": {}, "value": 0, "reached": True,
+        "nearest": None,
     }  # fmt: skip
     table = compare(tmp_path / "tuned/tuned.toml", tmp_path / "out", Console(file=said))
     assert table["tuning"] == told == json.loads((tmp_path / "out/tuning.json").read_text())

@@ -56,6 +56,7 @@ class EntryTuning(TypedDict):
     best: dict[str, bool | int | float | str]
     value: float | None
     reached: bool
+    nearest: NotRequired[float | None]
 
 
 class TuningTable(TypedDict):

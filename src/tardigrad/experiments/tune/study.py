@@ -45,6 +45,8 @@ class StudyResult(Setting):
     """Its accuracy, or its trips to the target, if it reached it."""
     reached: bool
     """Whether it reached the target, where trips to one are counted."""
+    nearest: float | None = None
+    """Its best accuracy, if it missed the target."""
 
 
 @dataclass
@@ -140,7 +142,7 @@ def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], worke
     trial = study.ask({name: _distribution(dimension) for name, dimension in subject.space.items()})
     settings = {name: _readable(value, subject.space[name]) for name, value in trial.params.items()}
     trial.set_user_attr("settings", settings)
-    scores, spent, reached = [], 0, True
+    scores, best, spent, reached = [], [], 0, True
     try:
         for index, seed in enumerate(subject.seeds):
             judge = _Judge(trial, subject.pruning and index == 0)
@@ -151,6 +153,7 @@ def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], worke
                 spent += judge.trips
             score, there = _score(judge, subject)
             scores.append(score)
+            best.append(max(accuracy for _, accuracy in judge.curve))
             reached &= there
     except optuna.TrialPruned:
         trial.set_user_attr("trips", spent)
@@ -163,15 +166,16 @@ def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], worke
         return "failed"
     trial.set_user_attr("trips", spent)
     trial.set_user_attr("reached", reached)
+    trial.set_user_attr("best_accuracy", statistics.fmean(best))
     score = statistics.fmean(scores)
     study.tell(trial, score)
-    return said(abs(score) if reached else None, subject.target)
+    return said(abs(score) if reached else None, subject.target, statistics.fmean(best))
 
 
-def said(value: float | None, target: float | None) -> str:
-    """Return the value of a finished trial in words."""
+def said(value: float | None, target: float | None, nearest: float | None = None) -> str:
+    """Return the value of a finished trial in words; for a missed target, how near it came."""
     if value is None:
-        return f"did not reach {target:g}"
+        return f"missed {target:g}" + ("" if nearest is None else f", came to {nearest:.3f}")
     return f"{value:.2%}" if target is None else counted(round(value), "trip")
 
 
@@ -246,4 +250,5 @@ def findings(study: Study, subject: Subject) -> StudyResult:
         best=best.user_attrs["settings"] if best else {},
         value=abs(_value(best)) if best and reached else None,
         reached=reached,
+        nearest=best.user_attrs.get("best_accuracy") if best and not reached else None,
     )

@@ -84,7 +84,11 @@ def show_findings(chosen: list[Subject], found: dict[str, StudyResult], console:
         if one.best:
             settings = ", ".join(f"{name} = {value}" for name, value in one.best.items())
             console.print(f"{label}: {settings}", highlight=False, markup=False)
+    for label, one in found.items():
+        if one.nearest is not None:
+            advice = "try a larger `tune.budget`, more `tune.trials` or a lower target"
+            console.print(f"{label}: no trial reached the target; {advice}", highlight=False, markup=False)
 
 
 def _best(one: StudyResult, subject: Subject) -> str:
-    return "none" if one.failed + one.pruned == one.trials else said(one.value, subject.target)
+    return "none" if one.failed + one.pruned == one.trials else said(one.value, subject.target, one.nearest)
