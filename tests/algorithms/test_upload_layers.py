@@ -1,14 +1,14 @@
 """Upload layers: their order, what they refuse, and steps that wait for a layer."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 import torch
+from toy_encoding import Doubling
 
 import tardigrad as td
 from tardigrad.algorithms.aggregator import Aggregator
-from tardigrad.algorithms.layers import UploadLayer, Wire, check_layers
+from tardigrad.algorithms.layers import UploadLayer, check_layers
 from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
@@ -27,19 +27,6 @@ def upload(value):
 
 def aggregator(*layers):
     return Aggregator(td.FedBuff(), torch.zeros(2), Situation(population=5), layers=layers)
-
-
-class Doubling(UploadLayer):
-    """A toy encoding: twice as much travels, and half of it counts."""
-
-    name = "doubling"
-    wire = Wire(dtype="float16", common_scale=True)
-
-    def client(self, upload, task):
-        return replace(upload, vectors={name: 2 * vector for name, vector in upload.vectors.items()})
-
-    def add(self, buffer, delivery, upload, start):
-        return replace(upload, vectors={name: vector / 2 for name, vector in upload.vectors.items()})
 
 
 class Noting(UploadLayer):

@@ -1,6 +1,7 @@
 """The command line, as a user types it: what it prints, what it exits with, what it leaves behind."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 SHORT = ("--set", "stop.trips=120")
 
 
-def test_init_run_show(cli, tmp_path):
+def test_a_config_is_written_run_and_shown(cli, tmp_path):
     assert cli("init", "a.toml")[0] == 0
     code, out, _ = cli("run", "a.toml", "--out", "run", *SHORT)
     assert code == 0
@@ -53,7 +54,7 @@ def test_the_template_states_the_true_defaults(cli, tmp_path):
     assert template.count("\n# ") >= 12
 
 
-def test_list_and_schema(cli):
+def test_every_list_and_the_schema_are_printed(cli):
     from tardigrad.experiments.config.listing import LISTS
 
     for what in LISTS:
@@ -117,7 +118,7 @@ def test_a_bad_config_is_one_clear_sentence_and_writes_nothing(cli, tmp_path, ca
     assert not (tmp_path / "run").exists()
 
 
-def test_bad_files(cli, tmp_path):
+def test_files_that_cannot_be_read_are_named(cli, tmp_path):
     code, _, err = cli("run", "none.toml")
     assert code == 2
     assert "none.toml: there is no such file; `tardigrad init none.toml` writes one" in err
@@ -178,12 +179,105 @@ def test_resume_with_another_config_or_a_damaged_snapshot(cli, tmp_path):
     assert cli("run", "a.toml", "--out", "run", *SHORT, "--resume")[0] == 0
 
 
+JSON_BY_NATURE = {"schema"}
+"""Commands that always print JSON."""
+SERVICE = {"serve", "join", "enroll"}
+"""Commands of the service, which log."""
+
+
+def commands(group=None, prefix=""):
+    """Yield each command of the tree with its full name."""
+    import typer
+
+    from tardigrad.cli import app
+
+    group = group or typer.main.get_command(app)
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+def options_of(command):
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+def test_every_command_that_prints_a_result_can_print_json():
+    without = {name for name, command in commands() if "--json" not in options_of(command)}
+    assert without <= JSON_BY_NATURE | SERVICE
+    assert {"run", "show", "list", "plan", "reproduce", "report", "data show", "privacy plan"} <= {
+        name for name, _ in commands()
+    }
+
+
+@pytest.mark.parametrize("name", ["run", "compare", "tune", "reproduce"])
+def test_progress_can_be_switched_off_and_made_detailed(name):
+    assert options_of(dict(commands())[name]) >= {"--quiet", "-q", "--verbose", "-v"}
+
+
+def test_json_of_commands_that_show_things(cli, tmp_path):
+    def last(*arguments):
+        code, out, err = cli(*arguments, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+    assert last("init", "a.toml") == {"config": "a.toml"}
+    assert last("run", "a.toml", "--out", "run", *SHORT)["client_trips"] == 120
+    shown = last("show", "run")
+    assert shown["summary"]["client_trips"] == 120
+    assert shown["evaluations"][-1]["trips"] == 120
+    assert shown["evaluations"][-1]["accuracy"] == shown["summary"]["accuracy"]
+    held = last("data", "show", "a.toml")
+    assert held["clients"] == len(held["examples"]) == 100
+    assert sum(held["labels"]) == sum(held["examples"])
+    kinds = {entry["kind"]: entry for entry in last("list", "algorithms")}
+    assert "lr" in {setting["name"] for setting in kinds["fedbuff"]["settings"]}
+    assert "algorithms" in last("list")
+    page = last("report", "run")
+    assert (tmp_path / page["report"]).exists()
+    assert (tmp_path / page["pictures"]).is_dir()
+
+
+def test_a_quiet_run_shows_the_result_and_a_verbose_one_each_evaluation(cli, tmp_path):
+    (tmp_path / "a.toml").write_text("evaluation = { every_trips = 40 }\n")
+    quiet = cli("run", "a.toml", *SHORT, "--quiet")[1]
+    verbose = cli("run", "a.toml", *SHORT, "-v")[1]
+    assert "client trips" in quiet
+    assert "40 trips, version" not in quiet
+    lines = [line for line in verbose.splitlines() if "trips, version" in line]
+    assert [line.split()[0] for line in lines] == ["0", "40", "80", "120"]
+    assert all("accuracy" in line for line in lines)
+    code, _, err = cli("run", "a.toml", "-q", "-v")
+    assert code == 2
+    assert "--quiet and --verbose: give one of them" in err
+
+
+def test_a_shell_completes_commands_and_options():
+    def completed(words, number):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "import sys; sys.argv[0] = 'tardigrad'; from tardigrad.cli import app; app()",
+            ],
+            env=os.environ
+            | {"_TARDIGRAD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(number)},
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.split()
+
+    assert completed("tardigrad com", 1) == ["compare"]
+    assert "--verbose" in completed("tardigrad compare --v", 2)
+
+
 def test_import_and_help_do_not_import_torch():
     check = "import sys, tardigrad, tardigrad.cli; assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
-def test_compare(cli, tmp_path):
+def test_compare_shows_failures_and_repeats_only_what_was_edited(cli, tmp_path):
     (tmp_path / "c.toml").write_text(
         """
         title = "two"
@@ -209,9 +303,11 @@ def test_compare(cli, tmp_path):
     assert rows["never there"]["targets"]["0.3"]["trips"] is None
     assert rows["FedBuff"]["targets"]["0.3"]["bytes"]["mean"] > 1e6
     assert "> 300" in err
+    assert "never there missed 0.3 with every seed: the nearest came to 0." in err
     assert "FedBuff " in err, "entries are named on a terminal of 80 columns, too"
     for name in ("png", "json", "md", "csv", "tex"):
         assert (tmp_path / f"cmp/comparison.{name}").stat().st_size > 100
+    assert "-seed0-" not in err, "without --verbose there is no line for each run"
     (finished,) = (tmp_path / "cmp").glob("FedBuff-seed0-*/summary.json")
     before = finished.stat().st_mtime_ns
     (tmp_path / "cmp/comparison.json").unlink()
@@ -220,10 +316,13 @@ def test_compare(cli, tmp_path):
     assert finished.stat().st_mtime_ns == before, "a finished run is not repeated"
     text = (tmp_path / "c.toml").read_text()
     (tmp_path / "c.toml").write_text(text.replace("trips = 300", "trips = 200"))
-    code, out, _ = cli("compare", "c.toml", "--out", "cmp", "--json")
+    code, out, err = cli("compare", "c.toml", "--out", "cmp", "--json", "--verbose")
     assert json.loads(out.strip().splitlines()[-1])["rows"][0]["budget"]["trips"] == 200, (
         "an edited one is run anew"
     )
+    ended = [line for line in err.splitlines() if "-seed" in line]
+    assert sum("finished" in line for line in ended) == 4
+    assert sum("is not finite" in line for line in ended if line.startswith("broken")) == 2
 
 
 def test_compare_refuses_what_would_overwrite_itself(cli, tmp_path):
@@ -254,13 +353,13 @@ def test_damaged_records_are_named(cli, tmp_path, damage):
     assert "events.jsonl: the event in line 1 is damaged (client is missing)" in err
 
 
-def test_names_that_look_like_markup(cli):
+def test_a_folder_name_that_looks_like_markup_is_printed_as_it_is(cli):
     cli("init", "a.toml")
     assert cli("run", "a.toml", "--out", "out[/bold]", *SHORT)[0] == 0
     assert cli("show", "out[/bold]")[0] == 0
 
 
-def test_what_nobody_foresaw_is_a_sentence_too(cli, monkeypatch):
+def test_an_unexpected_error_is_one_sentence(cli, monkeypatch):
     cli("init", "a.toml")
     code, _, err = cli("run", "a.toml", "--set", "model.hidden=[100000000000000]")
     assert code == 1

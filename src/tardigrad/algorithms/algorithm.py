@@ -79,6 +79,9 @@ class Algorithm(Setting):
     """The value of buffer.size if the config has none."""
     uses_local_steps: ClassVar[bool] = False
     """Whether its settings follow from how many local steps a trip takes."""
+    tuning_space: ClassVar[dict[str, dict[str, object]]] = {}
+    """Dimensions that `tardigrad tune` searches for this algorithm, by dotted key, in addition to `local.lr`;
+    written as in a config's `[tune.space]`."""
     uses_member_count: ClassVar[bool] = False
     """Whether it uses how many uploads a step has, or how stale they are. An algorithm whose clients remember
     something does in any case."""

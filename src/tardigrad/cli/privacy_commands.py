@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from tardigrad.cli.options import AsJson, DataDir, File, Settings, look_in, print_json
+from tardigrad.core.plural import counted
 from tardigrad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def plan(
     by: Annotated[
         str | None, typer.Option(help="Poisson mode: rdp, or pld (tight, slow).", show_default="rdp")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Give two of --epsilon, --noise-multiplier and --steps; get the third, and what the noise comes to.
 
@@ -91,7 +91,7 @@ def plan(
             kind: one.summary() if isinstance(one, PlanAnswer) else {"noise": kind, "error": str(one)}
             for kind, one in found.items()
         }
-        print(json.dumps(summaries if compare else summaries[""]))
+        print_json(summaries if compare else summaries[""])
         return
     Console().print(_comparison(found) if compare else _sheet(found[""]), highlight=False)
     for one in found.values():
@@ -100,7 +100,7 @@ def plan(
 
 
 def _sheet(found: PlanAnswer | ConfigError) -> Table:
-    """One plan, a number a line."""
+    """Return a table of one plan, with a line for each number."""
     from rich.table import Table
 
     assert not isinstance(found, ConfigError)
@@ -129,7 +129,7 @@ def _sheet(found: PlanAnswer | ConfigError) -> Table:
 
 
 def _comparison(found: dict[str, PlanAnswer | ConfigError]) -> Table:
-    """Kinds of noise side by side; "-" for one that cannot do it."""
+    """Return a table of all kinds of noise; "-" for one that cannot do it."""
     from rich import box
     from rich.table import Table
 
@@ -164,22 +164,19 @@ def _comparison(found: dict[str, PlanAnswer | ConfigError]) -> Table:
 
 @app.command(epilog="Example: `tardigrad privacy audit experiments/private.toml --canaries 500`")
 def audit(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", show_default=False)],
+    file: File,
     canaries: Annotated[int, typer.Option(min=2, help="Clients that the auditor plays.")] = 1000,
     confidence: Annotated[float, typer.Option(help="Of the bound.")] = 0.95,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting. Repeatable.")
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", metavar="DIR")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    settings: Settings = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Run a config once with canaries among its clients; bound epsilon from below by what the run gave away.
+    """Run a config once with canaries among its clients, and bound epsilon from below by what it reveals.
 
     Also tests whether noise, clip and participations are those that were promised. Exits with 3 if they are
     not, or if the bound is above the accountant's epsilon: then something is broken. If so many canaries
     cannot show the accountant's epsilon, it says "no power".
     """
-    from tardigrad.cli.options import look_in
     from tardigrad.experiments.config.reading import load_config
     from tardigrad.experiments.runs.audit_run import AuditRun
     from tardigrad.experiments.runs.progress import Bar, Lines
@@ -199,12 +196,13 @@ def audit(
     console.print(
         f"accountant: epsilon {found.accountant_epsilon:.4g} at delta {found.delta:g}\n"
         f"audit: epsilon is at least {found.lower_bound:.4g} with {found.confidence:.0%} confidence; "
-        f"at most {found.largest_bound:.4g} can be shown ({found.canaries} canaries, {found.steps} steps)\n"
+        f"at most {found.largest_bound:.4g} can be shown ({found.canaries} canaries, "
+        f"{counted(found.steps, 'step')})\n"
         f"{found.verdict()}",
         highlight=False,
         markup=False,
     )
     if as_json:
-        print(json.dumps(found.summary()))
+        print_json(found.summary())
     if not found.holds:
         raise typer.Exit(3)

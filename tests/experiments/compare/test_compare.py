@@ -17,12 +17,12 @@ from rich.console import Console
 from scipy import stats
 
 import tardigrad as td
-from tardigrad.experiments.compare.compare import Comparison, _file_name, compare, load_comparison, tabulate
+from tardigrad.experiments.compare.compare import Comparison, _file_name, compare, load_comparison
 from tardigrad.experiments.compare.outcome import Outcome, Point
-from tardigrad.experiments.compare.pool import alone
+from tardigrad.experiments.compare.pool import locked_folder
 from tardigrad.experiments.compare.statistics import paired
+from tardigrad.experiments.compare.tables import HEADINGS, comma_separated, headings, latex, markdown, show
 from tardigrad.experiments.compare.tables import _tex as latex_cell
-from tardigrad.experiments.compare.tables import comma_separated, latex, markdown, show
 
 
 def outcome(label, seed, accuracies, every=100, error=None):
@@ -43,8 +43,8 @@ OUTCOMES = [
 ]
 
 
-def test_the_table_by_hand():
-    table = tabulate(COMPARISON, OUTCOMES)
+def test_the_table_has_the_numbers_worked_out_by_hand():
+    table = COMPARISON.table(OUTCOMES)
     a, b, d = table["rows"]
     assert a["targets"]["0.5"]["trips"] == {"mean": 150.0, "sd": pytest.approx(math.sqrt(5000))}
     assert a["targets"]["0.5"]["steps"]["mean"] == 15
@@ -64,7 +64,7 @@ def test_the_table_by_hand():
 
 
 def test_all_forms_have_every_entry():
-    table = tabulate(COMPARISON, OUTCOMES)
+    table = COMPARISON.table(OUTCOMES)
     text = markdown(table)
     assert "| a | 150 ± 71 | 1.00 | 0.8 ± 0.4 | 1.00 | 15 | 1.5 | 92.5 ± 3.5 | 0.5 |" in text
     assert r"| b\|c | > 400 | 1 of 2 |" in text
@@ -81,7 +81,7 @@ def test_all_forms_have_every_entry():
     ("width", "left_out"), [(120, []), (62, ["stale", "MB"]), (56, ["stale", "MB", "steps"])]
 )
 def test_in_a_narrow_terminal_columns_are_left_out_but_no_number_is_cut(width, left_out):
-    table, said = tabulate(COMPARISON, OUTCOMES), io.StringIO()
+    table, said = COMPARISON.table(OUTCOMES), io.StringIO()
     show(table, Console(file=said, width=width))
     lines = said.getvalue().splitlines()
     assert "150 ± 71" in said.getvalue()
@@ -89,6 +89,75 @@ def test_in_a_narrow_terminal_columns_are_left_out_but_no_number_is_cut(width, l
     head = next(line for line in lines if "entry" in line)
     assert [name for name in ("stale", "MB", "steps") if name not in head] == left_out
     assert max(map(len, lines)) <= width
+
+
+def test_no_two_columns_have_the_same_heading():
+    assert len(set(HEADINGS)) == len(HEADINGS)
+    assert len(set(headings(0.9))) == len(headings(0.9))
+    said = io.StringIO()
+    show(COMPARISON.table(OUTCOMES), Console(file=said, width=120))
+    assert "ratio: to the best entry" in said.getvalue()
+
+
+def test_a_missed_target_is_shown_with_how_near_it_was_and_what_to_try():
+    stuck = [outcome("stuck", seed, [0.1, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6]) for seed in (0, 1)]
+    rising = [
+        outcome("rising", 0, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85]),
+        outcome("rising", 1, [0.1, 0.95]),
+    ]
+    comparison = Comparison(seeds=(0, 1), targets=(0.9, 0.5), entries={"stuck": {}, "rising": {}})
+    table = comparison.table([*stuck, *rising])
+    assert table["missed"]["0.9"] == [
+        "stuck missed 0.9 with every seed: the nearest came to 0.600, 0.300 short; it had stopped improving, "
+        "so try another `local.lr` (`tardigrad tune` searches for it)",
+        "rising missed 0.9 with 1 of 2 seeds: the nearest came to 0.850, 0.050 short; it was still "
+        "improving, so try a larger budget (`stop`)",
+    ]
+    assert table["missed"]["0.5"] == []
+    said = io.StringIO()
+    show(table, Console(file=said, width=200))
+    for text in (said.getvalue(), markdown(table)):
+        assert "stuck missed 0.9" in text
+        assert "rising missed 0.9" in text
+
+
+def test_the_resolution_of_a_cost_is_the_distance_to_the_evaluation_before():
+    one = outcome("a", 0, [0.1, 0.3, 0.5, 0.4, 0.9])
+    assert one.resolution(0.5, "trips") == 100
+    assert one.resolution(0.9, "time") == 0.5
+    assert one.resolution(0.1, "trips") == 0, "reached at once"
+    assert one.resolution(0.99, "trips") == 0, "missed"
+
+
+def test_two_seeds_on_a_coarse_grid_are_too_few_to_tell():
+    """Both entries reach the target at the same points of the grid: the difference seems to be exact."""
+    fast = [outcome("fast", seed, [0.1, 0.2, 0.9]) for seed in (0, 1)]
+    slow = [outcome("slow", seed, [0.1, 0.2, 0.3, 0.4, 0.9]) for seed in (0, 1)]
+    comparison = Comparison(seeds=(0, 1), targets=(0.9,), entries={"fast": {}, "slow": {}})
+    (sentence, _) = comparison.table([*fast, *slow])["sentences"]["0.9"]
+    found = paired([200, 200], [400, 400], [100, 100], [100, 100])
+    assert found.low < 0.2
+    assert found.high > 1
+    assert found.p >= 0.5, "no less than the sign test's"
+    assert sentence == (
+        f"fast takes 0.50 times the client trips of slow (95 % interval {found.low:.2f} to {found.high:.2f}, "
+        f"p = {found.p:.2g}, 2 seeds): could be chance; 2 seeds are too few to tell"
+    )
+
+
+def test_the_grid_adds_its_variance_to_that_of_the_seeds():
+    first, second = [10.0, 13.0, 9.0, 20.0], [14.0, 15.0, 16.0, 21.0]
+    logs = [math.log(a / b) for a, b in zip(first, second)]
+    grid = sum((2 / a) ** 2 / 12 + (3 / b) ** 2 / 12 for a, b in zip(first, second)) / 4
+    error = math.sqrt((stats.tvar(logs) + grid) / 4)
+    mean = sum(logs) / 4
+    found = paired(first, second, [2.0] * 4, [3.0] * 4)
+    assert found.p == pytest.approx(2 * stats.t.sf(abs(mean) / error, 3))
+    low, high = stats.t.interval(0.95, 3, mean, error)
+    assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)))
+    fine = paired(first, second)
+    assert found.low < fine.low < fine.high < found.high
+    assert found.p > fine.p
 
 
 def test_the_paired_test_is_scipys_on_logarithms():
@@ -210,7 +279,7 @@ def test_a_finished_run_whose_record_is_damaged_is_not_believed(tmp_path):
 def test_one_comparison_at_a_time_in_a_folder(tmp_path):
     file = tmp_path / "c.toml"
     file.write_text(DIGITS)
-    with alone(tmp_path):
+    with locked_folder(tmp_path):
         code = f"""
 from pathlib import Path
 from rich.console import Console
@@ -255,7 +324,7 @@ print([row["failed"] for row in table["rows"]])
     assert "Traceback" not in done.stderr
 
 
-def test_odd_labels(tmp_path):
+def test_labels_must_not_be_empty_and_are_escaped_in_file_names_and_latex(tmp_path):
     file = tmp_path / "c.toml"
     for entries, said in (
         ('[entries.""]', "needs a name"),

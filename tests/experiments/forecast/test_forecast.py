@@ -1,13 +1,17 @@
 """What-if without training: the same numbers as a run would have."""
 
+import io
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 import tardigrad as td
 from event_records import read_records
 from tardigrad.experiments.forecast.forecast import forecast, forecasts
+from tardigrad.experiments.forecast.forecast_tables import show_forecasts
 
 BASE = {
     "data": {"kind": "synthetic", "clients": 60, "examples": 5},
@@ -72,6 +76,32 @@ def test_a_grid_on_the_command_line(cli, tmp_path):
     code, _, err = cli(*question, "--grid", "buffer.size")
     assert code == 2
     assert "must be KEY=VALUE" in err
+
+
+@pytest.mark.parametrize("combinations", [1, 2, 9])
+def test_a_plan_is_readable_at_80_columns(combinations):
+    planned = forecast(td.Config(**BASE), trips=400)
+    settings = [{"buffer.size": str(10**n), "pace.concurrency": "1000000"} for n in range(combinations)]
+    plans = [replace(planned, settings=own if combinations > 1 else {}) for own in settings]
+    said = io.StringIO()
+    show_forecasts(plans, Console(file=said, width=80))
+    lines = said.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in said.getvalue()
+    staleness = [line for line in lines if line.strip().startswith("staleness, mean")]
+    values = [number for line in staleness for number in line.split()[2:]]
+    assert values == [f"{planned.staleness_mean:,.1f}"] * combinations
+    sizes = [number for line in lines if "buffer.size" in line for number in line.split()[1:]]
+    assert sizes == ([str(10**n) for n in range(combinations)] if combinations > 1 else [])
+
+
+def test_in_a_wide_terminal_a_plan_has_a_row_for_each_combination():
+    planned = forecast(td.Config(**BASE), trips=400)
+    said = io.StringIO()
+    plans = [replace(planned, settings={"buffer.size": size}) for size in ("1", "10")]
+    show_forecasts(plans, Console(file=said, width=120))
+    rows = [line.split() for line in said.getvalue().splitlines() if line.split()[:1] in (["1"], ["10"])]
+    assert [row[1] for row in rows] == [f"{planned.steps_per_time:,.2f}"] * 2
 
 
 def test_without_data_there_is_nothing_to_plan(tmp_path):

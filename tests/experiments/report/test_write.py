@@ -12,7 +12,7 @@ import torch
 import tardigrad as td
 from tardigrad.cli import main
 from tardigrad.core.momentum_approximation import momentum_matrix
-from tardigrad.experiments.compare.compare import load_comparison, tabulate
+from tardigrad.experiments.compare.compare import load_comparison
 from tardigrad.experiments.compare.outcome import read_outcome
 from tardigrad.experiments.report import population
 from tardigrad.experiments.report.chart import MARK, Chart, panel, spread
@@ -20,9 +20,10 @@ from tardigrad.experiments.report.momentum_chart import rebuild
 from tardigrad.experiments.report.population import CACHE, find_out
 from tardigrad.experiments.report.privacy_section import as_html
 from tardigrad.experiments.report.run_record import read_record
-from tardigrad.experiments.report.sources import read_sources
+from tardigrad.experiments.report.sources import RunSource, Series, read_sources
+from tardigrad.experiments.report.staleness_chart import staleness_charts
 from tardigrad.experiments.report.traffic_chart import at_work
-from tardigrad.experiments.report.write import report
+from tardigrad.experiments.report.write import _lead, report
 
 NASTY = '<b>"bold"</b> & $x$'
 COMPARISON = f"""
@@ -67,7 +68,7 @@ def make_comparison(folder):
             except td.RunError as found:
                 error = str(found)
             outcomes.append(read_outcome(label, seed, place, error))
-    (folder / "small" / "comparison.json").write_text(json.dumps(tabulate(comparison, outcomes)))
+    (folder / "small" / "comparison.json").write_text(json.dumps(comparison.table(outcomes)))
     return folder / "small"
 
 
@@ -112,7 +113,7 @@ def step(version, **told):
     } | told  # fmt: skip
 
 
-def test_a_record_by_hand(tmp_path):
+def test_a_record_has_the_columns_worked_out_by_hand(tmp_path):
     gone = {
         "event": "give_up", "trip": 2, "client": "b", "start_time": 0.0, "time": 3.0, "start_version": 0
     }  # fmt: skip
@@ -143,7 +144,7 @@ def test_a_record_by_hand(tmp_path):
     assert (record.ended, record.time) == ("steps", 4.0)
 
 
-def test_clients_at_work_by_hand(tmp_path):
+def test_clients_at_work_are_those_counted_by_hand(tmp_path):
     trips = read_record(
         write_events(
             tmp_path / "events.jsonl",
@@ -346,14 +347,45 @@ def test_the_report_of_a_private_run(tmp_path):
     assert "keep it where the events are kept" in text
 
 
+def test_numbers_and_nouns_agree(tmp_path):
+    uploads = [upload(n, n, 0.0, n + 1.0, step=2, staleness=1, start_version=1) for n in range(3)]
+    record = read_record(write_events(tmp_path / "events.jsonl", *uploads, step(1), step(2)))
+    entry = Series("a", [RunSource(tmp_path, record, {}, None, "")])
+    (chart,) = staleness_charts([entry])
+    assert "at most 1 version old" in chart.says
+    assert _lead([entry]) == "1 run, 3 client trips in all, computed in 0 seconds."
+    assert _lead([entry, entry]).startswith("2 runs of 2 entries, 6 client trips")
+
+
 def test_statements_are_escaped():
     text = as_html(
-        "# A <b>\n\n> **Void**\n> still\n\n| what | value |\n| --- | --- |\n| `x` | a | b |\n\ntext\n"
+        "# A <b>\n\n> **Void**\n> still\n\n| what | value |\n| --- | --- |\n| `x` | a \\| b |\n\ntext\n"
     )
-    assert text == (
-        "<h4>A &lt;b&gt;</h4><blockquote><strong>Void</strong> still</blockquote><div class='wide'>"
-        "<table class='words'><tr><td><code>x</code></td><td>a | b</td></tr></table></div><p>text</p>"
+    assert re.sub(r"\s*\n\s*", "", text) == (
+        "<h4>A &lt;b&gt;</h4><blockquote><p><strong>Void</strong>still</p></blockquote><div class='wide'>"
+        '<table class="words"><thead><tr><th>what</th><th>value</th></tr></thead>'
+        "<tbody><tr><td><code>x</code></td><td>a | b</td></tr></tbody></table></div><p>text</p>"
     )
+
+
+@pytest.mark.parametrize(
+    "nasty",
+    [
+        "<script>boom()</script>",
+        "text <img src=x onerror=boom()> text",
+        "[click](javascript:boom())",
+        "[click](https://example.org)",
+        "![picture](https://example.org/a.png)",
+        "<https://example.org>",
+        "</table><iframe src=https://example.org></iframe>",
+        "[name]: https://example.org\n\n[name]",
+        "| a |\n| --- |\n| <b onclick=boom()>x</b> |",
+    ],
+)
+def test_a_statement_cannot_bring_html_links_or_images_into_the_page(nasty):
+    tags = set(re.findall(r"<\s*/?\s*([a-zA-Z0-9]+)([^>]*)>", as_html(nasty)))
+    assert {name for name, _ in tags} <= {"p", "div", "table", "thead", "tbody", "tr", "th", "td"}
+    assert {attributes for _, attributes in tags} <= {"", " class='wide'", ' class="words"'}
 
 
 def test_labels_do_not_lie_on_each_other():
@@ -392,7 +424,7 @@ def cli(monkeypatch, capsys, tmp_path):
     return call
 
 
-def test_the_command(cli, own):
+def test_the_command_prints_where_page_and_pictures_are(cli, own):
     code, out, _ = cli(run_of(own, "rounds"), "--out", "page.html")
     assert code == 0
     assert out.splitlines() == ["report: page.html", "pictures: page"]

@@ -29,7 +29,7 @@ def test_the_reverse_and_what_could_be_chance_do_not_hold():
     assert "could be chance" in level.found
 
 
-def test_every_one_of_the_others_counts():
+def test_a_claim_holds_only_against_every_other_entry():
     claim = Claim(says="a needs less", better="a", than=("b", "c"))
     numbers = {"a": [100, 110, 90], "b": [200, 230, 175], "c": [90, 95, 80]}
     assert verdict(claim, numbers).verdict == "does not hold"
@@ -67,7 +67,7 @@ def test_more_accuracy_is_better_and_fewer_trips_are():
     assert verdict(Claim(**claim, measure="trips"), numbers).verdict == "does not hold"
 
 
-def test_level_means_within():
+def test_entries_are_level_if_their_means_are_within_the_margin():
     numbers = {"a": [0.80, 0.82], "b": [0.79, 0.80], "c": [0.81, 0.80]}
     claim = {"says": "", "level": ("a", "b", "c"), "measure": "accuracy"}
     assert verdict(Claim(**claim, within=0.016), numbers).verdict == "holds"
@@ -77,7 +77,7 @@ def test_level_means_within():
     assert verdict(trips, {"a": [100, 100], "b": [130, 130]}).verdict == "does not hold"
 
 
-def test_gaps_that_shrink():
+def test_a_claim_on_gaps_holds_if_they_shrink():
     claim = Claim(says="", measure="accuracy", gaps=(("s1", "a1"), ("s2", "a2")))
     numbers = {
         "s1": [0.8, 0.81, 0.8],
@@ -149,7 +149,7 @@ def test_the_same_lead_with_every_seed_is_judged_by_its_sign():
     assert verdict(claim, {"a": [100] * 5, "b": [100] * 5}).verdict == "does not hold"
 
 
-def test_chance_of_what_cannot_be_tested():
+def test_chance_is_none_for_one_seed_or_a_lead_that_is_not_finite():
     assert chance([]) is chance([0.5]) is chance([-0.5]) is None
     assert chance([0.1, math.nan, 0.2]) is chance([0.1, math.inf]) is None
     assert chance([0.0, 0.0]) == chance([-0.3, -0.3]) == 1.0

@@ -1,5 +1,6 @@
 """Every table of the papers runs, and what is said of it follows from its runs."""
 
+import io
 import json
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from event_records import read_records
 from tardigrad.cli import app
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.reproduce import reproduce as module
-from tardigrad.experiments.reproduce.reproduce import SIZES, library, load, reproduce
+from tardigrad.experiments.reproduce.reproduce import reproduce
+from tardigrad.experiments.reproduce.reproduction import SIZES, library, load
+from tardigrad.experiments.reproduce.reproduction_list import show_list
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 ASKED = {
@@ -60,7 +63,7 @@ def quiet():
     return Console(quiet=True)
 
 
-def test_everything_that_was_asked_for_is_there():
+def test_every_table_and_figure_has_a_file():
     assert sorted(library(EXPERIMENTS)) == sorted(NAMES)
 
 
@@ -113,7 +116,7 @@ def test_runs_are_shared_and_not_repeated(tiny, tmp_path, monkeypatch):
     reproduce(["paper/table9"], "smoke", tmp_path / "out", quiet(), tiny)
     ran = []
 
-    def run_all(jobs, console):
+    def run_all(jobs, console, verbosity):
         left = [key for key, job in jobs.items() if not (job.folder / "summary.json").exists()]
         ran.extend(left)
         return {}
@@ -213,7 +216,46 @@ def test_a_wrong_file_is_one_sentence(tiny, old, new, said):
         load(file)
 
 
-def test_the_command(tiny, tmp_path):
+def test_without_a_name_there_is_one_line_for_each_reproduction(tmp_path):
+    reproductions = {name: load(file) for name, file in library(EXPERIMENTS).items()}
+    said = io.StringIO()
+    show_list(reproductions, tmp_path, Console(file=said, width=80))
+    lines = said.getvalue().splitlines()
+    assert [line.split()[0] for line in lines[: len(NAMES)]] == list(reproductions)
+    assert len(lines) <= len(NAMES) + 3
+    assert max(map(len, lines)) <= 80
+    assert all(line.rstrip().endswith("not run") for line in lines[: len(NAMES)])
+
+
+def test_details_tell_source_entries_claims_and_verdicts(tiny, tmp_path):
+    def tardigrad(*arguments):
+        return CliRunner().invoke(app, ["reproduce", "--from", str(tiny), "--out", str(tmp_path), *arguments])
+
+    told = json.loads(tardigrad("paper/table9", "--details", "--json").stdout)
+    assert told == [
+        {
+            "name": "paper/table9",
+            "title": "Tiny",
+            "verdicts": {},
+            "source": "A paper, Table 9",
+            "claims": ["A needs fewer trips than B"],
+            "entries": ["A", "B"],
+            "tasks": [],
+            "scales": {"smoke": "", "small": "none"},
+        }
+    ]
+    assert not (tmp_path / "runs").exists(), "nothing is run"
+    assert json.loads(tardigrad("--json").stdout) == [
+        {"name": "paper/table9", "title": "Tiny", "verdicts": {}}
+    ]
+    reproduce(["paper"], "small", tmp_path, quiet(), tiny)
+    shown = tardigrad("paper/table9", "--details").stdout
+    assert "A needs fewer trips than B" in shown
+    assert "1 holds" in shown
+    assert "1 of 1 hold" in tardigrad().stdout
+
+
+def test_the_command_lists_runs_and_names_what_is_wrong(tiny, tmp_path):
     def tardigrad(*arguments):
         return CliRunner().invoke(app, ["reproduce", "--from", str(tiny), *arguments])
 

@@ -15,17 +15,18 @@ import tardigrad as td
 from observers import InterruptAfter
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.experiments.compare.compare import compare, load_comparison
-from tardigrad.experiments.reproduce.study import (
+from tardigrad.experiments.tune.search_space import Dimension
+from tardigrad.experiments.tune.shipped_spaces import shipped_space
+from tardigrad.experiments.tune.study import (
     RANDOM_TRIALS,
     StudyResult,
-    Subject,
     _make,
     continue_study,
     findings,
     open_study,
 )
-from tardigrad.experiments.tune.search_space import Dimension
-from tardigrad.experiments.tune.shipped_spaces import shipped_space
+from tardigrad.experiments.tune.subject import Subject
+from tardigrad.experiments.tune.trial_display import show_findings
 from tardigrad.experiments.tune.tune import subjects, tune, tuned
 
 FAST = {
@@ -132,7 +133,7 @@ def test_a_trial_behind_the_others_is_ended_early(tmp_path):
     assert findings(study, subject(both, trials=6)).pruned == 1
 
 
-def test_trips_to_a_target(tmp_path):
+def test_the_objective_trips_ranks_by_trips_to_the_target(tmp_path):
     values = FAST | {"stop": {"trips": 200, "accuracy": 0.6}}
     slow_and_fast = {"local.lr": Dimension(choices=(1e-9, 0.5))}
     one = subject(slow_and_fast, values=values, target=0.6, trials=5)
@@ -142,10 +143,17 @@ def test_trips_to_a_target(tmp_path):
     assert found.reached
     config = one.with_settings(found.best, seed=3)
     assert td.run(config).client_trips == found.value
-    assert "did not reach 0.6" in words
+    missed = [line for line in words if line.startswith("missed 0.6, came to 0.")]
+    assert 0 < len(missed) < 5
     hopeless = replace(one, space={"local.lr": Dimension(choices=(1e-9, 1e-8))}, trials=2)
     found = findings(finish(hopeless, tmp_path / "h.db")[0], hopeless)
     assert (found.value, found.reached, set(found.best)) == (None, False, {"local.lr"})
+    history = td.run(hopeless.with_settings(found.best, seed=3)).history
+    assert found.nearest == max(event.metric("accuracy") for event in history)
+    said = io.StringIO()
+    show_findings([hopeless], {"a": found}, Console(file=said, width=120))
+    assert f"missed 0.6, came to {found.nearest:.3f}" in said.getvalue()
+    assert "a: no trial reached the target; try a larger `tune.budget`" in said.getvalue()
     assert min(value for _, value, *_ in made(study)) < -200
 
 
@@ -174,6 +182,63 @@ def test_shipped_spaces_are_valid(algorithm, ranges):
         algorithm["kind"] == "fedbuff" and algorithm.get("momentum", "none") != "none"
     )
     assert shipped_space(td.Config(algorithm=algorithm), "none") == {}
+
+
+OWN = """
+import tardigrad as td
+class Own(td.SumOnly):
+    lr: float = 1.0
+    def step(self, state, buffer):
+        state["model"] = state["model"] - self.lr * buffer.mean("delta")
+        return {}
+class Declared(Own):
+    tuning_space = {"algorithm.lr": {"low": 0.5, "high": 2.0, "log": True}}
+class Wrong(Own):
+    tuning_space = {"algorithm.lr": {"low": 0.5}}
+"""
+
+
+def own_entry(tmp_path, name, more=""):
+    (tmp_path / "own.py").write_text(
+        OWN.replace("tuning_space =", "tuning_space: ClassVar =").replace(
+            "import tardigrad", "from typing import ClassVar\nimport tardigrad"
+        )
+    )
+    text = f"[entries.FedBuff]\n[entries.own]\nalgorithm = {{ kind = '{tmp_path}/own.py:{name}' }}\n{more}"
+    return subjects(comparison(tmp_path, text), "c.toml")
+
+
+def test_an_algorithm_of_ones_own_has_the_same_trials_over_local_lr(tmp_path):
+    shipped, own = own_entry(tmp_path, "Own")
+    assert set(own.space) == {"local.lr"}
+    assert own.space["local.lr"] == shipped.space["local.lr"]
+    assert own.trials == shipped.trials > 1
+    assert own_entry(tmp_path, "Own", "[tune]\nranges = 'none'")[1].space == {}
+
+
+def test_the_space_that_an_algorithm_declares_is_searched(tmp_path):
+    (_, own) = own_entry(tmp_path, "Declared")
+    assert set(own.space) == {"local.lr", "algorithm.lr"}
+    assert own.space["algorithm.lr"] == Dimension(low=0.5, high=2.0, log=True)
+    small = replace(own, values=own.values | FAST, trials=3, pruning=False)
+    study, words = finish(small, tmp_path / "s.db")
+    assert "failed" not in words
+    settings = [settings for settings, *_ in made(study)]
+    assert settings[0] == {"local.lr": 0.1, "algorithm.lr": 1.0}
+    assert len({one["algorithm.lr"] for one in settings}) == 3
+    (_, own) = own_entry(tmp_path, "Declared", "[tune.spaces.own]\n'algorithm.lr' = { choices = [1.5] }")
+    assert own.space["algorithm.lr"].choices == (1.5,), "the file comes before the declaration"
+    with pytest.raises(td.ConfigError, match=r"Wrong\.tuning_space: algorithm\.lr: give low and high"):
+        own_entry(tmp_path, "Wrong")
+
+
+@pytest.mark.parametrize(("verbosity", "lines"), [("quiet", 0), ("normal", 2), ("verbose", 2)])
+def test_trials_are_shown_as_asked(tmp_path, verbosity, lines):
+    (tmp_path / "c.toml").write_text(tomli_w.dumps(FILE | {"tune": {"trials": 2}}))
+    said = io.StringIO()
+    tune(tmp_path / "c.toml", tmp_path / "out", Console(file=said), verbosity)
+    assert said.getvalue().count("FedBuff: trial ") == lines
+    assert "next: tardigrad compare" in said.getvalue()
 
 
 def comparison(tmp_path, text):
@@ -215,7 +280,7 @@ def test_bad_tables_are_named(tmp_path, text, said):
         subjects(comparison(tmp_path, text), "c.toml")
 
 
-def test_what_is_tuned_and_with_what(tmp_path):
+def test_subjects_have_the_space_seeds_trials_and_budget_of_the_file(tmp_path):
     text = """
     seeds = [4, 7]
     targets = [0.8, 0.9]
@@ -314,6 +379,7 @@ def test_compare_takes_what_was_tuned_and_says_the_cost(tmp_path):
     assert "Ada: nothing to tune" in said.getvalue()
     assert told["per_entry"]["Ada"] | {"value": 0} == {
         "trials": 1, "pruned": 0, "failed": 0, "trips": 60, "best": {}, "value": 0, "reached": True,
+        "nearest": None,
     }  # fmt: skip
     table = compare(tmp_path / "tuned/tuned.toml", tmp_path / "out", Console(file=said))
     assert table["tuning"] == told == json.loads((tmp_path / "out/tuning.json").read_text())

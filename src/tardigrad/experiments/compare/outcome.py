@@ -1,20 +1,22 @@
-"""What one run came to, read from its folder: its curve, and when it reached which target."""
+"""The outcome of one run, read from its folder: its curve, and when it reached which target."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from tardigrad.core.event_log import read_events
 from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, UploadReceived
 from tardigrad.errors import RunError
 from tardigrad.experiments.runs.run_folder import RunFolder
 
-COSTS = ("trips", "steps", "time", "bytes")
-"""What it may have cost to reach a target."""
+Cost = Literal["trips", "steps", "time", "bytes"]
+"""What it may cost to reach a target."""
+COSTS: tuple[Cost, ...] = get_args(Cost)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Point:
     accuracy: float
 
     def cost(self, name: str) -> float:
-        """One of `COSTS`."""
+        """Return the cost of this name, one of `COSTS`."""
         value: float = getattr(self, name)
         return value
 
@@ -41,7 +43,7 @@ class Outcome:
     seed: int
     folder: Path
     summary: dict[str, Any] | None = None
-    """Nothing, if the run failed or was stopped."""
+    """None if the run failed or was stopped."""
     curve: list[Point] = field(default_factory=list)
     staleness: Counter[int] = field(default_factory=Counter)
     """Of accepted uploads."""
@@ -52,17 +54,28 @@ class Outcome:
     """Of momentum approximation, by step."""
 
     def reached(self, target: float) -> Point | None:
-        """The first evaluation at or above the target."""
+        """Return the first evaluation at or above the target, or None."""
         return next((point for point in self.curve if point.accuracy >= target), None)
+
+    def resolution(self, target: float, cost: Cost) -> float:
+        """Return by how much the cost to the target is uncertain: its distance from the evaluation before, at
+        which the target was not reached yet. Where the target was missed or reached at once, this is 0."""
+        first = next((n for n, point in enumerate(self.curve) if point.accuracy >= target), 0)
+        return self.curve[first].cost(cost) - self.curve[first - 1].cost(cost) if first else 0.0
+
+    @property
+    def best_accuracy(self) -> float:
+        """The highest accuracy of all evaluations; NaN if there are none."""
+        return max((point.accuracy for point in self.curve), default=math.nan)
 
     @property
     def mean_staleness(self) -> float:
-        """Of accepted uploads."""
+        """The mean over accepted uploads; 0 if there are none."""
         return sum(s * n for s, n in self.staleness.items()) / max(self.staleness.total(), 1)
 
 
 def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) -> Outcome:
-    """The outcome of a run; without its curve if it is not finished."""
+    """Return the outcome of a run; without its curve if the run is not finished."""
     summary = RunFolder(folder).summary
     if summary is None:
         return Outcome(label, seed, folder, error=error or "not finished")

@@ -1,4 +1,4 @@
-"""Pictures: accuracy over client trips and over virtual time, with a band over seeds."""
+"""Draw accuracy over client trips and over virtual time, with a band over seeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Curve:
 
 
 def draw_comparison(curves: list[Curve], targets: Sequence[float], title: str, file: Path) -> None:
-    """Accuracy over trips and over virtual time, mean and range over seeds, and the targets."""
+    """Draw accuracy over trips and over virtual time, with mean and range over seeds and the targets."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, layout="constrained")
     for axis, column, label in ((axes[0], 0, "client trips"), (axes[1], 1, "virtual time")):
         for number, curve in enumerate(curves):
@@ -57,7 +57,7 @@ def draw_comparison(curves: list[Curve], targets: Sequence[float], title: str, f
 
 
 def draw_run(curve: Curve, staleness: list[int], file: Path) -> None:
-    """One run: accuracy over trips and over time, and how stale its uploads were."""
+    """Draw one run: accuracy over trips and over time, and the staleness of its uploads."""
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
     for axis, column, label in ((axes[0], 0, "client trips"), (axes[1], 1, "virtual time")):
         _band(axis, curve, column, 0)
@@ -77,12 +77,12 @@ def draw_run(curve: Curve, staleness: list[int], file: Path) -> None:
 
 
 def plain(label: str) -> str:
-    """A label as it stands: a dollar sign begins no formula, and a very long one is cut."""
+    """Return a label for matplotlib: a dollar sign does not start a formula, and a long label is cut."""
     return (label if len(label) <= 60 else f"{label[:59]}…").replace("$", r"\$")
 
 
 def _band(axis: Axes, curve: Curve, column: int, number: int) -> None:
-    """Mean over seeds on a common grid, in a band from the worst to the best."""
+    """Draw the mean over seeds on a common grid, in a band from the worst to the best."""
     runs = [np.array(run) for run in curve.runs if run]
     end = min(run[-1, column] for run in runs)
     grid = np.linspace(0.0, end, 200)

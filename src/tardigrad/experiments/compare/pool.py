@@ -1,4 +1,4 @@
-"""Many runs side by side on the cores: stopped and resumed at will, a finished one never repeated."""
+"""Make many runs in parallel processes; a run that was stopped is resumed, a finished one is not repeated."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import tomllib
 from collections.abc import Hashable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -19,16 +20,20 @@ from dataclasses import dataclass
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.progress import track
 
 from tardigrad.core.events import Event, ModelEvaluated
 from tardigrad.errors import ConfigError, TardigradError
+from tardigrad.experiments.compare.verbosity import Verbosity
 from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event as StopEvent
 
 K = TypeVar("K", bound=Hashable)
 
@@ -42,38 +47,43 @@ class PoolJob:
 
 
 def fingerprint(config: Config) -> str:
-    """Eight digits that differ where configs differ: part of a folder's name, so that an edited config is run
-    anew and an old result is never taken for it."""
+    """Return eight hexadecimal digits that identify a config. They are part of the name of the run's folder,
+    so that an edited config is run anew."""
     return hashlib.sha256(config.to_toml().encode()).hexdigest()[:8]
 
 
-def run_all(jobs: Mapping[K, PoolJob], console: Console) -> dict[K, str]:
-    """Run what is not finished, on all cores; what went wrong, by run. One that fails does not sink the
-    others. An interrupt has the runs under way write a snapshot first."""
+def run_all(jobs: Mapping[K, PoolJob], console: Console, verbosity: Verbosity = "normal") -> dict[K, str]:
+    """Make all runs that are not finished, on all cores, and return the error message of each that failed.
+    A run that fails does not stop the others. On an interrupt, the runs under way write a snapshot first."""
     left = {key: job for key, job in jobs.items() if RunFolder(job.folder).summary is None}
     if not left:
         return {}
-    errors, lost = _run_side_by_side(left, console)
-    for key in lost:  # a process died, and took others with it: each for itself, it is seen which
-        more, again = _run_side_by_side({key: left[key]}, console)
+    errors, lost = _run_in_parallel(left, console, verbosity)
+    for key in lost:  # a process died and broke the pool: run each alone to find out which one it is
+        more, again = _run_in_parallel({key: left[key]}, console, verbosity)
         errors |= more | dict.fromkeys(again, "its process died (out of memory?); run it again to go on")
     return errors
 
 
-def _run_side_by_side(jobs: Mapping[K, PoolJob], console: Console) -> tuple[dict[K, str], list[K]]:
-    """What went wrong, by run; and the runs that were lost because a process died."""
+def _run_in_parallel(
+    jobs: Mapping[K, PoolJob], console: Console, verbosity: Verbosity
+) -> tuple[dict[K, str], list[K]]:
+    """Return the error messages by run, and the runs that were lost because a process died."""
     errors: dict[K, str] = {}
     lost: list[K] = []
     workers = min(len(jobs), len(os.sched_getaffinity(0)))
-    nursery = start_nursery()
-    stop = nursery.Event()
+    server = fork_server()
+    stop = server.Event()
     initial = (stop, dict(os.environ))
-    with ProcessPoolExecutor(workers, nursery, initializer=begin_worker, initargs=initial) as pool:
-        with no_program():
+    with ProcessPoolExecutor(workers, server, initializer=begin_worker, initargs=initial) as pool:
+        with hidden_main():
             futures = {
                 pool.submit(_run_one, job.config.to_toml(), job.folder): key for key, job in jobs.items()
             }
-        done = track(as_completed(futures), "running", len(futures), console=console, transient=True)
+        done = track(
+            as_completed(futures), "running", len(futures), console=console, transient=True,
+            disable=verbosity == "quiet",
+        )  # fmt: skip
         try:
             for future in done:
                 try:
@@ -83,6 +93,9 @@ def _run_side_by_side(jobs: Mapping[K, PoolJob], console: Console) -> tuple[dict
                     continue
                 if error is not None:
                     errors[futures[future]] = error
+                if verbosity == "verbose":
+                    name = jobs[futures[future]].folder.name
+                    console.print(f"{name}: {error or 'finished'}", highlight=False, markup=False)
         except KeyboardInterrupt:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
@@ -91,18 +104,36 @@ def _run_side_by_side(jobs: Mapping[K, PoolJob], console: Console) -> tuple[dict
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Nobody else writes tables into this folder meanwhile."""
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"--out {folder}: the same is going on there right now; wait for it") from None
+def exclusive_lock(file: Path, error: str, seconds: float = 0.0) -> Iterator[None]:
+    """Hold a lock on a file. If another process still has it after so many seconds, raise a ConfigError."""
+    deadline = time.monotonic() + seconds
+    with file.open("w") as lock:
+        while True:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() >= deadline:
+                    raise ConfigError(error) from None
+                time.sleep(0.1)
+        yield
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Make the folder if needed and lock it, so that no other comparison writes tables there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {folder}: cannot be made ({error})") from None
+    with exclusive_lock(
+        folder / ".lock", f"--out {folder}: the same is going on there right now; wait for it"
+    ):
         yield
 
 
 class PoolProgress:
-    """Stops a run when the others are stopped."""
+    """Interrupt a run when the parent process asks all runs to stop."""
 
     def begin(self, config: Config, history: list[ModelEvaluated]) -> None:
         pass
@@ -115,27 +146,27 @@ class PoolProgress:
         pass
 
 
-_stop: Any = None
+_stop: StopEvent | None = None
 
 
-def start_nursery() -> multiprocessing.context.ForkServerContext:
-    """Where workers come from: they are forked from a process that has imported all they need, once, with one
-    thread each, and has done nothing else."""
+def fork_server() -> multiprocessing.context.ForkServerContext:
+    """Start the process from which workers are forked. It has imported all that they need, has one thread,
+    and has done nothing else."""
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before numpy is imported there
-    nursery = multiprocessing.get_context("forkserver")
-    nursery.set_forkserver_preload(["tardigrad.experiments.runs.run"])
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it is not asked to stop: we are
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["tardigrad.experiments.runs.run"])
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for this process
     try:
-        with no_program():
+        with hidden_main():
             ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    return nursery
+    return server
 
 
 @contextmanager
-def no_program() -> Iterator[None]:
-    """Workers that are started here do not run the user's program again, guarded or not: they need none."""
+def hidden_main() -> Iterator[None]:
+    """Hide `__main__`, so that workers that are started here do not import the calling script."""
     program = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -144,9 +175,9 @@ def no_program() -> Iterator[None]:
         sys.modules["__main__"] = program
 
 
-def begin_worker(stop: Any, environment: dict[str, str]) -> None:
-    """In a new worker: the environment is that of who asks, not of whoever asked first; interrupts are the
-    parent's business, and without the parent there is none."""
+def begin_worker(stop: StopEvent, environment: dict[str, str]) -> None:
+    """Prepare a new worker: take over the caller's environment (the fork server may have an older one),
+    ignore Ctrl-C, which the parent handles, and exit when the parent is gone."""
     global _stop
     _stop = stop
     os.environ.clear()
@@ -163,7 +194,7 @@ def begin_worker(stop: Any, environment: dict[str, str]) -> None:
 
 
 def _run_one(toml: str, folder: Path) -> str | None:
-    """In a worker: run or go on with one config; what went wrong, if anything."""
+    """Make or resume one run in a worker. Return the error message, or None."""
     from tardigrad.experiments.runs.run import run
 
     if _stop is not None and _stop.is_set():

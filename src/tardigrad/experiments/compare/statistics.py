@@ -1,12 +1,11 @@
-"""Honest numbers over few seeds: mean and standard deviation, and whether a difference could be chance."""
+"""Statistics over few seeds: mean and standard deviation, and whether a difference could be chance."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import scipy
 
@@ -15,10 +14,10 @@ NO_SPREAD = 1e-12
 
 
 def chance(lead: Sequence[float]) -> float | None:
-    """How likely so large a lead is if there is none: a one-sided t-test over the seeds.
+    """Return how likely so large a lead is if there is none: a one-sided t-test over the seeds.
 
-    None where that cannot be tested: with fewer than two seeds, or with a lead that is not a finite number.
-    Where all seeds give the same lead there is no spread for a t-test to go by, and a sign test is made.
+    None if that cannot be tested: with fewer than two seeds, or if a lead is not a finite number. If all
+    seeds have the same lead, there is no spread for a t-test, and a sign test is made.
 
     >>> round(chance([0.1, 0.12, 0.11]), 4), chance([0.1, -0.1]), chance([0.1, 0.1, 0.1]), chance([0.5])
     (0.0014, 0.5, 0.125, None)
@@ -43,7 +42,7 @@ class MeanAndDeviation:
 
     @staticmethod
     def of(values: Sequence[float]) -> MeanAndDeviation | None:
-        """Of some values; nothing, if there are none.
+        """Return those of some values, or None if there are none.
 
         >>> MeanAndDeviation.of([1.0, 3.0])
         MeanAndDeviation(mean=2.0, sd=1.4142135623730951)
@@ -63,34 +62,58 @@ class Difference:
     """Geometric mean over the seeds of the first's cost over the second's."""
     low: float | None
     high: float | None
-    """Its 95 % confidence interval; None where every seed gives the same ratio, which leaves no spread to
-    estimate it from."""
+    """Its 95 % confidence interval; None if every seed gives the same ratio and the resolution of the costs
+    is not known, which leaves no spread to estimate it from."""
     p: float
-    """How likely so large a difference is by chance: a paired t-test of the logarithms, or a sign test where
-    every seed gives the same ratio."""
+    """How likely so large a difference is by chance: a paired t-test of the logarithms; at least the value of
+    a sign test if every seed gives the same ratio."""
     seeds: int
 
-    def summary(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
+def paired(
+    first: Sequence[float],
+    second: Sequence[float],
+    first_steps: Sequence[float] | None = None,
+    second_steps: Sequence[float] | None = None,
+) -> Difference | None:
+    """Compare costs of the same seeds; None with fewer than two, or if a cost is not positive and finite.
 
-def paired(first: Sequence[float], second: Sequence[float]) -> Difference | None:
-    """Compare costs of the same seeds; None with fewer than two, or where a cost is not positive and finite.
+    A cost that is read off a grid of evaluations is known only to the distance from the evaluation before:
+    the steps. Such a cost has a standard uncertainty of step / sqrt(12), which is added to the spread over
+    the seeds. Without it, two seeds that fall on the same points of a coarse grid would seem to be exact.
 
     >>> difference = paired([10, 12, 11], [20, 26, 21])
     >>> round(difference.ratio, 3), difference.p < 0.01
     (0.494, True)
+    >>> coarse = paired([100, 150], [200, 301], [50, 50], [50, 50])
+    >>> coarse.low < 0.2, coarse.high > 1, coarse.p > 0.05
+    (True, True, True)
     """
     if len(first) != len(second) or len(first) < 2:
         return None
     if not all(math.isfinite(cost) and cost > 0 for cost in (*first, *second)):
         return None
     logs = [math.log(a / b) for a, b in zip(first, second)]
-    mean, sd = statistics.fmean(logs), statistics.stdev(logs)
-    if _all_the_same(logs):
-        p = min(1.0, 2 * 0.5 ** len(logs)) if mean != 0 else 1.0
-        return Difference(math.exp(mean), None, None, p, len(logs))
-    half = float(scipy.stats.t.ppf(0.975, len(logs) - 1)) * sd / math.sqrt(len(logs))
-    p = float(scipy.stats.ttest_1samp(logs, 0.0).pvalue)
-    return Difference(math.exp(mean), math.exp(mean - half), math.exp(mean + half), p, len(logs))
+    mean, variance = statistics.fmean(logs), statistics.variance(logs)
+    variance += _grid_variance(first, first_steps) + _grid_variance(second, second_steps)
+    same = _all_the_same(logs)
+    by_sign = min(1.0, 2 * 0.5 ** len(logs)) if mean != 0 else 1.0
+    if same and math.sqrt(variance) <= NO_SPREAD * max(map(abs, logs)):
+        return Difference(math.exp(mean), None, None, by_sign, len(logs))
+    error = math.sqrt(variance / len(logs))
+    half = float(scipy.stats.t.ppf(0.975, len(logs) - 1)) * error
+    p = 2 * float(scipy.stats.t.sf(abs(mean) / error, len(logs) - 1))
+    return Difference(
+        math.exp(mean),
+        math.exp(mean - half),
+        math.exp(mean + half),
+        max(p, by_sign if same else 0.0),
+        len(logs),
+    )
+
+
+def _grid_variance(costs: Sequence[float], steps: Sequence[float] | None) -> float:
+    """Return the mean variance of the costs' logarithms that is due to the grid they are read off."""
+    if steps is None:
+        return 0.0
+    return statistics.fmean((step / cost) ** 2 / 12 for cost, step in zip(costs, steps, strict=True))

@@ -1,57 +1,56 @@
-"""A comparison as a table: for the terminal, Markdown, CSV and LaTeX, all from the same rows."""
+"""The table of a comparison as text: for the terminal, and as Markdown, CSV and LaTeX, from the same rows."""
 
 from __future__ import annotations
 
 import csv
 import io
-from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tardigrad.core.plural import counted
+from tardigrad.experiments.compare.outcome import COSTS, Cost
+from tardigrad.experiments.compare.tabulate import ComparisonRow, ComparisonTable
+
 TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "±": r"$\pm$", ">": r"$>$", "<": r"$<$",
 }  # fmt: skip
-UNITS = {"trips": "client trips", "steps": "steps", "time": "virtual time", "bytes": "MB"}
-HEADINGS = ("trips", "x", "time", "x", "steps", "MB", "accuracy %", "stale")
-SPARED = ("stale", "MB", "steps")
-"""Columns that a narrow terminal does without, the first first."""
+HEADINGS = ("trips", "trips\nratio", "time", "time\nratio", "steps", "MB", "accuracy %", "stale")
+OPTIONAL = ("stale", "MB", "steps")
+"""Columns that are left out in a narrow terminal, in this order."""
 
 
 def headings(target: float) -> list[str]:
-    """Of the columns for one target."""
+    """Return the headings of the columns for one target."""
     return [
-        "entry", f"client trips to {target:.3g}", "x best", "virtual time", "x best", "steps", "MB",
-        "accuracy at the end, %", "mean staleness",
+        "entry", f"client trips to {target:.3g}", "trips / best", "virtual time", "time / best", "steps",
+        "MB", "accuracy at the end, %", "mean staleness",
     ]  # fmt: skip
 
 
-def cells(table: dict[str, Any], target: float) -> list[list[str]]:
-    """The rows for one target, as text."""
-    best = {
-        name: min(
-            (row["targets"][str(target)][name]["mean"] for row in table["rows"] if _all(row, target)),
-            default=None,
-        )
-        for name in ("trips", "time")
-    }
+def cells(table: ComparisonTable, target: float) -> list[list[str]]:
+    """Return the rows for one target, as text."""
+    names: tuple[Cost, ...] = ("trips", "time")
+    best = {name: min(_means(table, target, name), default=None) for name in names}
     return [_cells(row, target, best, len(table["seeds"])) for row in table["rows"]]
 
 
-def _all(row: dict[str, Any], target: float) -> bool:
-    """Whether every seed reached the target."""
-    return not row["failed"] and row["targets"][str(target)]["trips"] is not None
+def _means(table: ComparisonTable, target: float, name: Cost) -> list[float]:
+    """Return the mean cost of each entry that reached the target with every seed."""
+    rows = [row for row in table["rows"] if not row["failed"]]
+    return [spread["mean"] for row in rows if (spread := row["targets"][str(target)][name]) is not None]
 
 
-def _cells(row: dict[str, Any], target: float, best: dict[str, float | None], seeds: int) -> list[str]:
+def _cells(row: ComparisonRow, target: float, best: dict[Cost, float | None], seeds: int) -> list[str]:
     if row["failed"]:
         return [row["entry"], "failed", *[""] * 7]
     at = row["targets"][str(target)]
     shown = [row["entry"]]
-    for name, digits in (("trips", 0), ("time", 1)):
+    digits_of: dict[Cost, int] = {"trips": 0, "time": 1}
+    for name, digits in digits_of.items():
         spread = at[name]
         if spread is None:
             limit = f"> {row['budget'][name]:,.{digits}f}"
@@ -71,7 +70,7 @@ def _cells(row: dict[str, Any], target: float, best: dict[str, float | None], se
 
 
 def _table(rows: list[list[str]], left_out: list[str]) -> Table:
-    caption = "x: over the best entry"
+    caption = "ratio: to the best entry"
     caption += "" if "stale" in left_out else "; stale: mean staleness"
     caption += f"; comparison.md has {', '.join(left_out)} too" if left_out else ""
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption=caption)
@@ -86,18 +85,18 @@ def _table(rows: list[list[str]], left_out: list[str]) -> Table:
 
 
 def _least(rows: list[list[str]]) -> int:
-    """Characters of the entries' column: labels go on in the next line, words only if they are long."""
+    """Return the least width of the entries' column: labels are wrapped, words only if they are long."""
     return max(5, min(16, max((len(word) for row in rows for word in row[0].split()), default=0)))
 
 
 def _needs(shown: Table, rows: list[list[str]]) -> int:
-    """How wide a terminal must be for it."""
+    """Return how wide a terminal must be for the table."""
     labels = max((len(row[0]) for row in rows), default=0)
     return Console(width=1000).measure(shown).maximum - max(0, labels - _least(rows))
 
 
-def show(table: dict[str, Any], console: Console) -> None:
-    """In the terminal."""
+def show(table: ComparisonTable, console: Console) -> None:
+    """Print the tables, one for each target, and what can be said of them."""
     seeds = len(table["seeds"])
     said = f"mean ± sd over {seeds} seeds" if seeds > 1 else f"seed {table['seeds'][0]}"
     for target in table["targets"]:
@@ -105,12 +104,12 @@ def show(table: dict[str, Any], console: Console) -> None:
         rows = cells(table, target)
         left_out: list[str] = []
         shown = _table(rows, left_out)
-        for heading in SPARED:  # a number that is cut off would be a wrong one
+        for heading in OPTIONAL:  # no number may be cut off
             if _needs(shown, rows) > console.width:
                 left_out.append(heading)
                 shown = _table(rows, left_out)
         console.print(shown)
-        for sentence in table["sentences"][str(target)]:
+        for sentence in _sentences(table, target):
             console.print(sentence, highlight=False, markup=False)
     for line in _tuning(table):
         console.print(line, highlight=False, markup=False)
@@ -119,26 +118,29 @@ def show(table: dict[str, Any], console: Console) -> None:
             console.print(f"{row['entry']} failed: {error}", style="red", highlight=False, markup=False)
 
 
-def _tuning(table: dict[str, Any]) -> list[str]:
-    """What the settings had cost before the comparison began, where they were tuned."""
+def _sentences(table: ComparisonTable, target: float) -> list[str]:
+    """Return the sentences on differences, and on the entries that missed the target."""
+    return [*table["sentences"][str(target)], *table.get("missed", {}).get(str(target), [])]
+
+
+def _tuning(table: ComparisonTable) -> list[str]:
+    """Return a sentence on the cost of tuning, if the settings were tuned."""
     if "tuning" not in table:
         return []
     entries = table["tuning"]["per_entry"].values()
-    trips = sum(one["trips"] for one in entries)
-    return [
-        f"Tuned with {table['tuning']['trials']} trials an entry, {trips:,} client trips in all, which are "
-        "not in the table."
-    ]
+    trials = counted(table["tuning"]["trials"], "trial")
+    trips = counted(sum(one["trips"] for one in entries), "client trip")
+    return [f"Tuned with {trials} an entry, {trips} in all, which are not in the table."]
 
 
-def markdown(table: dict[str, Any]) -> str:
-    """As Markdown."""
+def markdown(table: ComparisonTable) -> str:
+    """Return the tables as Markdown."""
     lines = [f"# {table['title']}", "", f"Seeds: {', '.join(map(str, table['seeds']))}.", ""]
     for target in table["targets"]:
         head = headings(target)
         lines += ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
         lines += ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in cells(table, target)]
-        lines += ["", *(f"- {_escaped(sentence)}" for sentence in table["sentences"][str(target)]), ""]
+        lines += ["", *(f"- {_escaped(sentence)}" for sentence in _sentences(table, target)), ""]
     lines += [f"{line}\n" for line in _tuning(table)]
     lines += [f"- {row['entry']} failed: {_escaped(e)}" for row in table["rows"] for e in row["failed"]]
     return "\n".join(lines).rstrip() + "\n"
@@ -148,28 +150,35 @@ def _escaped(cell: str) -> str:
     return cell.replace("|", "\\|").replace("\n", " ")
 
 
-def comma_separated(table: dict[str, Any]) -> str:
-    """As CSV: a line for each entry and target, numbers in full."""
+def comma_separated(table: ComparisonTable) -> str:
+    """Return the tables as CSV: a line for each entry and target, with all digits."""
     text = io.StringIO()
-    names = ("trips", "steps", "time", "bytes")
     head = ["entry", "target", "reached", "seeds"]
-    head += [f"{name}_{part}" for name in names for part in ("mean", "sd")]
+    head += [f"{name}_{part}" for name in COSTS for part in ("mean", "sd")]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*head, "accuracy_mean", "accuracy_sd", "staleness_mean", "error"])
     for row in table["rows"]:
         for target in table["targets"]:
-            at = row.get("targets", {}).get(str(target), {})
-            spreads = [at.get(name) or {} for name in names]
-            spreads += [row.get("accuracy") or {}]
-            values = [spread.get(part, "") for spread in spreads for part in ("mean", "sd")]
-            stale = (row.get("staleness") or {}).get("mean", "")
-            line = [row["entry"], target, at.get("reached", ""), len(table["seeds"]), *values, stale]
-            writer.writerow([*line, "; ".join(row["failed"])])
+            at = row["targets"][str(target)] if "targets" in row else None
+            spreads = [at[name] if at else None for name in COSTS] + [row.get("accuracy")]
+            values = [part for one in spreads for part in ((one["mean"], one["sd"]) if one else ("", ""))]
+            staleness = row.get("staleness")
+            writer.writerow(
+                [
+                    row["entry"],
+                    target,
+                    at["reached"] if at else "",
+                    len(table["seeds"]),
+                    *values,
+                    staleness["mean"] if staleness else "",
+                    "; ".join(row["failed"]),
+                ]
+            )
     return text.getvalue()
 
 
-def latex(table: dict[str, Any]) -> str:
-    """As LaTeX (booktabs)."""
+def latex(table: ComparisonTable) -> str:
+    """Return the tables as LaTeX (booktabs)."""
     lines = []
     for target in table["targets"]:
         head = headings(target)

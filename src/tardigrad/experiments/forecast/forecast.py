@@ -1,18 +1,17 @@
-"""What if? The planner alone, without training: what a choice of K, concurrency, bounds or delays would mean.
+"""Forecast a run without training, with the planner alone: what a choice of K, concurrency or delays means.
 
-Delays do not depend on parameters, so bookkeeping in virtual time answers in seconds how stale uploads would
-be, how fast steps would come, who would take part how often, and what that would cost in bytes and privacy.
-"""
+Delays do not depend on parameters. So bookkeeping in virtual time finds out in seconds how stale uploads
+would be, how often the model would move, how often clients would take part, and the cost in bytes and
+privacy."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,7 @@ EPSILON_NOISE = 10.0
 class Forecast:
     """What one setting would mean."""
 
-    settings: dict[str, Any]
+    settings: dict[str, str]
     """What differs between the forecasts."""
     trips: int
     steps: int
@@ -44,7 +43,7 @@ class Forecast:
     steps_per_time: float
     trips_per_time: float
     megabytes_per_time: float | None
-    """Both ways; nothing where the model's size is not known."""
+    """Downloads and uploads together; None if the size of the model is not known."""
     in_flight: float
     """Clients at work, on average over time."""
     staleness_mean: float
@@ -57,24 +56,24 @@ class Forecast:
     participations_max: int
     """Of the client that took part most often."""
     separation_min: int | None
-    """Fewest steps between two contributions of one client; nothing if nobody came twice."""
+    """Fewest steps between two contributions of one client; None if no client came twice."""
     fast_over_slow: float | None
-    """Contributions of the faster half of the clients over those of the slower; nothing if all are alike."""
+    """Contributions of the faster half of the clients over those of the slower; None if all are alike."""
     rich_over_poor: float | None
     """The same for clients with many examples over those with few."""
     epsilon: float | None
     """What those participations would cost with the noise multiplier of the config (or 10), at its delta (or
-    1e-7); nothing beyond what BLT noise is made for."""
+    1e-7); None beyond the limits of BLT noise."""
 
-    def summary(self) -> dict[str, Any]:
-        """As JSON."""
+    def summary(self) -> dict[str, object]:
+        """Return all numbers by name."""
         return asdict(self)
 
 
 def forecasts(
     file: Path, grid: Sequence[str], trips: int, settings: Sequence[str] = ()
 ) -> Iterator[Forecast]:
-    """A forecast for each combination of the grid ("buffer.size=1,10,100")."""
+    """Yield a forecast for each combination of the grid ("buffer.size=1,10,100")."""
     axes = [_axis(text) for text in grid]
     for values in itertools.product(*(options for _, options in axes)):
         chosen = dict(zip((name for name, _ in axes), values))
@@ -91,8 +90,8 @@ def _axis(text: str) -> tuple[str, list[str]]:
     return name.strip(), options
 
 
-def forecast(config: Config, trips: int, chosen: dict[str, Any] | None = None) -> Forecast:
-    """Run the planner for so many trips."""
+def forecast(config: Config, trips: int, chosen: dict[str, str] | None = None) -> Forecast:
+    """Return the forecast of a config, by running the planner for so many trips."""
     if config.data is None:
         raise ConfigError("data: a plan needs to know the clients; name a data set (synthetic will do)")
     federation = make_federation(config)
@@ -106,11 +105,12 @@ def forecast(config: Config, trips: int, chosen: dict[str, Any] | None = None) -
     durations = Durations(config.delay, clients, config.seed)
     tally = _PlanCounts(Planner(book, clients, durations, config.seed))
     tally.run(trips)
-    return tally.forecast(config, clients, durations, _bytes(config, federation), chosen or {})
+    size_of_model = _bytes(config, federation)
+    return tally.forecast(config, clients, durations, size_of_model, chosen or {})
 
 
 def _bytes(config: Config, federation: Federation) -> int | None:
-    """Return the bytes of one download or upload, taken to be one vector each; None without a model."""
+    """Return the size of one download or upload, each taken to be one vector; None without a model."""
     if config.model is None:
         return None
     module = make_module(config, None, federation)
@@ -118,7 +118,7 @@ def _bytes(config: Config, federation: Federation) -> int | None:
 
 
 class _PlanCounts:
-    """Counts what the planner tells."""
+    """Count the events of the planner."""
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
@@ -136,7 +136,7 @@ class _PlanCounts:
             except TardigradError:
                 if not self._trips:
                     raise
-                return  # nobody is left: the plan ends here, and its numbers say so
+                return  # no client is left: the plan ends here, with fewer trips
             if not planned:
                 return
             for item in planned:
@@ -166,7 +166,7 @@ class _PlanCounts:
         clients: Clients,
         durations: Durations,
         model: int | None,
-        chosen: dict[str, Any],
+        chosen: dict[str, str],
     ) -> Forecast:
         counts = {client: len(steps) for client, steps in self._steps_of.items()}
         gaps = [b - a for steps in self._steps_of.values() for a, b in itertools.pairwise(steps)]
@@ -198,8 +198,9 @@ class _PlanCounts:
         )
 
 
-def _share(counts: dict[int, int], population: int, by: Any) -> float | None:
-    """Contributions of the upper half of the clients over those of the lower half; of 10,000 at most."""
+def _share(counts: dict[int, int], population: int, by: Callable[[int], float]) -> float | None:
+    """Return the contributions of the upper half of the clients over those of the lower half. At most 10,000
+    evenly spaced clients are counted."""
     seen = range(0, population, -(-population // 10_000))
     values = np.array([by(client) for client in seen], dtype=float)
     own = np.array([counts.get(client, 0) for client in seen], dtype=float)
@@ -215,7 +216,7 @@ def _epsilon(config: Config, steps: int, participations: int, separation: int | 
     noise = (privacy.noise_multiplier if privacy is not None else None) or EPSILON_NOISE
     delta = privacy.delta if privacy is not None else 1e-7
     kind = privacy.noise if isinstance(privacy, Participation) else BLT()
-    if steps == 0 or separation == 0:  # a client twice in one buffer: no such promise can be made
+    if steps == 0 or separation == 0:  # a client is twice in one buffer: no guarantee is possible
         return None
     try:
         mode = ByParticipation(kind, max(1, participations), separation or steps)

@@ -1,7 +1,8 @@
-"""Forecasts as a table and a picture."""
+"""Show forecasts as a table, and draw them as a picture."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import matplotlib
@@ -16,45 +17,87 @@ from rich.table import Table
 from tardigrad.experiments.compare.plot import COLOURS
 from tardigrad.experiments.forecast.forecast import Forecast
 
+COLUMNS: dict[str, tuple[str, Callable[[Forecast], str]]] = {
+    "steps/time": ("steps per unit of time", lambda one: f"{one.steps_per_time:,.2f}"),
+    "MB/time": ("megabytes per unit of time", lambda one: _or_dash(one.megabytes_per_time, ",.1f")),
+    "at work": ("clients at work, mean", lambda one: f"{one.in_flight:,.1f}"),
+    "staleness": ("staleness, mean", lambda one: f"{one.staleness_mean:,.1f}"),
+    "95 %": ("staleness, 95th percentile", lambda one: f"{one.staleness_95:,.0f}"),
+    "refused": ("refused uploads", lambda one: f"{sum(one.refused.values()) / max(one.trips, 1):.1%}"),
+    "k": ("contributions of one client, most", lambda one: f"{one.participations_max:,}"),
+    "b": ("steps between two of them, fewest", lambda one: _or_dash(one.separation_min, ",")),
+    "epsilon": ("epsilon with BLT noise", lambda one: _or_dash(one.epsilon, ",.3g")),
+    "fast/slow": ("contributions, fast half / slow half", lambda one: _or_dash(one.fast_over_slow, ".2f")),
+    "rich/poor": ("contributions, rich half / poor half", lambda one: _or_dash(one.rich_over_poor, ".2f")),
+}
+"""By short heading: the heading in full, and the text of a cell."""
+SHORT_HEADINGS = (
+    "k, b: the most contributions of one client, and the fewest steps between two of them; epsilon: what "
+    "these cost with BLT noise (docs/privacy.md). fast/slow, rich/poor: contributions of one half of the "
+    "clients over those of the other."
+)
+FULL_HEADINGS = (
+    "epsilon: what the contributions of one client cost (docs/privacy.md). rich: clients with many examples."
+)
+
+
+def _or_dash(value: float | None, format_: str) -> str:
+    return "-" if value is None else format(value, format_)
+
 
 def show_forecasts(forecasts: list[Forecast], console: Console) -> None:
-    """In the terminal: a row for each."""
+    """Print a row for each forecast; in a terminal too narrow for that, a column for each."""
+    table = _horizontal(forecasts)
+    if _width(table) <= console.width:
+        console.print(table)
+        console.print(SHORT_HEADINGS, highlight=False, style="dim")
+        return
+    for some in _blocks(forecasts, console.width):
+        console.print(_vertical(some))
+    console.print(FULL_HEADINGS, highlight=False, style="dim")
+
+
+def _horizontal(forecasts: list[Forecast]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    names = list(forecasts[0].settings)
-    for name in names or ["plan"]:
+    for name in forecasts[0].settings or ["plan"]:
         table.add_column(escape(name.split(".")[-1]), no_wrap=True, min_width=4)
-    speed = ("steps/time", "MB/time", "at work", "staleness", "95 %", "refused")
-    for heading in (*speed, "k", "b", "epsilon", "fast/slow", "rich/poor"):
-        table.add_column(heading, justify="right", overflow="fold")
+    for heading in COLUMNS:
+        table.add_column(heading, justify="right", no_wrap=True)
     for one in forecasts:
-        refused = sum(one.refused.values()) / max(one.trips, 1)
-        table.add_row(
-            *(escape(str(one.settings[name])) for name in names or []),
-            *([] if names else ["as it is"]),
-            f"{one.steps_per_time:,.2f}",
-            "-" if one.megabytes_per_time is None else f"{one.megabytes_per_time:,.1f}",
-            f"{one.in_flight:,.1f}",
-            f"{one.staleness_mean:,.1f}",
-            f"{one.staleness_95:,.0f}",
-            f"{refused:.1%}",
-            f"{one.participations_max:,}",
-            "-" if one.separation_min is None else f"{one.separation_min:,}",
-            "-" if one.epsilon is None else f"{one.epsilon:,.3g}",
-            "-" if one.fast_over_slow is None else f"{one.fast_over_slow:.2f}",
-            "-" if one.rich_over_poor is None else f"{one.rich_over_poor:.2f}",
-        )
-    console.print(table)
-    console.print(
-        "k, b: how often, and at how many steps' distance, one client came at most; epsilon: what that would "
-        "cost with BLT noise (docs/privacy.md). fast/slow, rich/poor: contributions of one half of the "
-        "clients over the other's.",
-        highlight=False,
-        style="dim",
-    )
+        settings = [escape(value) for value in one.settings.values()] or ["as it is"]
+        table.add_row(*settings, *(cell(one) for _, cell in COLUMNS.values()))
+    return table
+
+
+def _vertical(forecasts: list[Forecast]) -> Table:
+    table = Table(box=box.SIMPLE, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    for _ in forecasts:
+        table.add_column(justify="right", overflow="fold")
+    for name in forecasts[0].settings:
+        table.add_row(escape(name), *(escape(one.settings[name]) for one in forecasts), style="cyan")
+    for heading, cell in COLUMNS.values():
+        table.add_row(heading, *map(cell, forecasts))
+    return table
+
+
+def _blocks(forecasts: list[Forecast], width: int) -> Iterator[list[Forecast]]:
+    """Split the forecasts into groups whose columns fit side by side, with at least one in each."""
+    block: list[Forecast] = []
+    for one in forecasts:
+        if block and _width(_vertical([*block, one])) > width:
+            yield block
+            block = []
+        block.append(one)
+    yield block
+
+
+def _width(table: Table) -> int:
+    return Console(width=1000).measure(table).maximum
 
 
 def draw_forecasts(forecasts: list[Forecast], file: Path) -> None:
-    """Staleness, speed, and bias, a bar for each forecast."""
+    """Draw staleness, speed and bias, with a bar for each forecast."""
     labels = [
         ", ".join(f"{name.split('.')[-1]} {value}" for name, value in one.settings.items()) or "plan"
         for one in forecasts

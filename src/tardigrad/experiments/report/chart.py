@@ -1,4 +1,4 @@
-"""A chart: a figure that reads well on light and on dark paper, in a page and as a picture."""
+"""Charts: figures that are readable on light and dark backgrounds, in a page and as a picture."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from tardigrad.experiments.compare.plot import COLOURS, STYLES
+from tardigrad.experiments.report.run_record import FloatArray
 
 INK, MUTED, GRID = "#1f2430", "#5c6470", "#e3e6ea"
 SERIES = tuple(INK if colour == "#000000" else colour for colour in COLOURS)
@@ -31,9 +32,9 @@ VARIABLES = {colour.lower(): f"--c{number}" for number, colour in enumerate(COLO
     MUTED: "--muted",
     GRID: "--grid",
 }
-"""In a page, the paper decides what these colours are: CSS variables stand for them."""
+"""In a page, CSS variables replace these colours, so that they follow the page's colour scheme."""
 FRESH_TO_STALE = LinearSegmentedColormap.from_list("staleness", ["#2a86c8", "#9a8fb3", "#e06a1c"])
-"""These can be seen on any paper, and told apart by colour-blind people."""
+"""These are visible on light and dark backgrounds, and colour-blind people can tell them apart."""
 LOOK: dict[Any, Any] = {
     "axes.axisbelow": True, "axes.edgecolor": MUTED, "axes.facecolor": "none", "axes.grid": True,
     "axes.grid.axis": "y", "axes.labelcolor": INK, "axes.labelsize": 11.5, "axes.spines.right": False,
@@ -45,24 +46,24 @@ LOOK: dict[Any, Any] = {
 }  # fmt: skip
 MARK = "<!-- drawn by tardigrad report -->"
 WIDTH, HEIGHT = 390, 260
-"""Of a chart, in points: about as wide as a telephone, so that its letters can be read there."""
+"""The size of a chart in points: about as wide as a telephone, so that its text is readable there."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One figure with what it shows."""
+    """A figure with its title and caption."""
 
     name: str
-    """Of its files."""
+    """The name of its files, without suffix."""
     title: str
     says: str
-    """What is to be seen, in one plain sentence."""
+    """The caption: what the chart shows, in one sentence."""
     figure: Figure
     turn: str = ""
-    """Charts of a section with a turn are shown in turns: a reader chooses."""
+    """If not empty, the reader chooses which charts of the section are shown, by this word."""
 
     def drawn(self) -> Drawing:
-        """Draw it, once: the layout is the most of the work."""
+        """Draw the figure as SVG. This is done once, because the layout takes most of the time."""
         text = io.StringIO()
         with matplotlib.rc_context(LOOK | {"svg.hashsalt": self.name}):
             FigureCanvasSVG(self.figure).print_svg(text, metadata={"Date": None})  # savefig draws twice
@@ -80,7 +81,7 @@ class Drawing:
     svg: str
 
     def inline(self) -> str:
-        """To put into a page: text stays text, colours follow the page, identifiers are its own."""
+        """Return the SVG for a page: its colours follow the page, and its identifiers are unique there."""
         name, says = self.chart.name, f"{self.chart.title}. {self.chart.says}"
         svg = re.sub(r"#[0-9a-f]{6}\b", lambda found: _variable(found[0]), self.svg)
         svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
@@ -90,7 +91,7 @@ class Drawing:
         return re.sub(r"<svg[^>]*>", lambda _: head, svg, count=1)
 
     def save(self, folder: Path) -> None:
-        """As NAME.svg and NAME.png, on white paper."""
+        """Write NAME.svg and NAME.png, with a white background."""
         paper = f'{MARK}<rect width="100%" height="100%" fill="#ffffff"/>'
         svg = re.sub(r"<svg[^>]*>", lambda head: head[0] + paper, self.svg, count=1)
         (folder / f"{self.chart.name}.svg").write_text(svg + "\n", encoding="utf-8")
@@ -101,7 +102,7 @@ class Drawing:
 
 
 def remove_pictures(folder: Path) -> None:
-    """Remove what an earlier report drew there, and nothing else."""
+    """Remove the pictures of an earlier report from a folder, and no other files."""
     for file in folder.glob("*.svg"):
         with file.open(encoding="utf-8", errors="replace") as lines:
             if MARK in lines.read(2000):
@@ -115,7 +116,7 @@ def _variable(colour: str) -> str:
 
 @contextmanager
 def panel(width: float = WIDTH, height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
-    """A figure with one pair of axes in the look of the report.
+    """Return a figure with one pair of axes, in the style of the report.
 
     >>> with panel() as (figure, axis):
     ...     _ = axis.plot([0, 1], [0, 1])
@@ -125,29 +126,44 @@ def panel(width: float = WIDTH, height: float = HEIGHT) -> Iterator[tuple[Figure
         yield figure, figure.subplots()
 
 
+@contextmanager
+def curves_panel(lines: int) -> Iterator[tuple[Figure, Axes]]:
+    """Return a figure for this many lines, with space for their names at the right."""
+    with panel(WIDTH + 50, max(HEIGHT, 17 * lines + 70)) as both:
+        yield both
+
+
+def draw_band(axis: Axes, x: FloatArray, values: FloatArray, number: int, marker: str | None = None) -> None:
+    """Draw the mean over seeds (a row for each), in a band from the lowest to the highest."""
+    axis.plot(x, values.mean(axis=0), marker=marker, markersize=4, **style(number))
+    if len(values) > 1:
+        colour = SERIES[number % len(SERIES)]
+        axis.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+
+
 def style(number: int) -> dict[str, Any]:
-    """Colour and dashes of entry `number`; forty-two differ."""
+    """Return the colour and dashes of entry `number`. The first forty-two entries differ."""
     dashes = STYLES[(number + number // len(SERIES)) % (len(STYLES) - 1)]
     return {"color": SERIES[number % len(SERIES)], "linestyle": dashes}
 
 
 def short(label: str, most: int = 20) -> str:
-    """A label that fits beside a chart."""
+    """Return a label, shortened to fit beside a chart."""
     label = " ".join(label.split())
     return label if len(label) <= most else f"{label[: most - 9]}…{label[-8:]}"
 
 
 def plain(text: str) -> str:
-    """Text in which matplotlib sees no formula."""
+    """Return a text in which matplotlib does not see a formula."""
     return text.replace("$", r"\$")
 
 
 def label_ends(axis: Axes, ends: list[tuple[float, float, int, str]]) -> None:
-    """Write each line's name beside its end (x, y), in its colour, no two on top of each other; a line that
-    is alone needs no name."""
+    """Write each line's name beside its end (x, y), in its colour and without overlaps. A single line has
+    no name."""
     if len(ends) < 2:
         return
-    if len(ends) > len(SERIES):  # colours come again: the dashes must be seen
+    if len(ends) > len(SERIES):  # colours repeat: a legend shows the dashes, too
         ends = sorted(ends, key=lambda end: -end[1])
         handles = [Line2D([], [], label=plain(short(label)), **style(number)) for _, _, number, label in ends]
         axis.figure.legend(handles=handles, loc="outside right upper", fontsize=10, handlelength=2.6)
@@ -174,7 +190,7 @@ def label_ends(axis: Axes, ends: list[tuple[float, float, int, str]]) -> None:
 
 
 def spread(places: list[float], gap: float) -> list[float]:
-    """Sorted places in [0, 1], moved as little as needed to be `gap` apart.
+    """Return sorted places in [0, 1], moved as little as needed to be `gap` apart.
 
     >>> spread([0.5, 0.5], 0.2)
     [0.4, 0.6]
@@ -196,14 +212,14 @@ def spread(places: list[float], gap: float) -> list[float]:
 
 
 def percent(axis: Axes) -> None:
-    """Shares on the vertical axis."""
+    """Show percentages on the vertical axis."""
     low, high = axis.get_ylim()
     axis.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if high - low > 0.05 else 1))
 
 
 def thousands(value: float, _: int | None = None) -> str:
-    """A number as people write it.
+    """Return a number with separators of thousands, or in scientific notation.
 
     >>> thousands(12000), thousands(0.25), thousands(1.5e9)
     ('12,000', '0.25', '1.5e+09')
@@ -214,7 +230,7 @@ def thousands(value: float, _: int | None = None) -> str:
 
 
 def numbered(axis: Axes, which: str = "x", whole: bool = False) -> None:
-    """Few round ticks with thousands set apart."""
+    """Set a few round ticks with separators of thousands."""
     one = axis.xaxis if which == "x" else axis.yaxis
     one.set_major_locator(
         MaxNLocator(nbins=5, integer=whole, steps=[1, 2, 5, 10] if whole else [1, 2, 2.5, 5, 10])
@@ -223,7 +239,7 @@ def numbered(axis: Axes, which: str = "x", whole: bool = False) -> None:
 
 
 def faint(colour: str) -> LinearSegmentedColormap:
-    """From nothing at all to a colour: whatever the paper is, little is faint."""
+    """Return a colour map from transparent to a colour, for any background."""
     red, green, blue = to_rgb(colour)
     return LinearSegmentedColormap.from_list(
         "faint", [(red, green, blue, 0.0), (red, green, blue, 0.55), (red, green, blue, 1.0)]
@@ -231,7 +247,7 @@ def faint(colour: str) -> LinearSegmentedColormap:
 
 
 def slug(text: str) -> str:
-    """A label as part of a file's name.
+    """Return a label as part of a file's name.
 
     >>> slug("MA <b>light</b>, 2")
     'ma-b-light-b-2'

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from tardigrad.experiments.report.chart import (
-    HEIGHT,
     MUTED,
-    SERIES,
-    WIDTH,
     Chart,
+    curves_panel,
+    draw_band,
     label_ends,
     numbered,
-    panel,
     percent,
-    style,
 )
+from tardigrad.experiments.report.run_record import FloatArray
 from tardigrad.experiments.report.sources import Series
 
 AXES = {"trips": "client trips", "time": "virtual time", "bytes": "megabytes sent, both ways"}
 POINTS = 200
 
-Curves = list[NDArray[Any]]
+Curves = list[FloatArray]
 
 
 def curve_charts(entries: list[Series], targets: list[float]) -> list[Chart]:
-    """A chart for each metric and each cost; the costs take turns."""
+    """Return a chart for each metric and each cost. The reader chooses the cost."""
     charts = []
     for metric, words in (("accuracy", "test accuracy"), ("loss", "test loss")):
         for over in AXES:
@@ -43,7 +38,7 @@ def curve_charts(entries: list[Series], targets: list[float]) -> list[Chart]:
 
 
 def _curves(entry: Series, over: str, metric: str) -> Curves:
-    """Of each seed, where there is more than a point."""
+    """Return the curve of each seed that has more than one point."""
     scale = 1e-6 if over == "bytes" else 1.0
     curves = [run.record.curve(over, metric) * (scale, 1.0) for run in entry.runs]
     return [curve for curve in curves if len(curve) > 1 and curve[-1, 0] > 0]
@@ -53,17 +48,12 @@ def _chart(
     entries: list[Series], curves: dict[int, Curves], metric: str, words: str, over: str, targets: list[float]
 ) -> Chart:
     ends, last = [], {}
-    with panel(WIDTH + 50, max(HEIGHT, 17 * len(curves) + 70)) as (figure, axis):
+    with curves_panel(len(curves)) as (figure, axis):
         for number, own in curves.items():
             grid = np.linspace(0.0, min(curve[-1, 0] for curve in own), POINTS)
             values = np.stack([np.interp(grid, curve[:, 0], curve[:, 1]) for curve in own])
             mean = values.mean(axis=0)
-            axis.plot(grid, mean, **style(number))
-            if len(own) > 1:
-                low, high = values.min(axis=0), values.max(axis=0)
-                axis.fill_between(
-                    grid, low, high, color=SERIES[number % len(SERIES)], alpha=0.15, linewidth=0
-                )
+            draw_band(axis, grid, values, number)
             ends.append((float(grid[-1]), float(mean[-1]), number, entries[number].label))
             last[number] = float(mean[-1])
         axis.set_xlim(left=0)

@@ -1,4 +1,4 @@
-"""What is said in tables: costs, settings that differ, refusals, tuning. All text is escaped."""
+"""The tables of a report as HTML: costs, settings that differ, refusals, tuning. All text is escaped."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import html
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tomli_w
 
 from tardigrad.core.events import ModelEvaluated, RunPosition
 from tardigrad.experiments.compare.tables import cells, headings
+from tardigrad.experiments.compare.tabulate import ComparisonTable
 from tardigrad.experiments.report.sources import Series, Sources
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: bool = False) -> str:
-    """A table of text in a box of its own that can be scrolled; `words`: columns that are not numbers."""
+    """Return a table that can be scrolled. `words`: its columns are texts, not numbers."""
     top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
@@ -27,18 +28,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: bool = Fals
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """One paragraph."""
+    """Return a paragraph of escaped text."""
     return f"<p{f' class={kind!r}' if kind else ''}>{html.escape(text)}</p>"
 
 
 def items(lines: Iterable[str], kind: str = "") -> str:
-    """A list; nothing if there are no lines."""
+    """Return a list of escaped lines, or an empty text if there are none."""
     inside = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     return f"<ul{f' class={kind!r}' if kind else ''}>{inside}</ul>" if inside else ""
 
 
-def comparison(found: dict[str, Any]) -> str:
-    """The tables of a comparison, one for each target, what could be chance, and what failed."""
+def comparison(found: ComparisonTable) -> str:
+    """Return the tables of a comparison, one for each target, with the sentences on them, and what failed."""
     seeds = len(found["seeds"])
     said = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else f"seed {found['seeds'][0]}"
     parts = []
@@ -46,12 +47,13 @@ def comparison(found: dict[str, Any]) -> str:
         parts.append(paragraph(f"What it cost to reach an accuracy of {target:.3g}: {said}."))
         parts.append(table(headings(target), cells(found, target)))
         parts.append(items(found["sentences"].get(str(target), [])))
+        parts.append(items(found.get("missed", {}).get(str(target), [])))
     failed = [f"{row['entry']} failed: {error}" for row in found["rows"] for error in row["failed"]]
     return "".join(parts) + items(failed, "failed")
 
 
 def runs(entries: list[Series]) -> str:
-    """A row for each run by itself."""
+    """Return a table with a row for each run."""
     head = [
         "run", "seed", "client trips", "steps", "virtual time", "MB", "accuracy, %", "loss", "mean staleness",
         "epsilon", "stopped by", "seconds",
@@ -63,10 +65,11 @@ def runs(entries: list[Series]) -> str:
             last = record.evaluations[-1] if record.evaluations else ModelEvaluated(*RunPosition())
             accuracy, loss = last.metric("accuracy"), last.metric("loss")
             stale = record.trips.staleness[record.trips.accepted]
-            counts: dict[str, Any] = {
+            counts: dict[str, float] = {
                 "client_trips": last.trips, "steps": last.version,
                 "virtual_time": record.time, "bytes": last.bytes,
-            } | summary  # fmt: skip
+            }  # fmt: skip
+            counts |= {name: summary[name] for name in counts if name in summary}
             rows.append(
                 [
                     entry.label,
@@ -87,14 +90,14 @@ def runs(entries: list[Series]) -> str:
     return table([head[n] for n in shown], [[row[n] for n in shown] for row in rows])
 
 
-def _epsilon(summary: dict[str, Any]) -> str:
+def _epsilon(summary: Mapping[str, Any]) -> str:
     if summary.get("epsilon") is None:
         return "-" if summary.get("privacy_void") is None else "void"
     return f"{summary['epsilon']:.3g}" + ("" if summary.get("privacy_void") is None else " (void)")
 
 
 def refusals(entries: list[Series]) -> str:
-    """How many trips counted, and what became of the others; nothing if all counted."""
+    """Return a table of how many trips counted and why the others did not; empty if all counted."""
     totals = {entry.label: _fate(entry) for entry in entries}
     reasons = list(
         dict.fromkeys(reason for fate in totals.values() for reason in fate if reason != "counted")
@@ -128,7 +131,7 @@ def _fate(entry: Series) -> Counter[str]:
 
 
 def differences(entries: list[Series]) -> str:
-    """The settings in which entries differ; nothing if they do not."""
+    """Return a table of the settings in which entries differ; empty if they do not."""
     flat = {entry.label: flattened(entry.first.settings) for entry in entries}
     names = dict.fromkeys(itertools.chain.from_iterable(flat.values()))
     different = [
@@ -142,7 +145,7 @@ def differences(entries: list[Series]) -> str:
 
 
 def configs(entries: list[Series]) -> str:
-    """Each full config, folded away."""
+    """Return the full config of each entry, folded."""
     parts = []
     for entry in entries:
         seeds = ", ".join(str(run.settings.get("seed", "?")) for run in entry.runs)
@@ -154,8 +157,8 @@ def configs(entries: list[Series]) -> str:
     return "".join(parts)
 
 
-def flattened(settings: dict[str, Any], path: str = "") -> dict[str, str]:
-    """Settings by their dotted keys, as text.
+def flattened(settings: Mapping[str, object], path: str = "") -> dict[str, str]:
+    """Return settings by their dotted keys, as text.
 
     >>> flattened({"local": {"lr": 0.1, "epochs": 1}})
     {'local.lr': '0.1', 'local.epochs': '1'}
@@ -171,7 +174,7 @@ def flattened(settings: dict[str, Any], path: str = "") -> dict[str, str]:
 
 
 def tuning(sources: Sources) -> str:
-    """How much tuning each number cost; nothing if it is not on record."""
+    """Return a table of what tuning each entry cost; empty if that is not on record."""
     rows = []
     for folder, found in sources.tuning.items():
         for label, spent in found["per_entry"].items():

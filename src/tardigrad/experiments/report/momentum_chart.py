@@ -1,5 +1,5 @@
 """Momentum approximation: the five matrices of "Momentum Approximation in Asynchronous Private Federated
-Learning" (Yu et al., Figure 2), rebuilt from the uploads on record."""
+Learning" (Yu et al., Figure 2), computed from the uploads on record."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tardigrad.experiments.report.chart import BLUE, ORANGE, Chart, faint, panel
 from tardigrad.experiments.report.sources import RunSource, Series
 
 STEPS = 60
-"""The matrices show the first so many."""
+"""The matrices show this many steps, from the first."""
 
 
 @dataclass(frozen=True)
 class Matrices:
-    """What momentum should weigh, and what it does weigh."""
+    """The weights that momentum should have, and those that it has."""
 
     M: Matrix
-    """What momentum would be without staleness."""
+    """The weights of momentum without staleness."""
     W: Matrix
     """Row t: how much of step t started from each version."""
     A: Matrix
@@ -40,21 +40,21 @@ class Matrices:
 
     @property
     def MW(self) -> Matrix:
-        """What plain momentum comes to."""
+        """The weights of plain momentum with these uploads."""
         return self.M @ self.W
 
     @property
     def AW(self) -> Matrix:
-        """What momentum approximation comes to."""
+        """The weights of momentum approximation with these uploads."""
         return self.A @ self.W
 
     def error(self, of: Matrix) -> float:
-        """Its squared distance from M, over the square of M."""
+        """Return the squared distance from M, over the squared norm of M."""
         return float(np.sum((of - self.M) ** 2) / np.sum(self.M**2))
 
 
 def matrix_charts(entries: list[Series]) -> list[Chart]:
-    """Five charts for each entry that approximates momentum, of its first seed."""
+    """Return five charts of the first seed of each entry that approximates momentum."""
     charts = []
     for number, entry in enumerate(entries):
         found = rebuild(entry.first)
@@ -78,7 +78,7 @@ def matrix_charts(entries: list[Series]) -> list[Chart]:
 
 
 def rebuild(run: RunSource) -> Matrices | None:
-    """The matrices of a run; nothing if it did not approximate momentum, or a version had no upload."""
+    """Return the matrices of a run; None without momentum approximation, or if a step has no mass."""
     momentum = _momentum(run)
     trips = run.record.trips
     made = int(run.record.steps["version"].max(initial=0))
@@ -107,7 +107,7 @@ def rebuild(run: RunSource) -> Matrices | None:
 
 
 def light_weights(W: Matrix, M: Matrix) -> Matrix:
-    """A of the light form: a_t = u e_t + v a_{t-1} (Eqs. 12 and 15)."""
+    """Return A of the light form: a_t = u e_t + v a_{t-1} (Eqs. 12 and 15)."""
     A = np.zeros_like(W)
     for t in range(len(W)):
         past = A[t - 1] if t else np.zeros(len(W))
@@ -129,7 +129,7 @@ def _momentum(run: RunSource) -> Approximation | LightApproximation | None:
 
 
 def _high(matrix: Matrix) -> float:
-    """What nearly all entries are below: a few would make the others too faint to see."""
+    """Return the 98 % quantile of the entries: a few large ones would make the others too faint to see."""
     return float(np.quantile(np.abs(matrix[matrix != 0]), 0.98))
 
 

@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it, which asks no network for anything."""
+"""The page: one HTML file that contains everything and loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ pre { background: var(--raised); padding: 1rem; border-radius: .6rem; overflow-x
 @media print { figure, details { break-inside: avoid; } .turns { display: none !important; } }
 """
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""Whatever a label or an error message may hold, the page loads nothing from anywhere."""
+"""The content security policy: the page loads nothing, whatever a label or an error message contains."""
 SCRIPT = """
 "use strict";
 document.documentElement.classList.add("scripted");
@@ -84,23 +84,23 @@ for (const row of document.querySelectorAll(".turns")) {
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page."""
+    """A section of the page."""
 
     heading: str
     text: str = ""
-    """HTML."""
+    """Its text as HTML."""
     charts: list[Chart] = field(default_factory=list)
     small: bool = False
-    """Whether its charts are small ones, several in a row."""
+    """Whether its charts are small, with several in a row."""
 
     @property
     def anchor(self) -> str:
-        """What links point at."""
+        """The target of links to it."""
         return "".join(c if c.isalnum() else "-" for c in self.heading.lower())
 
 
 def page(title: str, lead: str, sections: list[Section], drawings: dict[str, Drawing]) -> str:
-    """The whole file; `drawings` has every chart by its name."""
+    """Return the content of the file. `drawings` has every chart by its name."""
     links = "".join(f'<a href="#{one.anchor}">{html.escape(one.heading)}</a>' for one in sections)
     body = "".join(_section(one, drawings) for one in sections)
     return (

@@ -1,45 +1,44 @@
-"""Who takes part, and who is served: clients in fifths by their speed and by how much they hold."""
+"""Participation and accuracy of clients, in fifths by their speed and by their number of examples."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from matplotlib.axes import Axes
 
 from tardigrad.experiments.report.chart import (
-    HEIGHT,
     MUTED,
-    SERIES,
-    WIDTH,
     Chart,
+    curves_panel,
+    draw_band,
     label_ends,
-    panel,
     percent,
     style,
     thousands,
 )
 from tardigrad.experiments.report.population import Population
+from tardigrad.experiments.report.run_record import FloatArray, IntArray
 from tardigrad.experiments.report.sources import RunSource, Series
 
 GROUPS = 5
 KINDS = {"slowness": ("by speed", "fastest", "slowest"), "examples": ("by data", "fewest", "most")}
 Populations = dict[Path, Population]
-Means = dict[int, NDArray[Any]]
+Means = dict[int, FloatArray]
 """By entry: a row for each seed, a column for each group of clients."""
 
 
 def participation_charts(entries: list[Series], populations: Populations) -> list[Chart]:
-    """Accepted uploads of a client, over the average, by speed and by number of examples."""
+    """Return charts of accepted uploads of a client over the average, by speed and by number of examples."""
     charts = []
     for kind, (by, low, high) in KINDS.items():
         means = _means(entries, populations, kind, _contributions)
         if not means:
             continue
-        with panel(WIDTH + 50, max(HEIGHT, 17 * len(means) + 70)) as (figure, axis):
+        with curves_panel(len(means)) as (figure, axis):
             axis.axhline(1.0, color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
-            _draw(axis, means, entries)
+            _draw(axis, means)
             axis.set_ylim(bottom=0)
             axis.set_ylabel("accepted uploads of a client,\nover the average")
             _group_axis(axis, entries, populations, kind)
@@ -56,7 +55,7 @@ def participation_charts(entries: list[Series], populations: Populations) -> lis
 
 
 def accuracy_charts(entries: list[Series], populations: Populations) -> list[Chart]:
-    """The final model's accuracy over clients, and for fast and slow ones, for small and large ones."""
+    """Return charts of the final model's accuracy over clients, by speed and by number of examples."""
     charts = []
     if spread := _spread_chart(entries, populations):
         charts.append(spread)
@@ -64,8 +63,8 @@ def accuracy_charts(entries: list[Series], populations: Populations) -> list[Cha
         means = _means(entries, populations, kind, _accuracies)
         if not means:
             continue
-        with panel(WIDTH + 50, max(HEIGHT, 17 * len(means) + 70)) as (figure, axis):
-            _draw(axis, means, entries)
+        with curves_panel(len(means)) as (figure, axis):
+            _draw(axis, means)
             axis.set_ylabel("mean accuracy of the clients")
             percent(axis)
             _group_axis(axis, entries, populations, kind)
@@ -83,7 +82,7 @@ def accuracy_charts(entries: list[Series], populations: Populations) -> list[Cha
 
 
 def not_drawn(populations: Populations) -> list[str]:
-    """Sentences on charts that would show nothing."""
+    """Return sentences on the charts that are left out because they would show nothing."""
     said = []
     if populations and not any(_differ(one, "slowness") for one in populations.values()):
         said.append(
@@ -98,7 +97,7 @@ def not_drawn(populations: Populations) -> list[str]:
 
 def _spread_chart(entries: list[Series], populations: Populations) -> Chart | None:
     ends, lowest = [], {}
-    with panel(WIDTH + 50, max(HEIGHT, 17 * len(entries) + 70)) as (figure, axis):
+    with curves_panel(len(entries)) as (figure, axis):
         for number, entry in enumerate(entries):
             found = [
                 accuracy
@@ -130,14 +129,14 @@ def _spread_chart(entries: list[Series], populations: Populations) -> Chart | No
     return Chart("client-accuracy", "Accuracy over clients", says, figure)
 
 
-def _contributions(run: RunSource, population: Population) -> NDArray[Any]:
-    """Accepted uploads of each client, over the mean."""
+def _contributions(run: RunSource, population: Population) -> FloatArray:
+    """Return the accepted uploads of each client over the mean."""
     counts = run.record.contributions()
     own = np.array([counts[name] for name in population.names], dtype=float)
     return own / own.mean() if own.any() else np.full(len(own), np.nan)
 
 
-def _accuracies(run: RunSource, population: Population) -> NDArray[Any]:
+def _accuracies(run: RunSource, population: Population) -> FloatArray:
     return np.array([np.nan if one is None else one for one in population.accuracy], dtype=float)
 
 
@@ -146,12 +145,17 @@ def _differ(population: Population, kind: str) -> bool:
     return len(values) >= GROUPS and max(values) > 1.2 * min(values)
 
 
-def _groups(population: Population, kind: str) -> list[NDArray[Any]]:
-    """The clients in fifths, the smallest values first."""
+def _groups(population: Population, kind: str) -> list[IntArray]:
+    """Return the clients in fifths, with the smallest values first."""
     return np.array_split(np.argsort(getattr(population, kind), kind="stable"), GROUPS)
 
 
-def _means(entries: list[Series], populations: Populations, kind: str, what: Any) -> Means:
+def _means(
+    entries: list[Series],
+    populations: Populations,
+    kind: str,
+    what: Callable[[RunSource, Population], FloatArray],
+) -> Means:
     found: Means = {}
     for number, entry in enumerate(entries):
         rows = []
@@ -168,26 +172,20 @@ def _means(entries: list[Series], populations: Populations, kind: str, what: Any
     return found
 
 
-def _draw(axis: Any, means: Means, entries: list[Series]) -> None:
-    places = np.arange(GROUPS)
+def _draw(axis: Axes, means: Means) -> None:
     for number, own in means.items():
-        axis.plot(places, own.mean(axis=0), marker="o", markersize=4, **style(number))
-        if len(own) > 1:
-            axis.fill_between(
-                places, own.min(axis=0), own.max(axis=0), color=SERIES[number % len(SERIES)], alpha=0.13,
-                linewidth=0,
-            )  # fmt: skip
+        draw_band(axis, np.arange(GROUPS, dtype=float), own, number, marker="o")
 
 
-def _label(axis: Any, means: Means, entries: list[Series]) -> None:
+def _label(axis: Axes, means: Means, entries: list[Series]) -> None:
     label_ends(
         axis,
         [(GROUPS - 1.0, float(own.mean(axis=0)[-1]), n, entries[n].label) for n, own in means.items()],
     )
 
 
-def _group_axis(axis: Any, entries: list[Series], populations: Populations, kind: str) -> None:
-    """Which clients are in each fifth, as the first entry has them."""
+def _group_axis(axis: Axes, entries: list[Series], populations: Populations, kind: str) -> None:
+    """Label the horizontal axis with the range of values in each fifth, for the first entry."""
     population = next(
         populations[run.folder]
         for entry in entries

@@ -1,20 +1,21 @@
-"""The partition: which labels the clients hold, and how much."""
+"""Charts of the partition: the labels and the number of examples of clients."""
 
 from __future__ import annotations
 
 import numpy as np
 from matplotlib.colors import PowerNorm
 
+from tardigrad.core.plural import counted
 from tardigrad.data.partition_pictures import Holdings
 from tardigrad.experiments.report.chart import BLUE, Chart, faint, numbered, panel, slug
 
 COLUMNS = 250
-"""With more clients than this, neighbours share a column."""
+"""With more clients than this, several share a column."""
 MOST_LABELS = 60
 
 
 def partition_charts(held: dict[str, Holdings]) -> list[Chart]:
-    """Of each partition, clients by labels and the sizes of clients."""
+    """Return charts of each partition: clients by labels, and the sizes of clients."""
     charts = []
     for number, (label, one) in enumerate(held.items()):
         name = f"{number}-{slug(label)}"
@@ -71,8 +72,9 @@ def _sizes(held: Holdings, name: str, title: str) -> Chart:
         axis.set_xlabel("examples of a client")
         axis.set_ylabel("clients")
         numbered(axis, "y", whole=True)
+    hold = "client holds" if len(sizes) == 1 else "clients hold"
     says = (
-        f"{len(sizes):,} clients hold {sizes.sum():,} examples: from {sizes.min():,} to {high:,}, half of "
-        f"them at most {middle:,.0f}."
+        f"{len(sizes):,} {hold} {counted(int(sizes.sum()), 'example')}: from {sizes.min():,} to {high:,}, "
+        f"half of them at most {middle:,.0f}."
     )
     return Chart(name, title, says, figure)

@@ -1,6 +1,6 @@
-"""What is known of a run's clients: how much they hold, how slow they are, how well they are served.
+"""The clients of a run: their number of examples, their slowness, and the accuracy of the final model.
 
-The events do not say it, so the clients are made again from the run's config. What was found is kept in the
+These are not in the events, so the clients are made again from the run's config. The result is kept in the
 run's folder, for the next report.
 """
 
@@ -32,10 +32,10 @@ from tardigrad.simulation.delay import Durations
 
 CACHE = "report-clients.json"
 MOST_CLIENTS = 5000
-"""Evenly spaced, if there are more."""
+"""If there are more clients, this many evenly spaced ones are used."""
 MOST_EVALUATED = 300
 MOST_EXAMPLES = 200
-"""Of one client, that the final model is tried on."""
+"""Maximum number of examples of one client on which the final model is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -43,31 +43,31 @@ class Population:
     """The clients of a run, or some of them."""
 
     model_sha256: str | None
-    """Of the model that the accuracies are of."""
+    """Digest of the model that was evaluated."""
     names: list[int | str]
     examples: list[int]
     slowness: list[float]
-    """What each client's durations are multiplied with, for good."""
+    """The factor by which all durations of each client are multiplied."""
     accuracy: list[float | None]
-    """Of the final model on what the client holds."""
+    """The final model's accuracy on each client's examples; None if it was not evaluated there."""
     held_out: bool
-    """Whether that is what it kept for evaluation, or what it trained on."""
+    """Whether these examples were held out; if not, the client trained on them."""
 
 
 @dataclass(frozen=True)
 class PopulationFindings:
-    """What could be found out, and why the rest could not."""
+    """What is known of the clients, and why the rest is not."""
 
     populations: dict[Path, Population]
     """By the run's folder."""
     holdings: dict[str, Holdings]
-    """Who holds what, by the label of the first entry that has it; of first seeds alone."""
+    """Examples by client and label, by the first entry that has this partition; only of first seeds."""
     unknown: list[str]
-    """Sentences."""
+    """Sentences on what is not known, and why."""
 
 
 def find_out(entries: list[Series]) -> PopulationFindings:
-    """Of every run, its clients. Runs that share their data are looked at together."""
+    """Find the clients of every run. Runs with the same data are handled together."""
     populations: dict[Path, Population] = {}
     held: dict[str, Holdings] = {}
     unknown: dict[str, None] = {}
@@ -77,7 +77,7 @@ def find_out(entries: list[Series]) -> PopulationFindings:
             inputs = [run.settings.get("data"), run.settings.get("seed")]
             same.setdefault(json.dumps(inputs, sort_keys=True, default=str), []).append((entry, run))
     for runs in same.values():
-        load = functools.cache(_federation)  # data may be large: let go of it with this group of runs
+        load = functools.cache(_federation)  # data may be large: it is released after this group of runs
         for entry, run in runs:
             try:
                 config = _config(run)
@@ -151,7 +151,7 @@ def _accuracy(flat: FlatModule, federation: Federation, client: int) -> float | 
 
 
 def _cached(run: RunSource) -> Population | None:
-    """What an earlier report found; nothing if it was of another model, or cannot be read."""
+    """Return what an earlier report found; None if it was of another model, or cannot be read."""
     try:
         found = Population(**json.loads((run.folder / CACHE).read_text()))
     except (OSError, ValueError, TypeError):
@@ -164,4 +164,4 @@ def _keep(run: RunSource, population: Population) -> None:
     try:
         write_text(run.folder / CACHE, json.dumps(asdict(population)) + "\n")
     except OSError:
-        return  # a folder that cannot be written to can still be reported on
+        return  # a report can be made even if the folder is read-only

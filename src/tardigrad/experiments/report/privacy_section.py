@@ -1,51 +1,23 @@
-"""A privacy statement as HTML: the little Markdown that privacy.md is written in."""
+"""A privacy statement as HTML: Markdown without raw HTML, links and images."""
 
 from __future__ import annotations
 
-import html
-import re
-from itertools import groupby
+from markdown_it import MarkdownIt
+
+_MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
 
 
 def as_html(markdown: str) -> str:
-    """Headings, tables, lists, quotations, paragraphs; bold and code inside them. Everything is escaped.
+    """Return Markdown as HTML. Headings become `h4`, and tables can be scrolled; HTML in the text is escaped.
 
     >>> as_html("- **a** < b")
-    '<ul><li><strong>a</strong> &lt; b</li></ul>'
+    '<ul>\\n<li><strong>a</strong> &lt; b</li>\\n</ul>\\n'
     """
-    parts = []
-    for kind, group in groupby(markdown.splitlines(), key=_kind):
-        lines = list(group)
-        match kind:
-            case "#":
-                parts += [f"<h4>{_inside(line.lstrip('# '))}</h4>" for line in lines]
-            case "|":
-                rows = [line.strip().strip("|").split("|", 1) for line in lines if "| --- |" not in line]
-                cells = ("".join(f"<td>{_inside(cell.strip())}</td>" for cell in row) for row in rows[1:])
-                parts.append(
-                    "<div class='wide'><table class='words'>"
-                    + "".join(f"<tr>{row}</tr>" for row in cells)
-                    + "</table></div>"
-                )
-            case "-":
-                items = "".join(f"<li>{_inside(line[2:])}</li>" for line in lines)
-                parts.append(f"<ul>{items}</ul>")
-            case ">":
-                parts.append(
-                    f"<blockquote>{_inside(' '.join(line[1:].strip() for line in lines))}</blockquote>"
-                )
-            case "text":
-                parts.append(f"<p>{_inside(' '.join(lines))}</p>")
-    return "".join(parts)
-
-
-def _kind(line: str) -> str:
-    if not line.strip():
-        return ""
-    return next((mark for mark in ("#", "|", "-", ">") if line.startswith(mark)), "text")
-
-
-def _inside(text: str) -> str:
-    text = html.escape(text, quote=False)
-    text = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text)
-    return re.sub(r"`(.+?)`", r"<code>\1</code>", text)
+    tokens = _MARKDOWN.parse(markdown)
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = "h4"
+        elif token.type == "table_open":
+            token.attrSet("class", "words")
+    text = _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})
+    return text.replace("<table", "<div class='wide'><table").replace("</table>", "</table></div>")

@@ -1,4 +1,4 @@
-"""What the charts need of one run: its events read once, line by line, and kept as columns of numbers."""
+"""The record of one run for charts: its events, read once, as columns of numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,9 @@ from tardigrad.core.events import (
 from tardigrad.core.participation import ClientId
 from tardigrad.errors import RunError
 
-FloatArray = NDArray[Any]
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -34,20 +35,21 @@ class Trips:
 
     start: FloatArray
     end: FloatArray
-    start_version: FloatArray
-    staleness: FloatArray
-    """-1 where the trip ended without an upload."""
+    start_version: IntArray
+    staleness: IntArray
+    """-1 if the trip ended without an upload."""
     weight: FloatArray
-    step: FloatArray
-    """The version that the upload helped to make; -1 where it did not count."""
-    client: FloatArray
+    step: IntArray
+    """The version that the upload is part of; -1 if it did not count."""
+    client: IntArray
     """An index into `clients` of the record."""
-    gave_up: FloatArray
+    gave_up: BoolArray
 
     @property
-    def accepted(self) -> FloatArray:
+    def accepted(self) -> BoolArray:
         """Which of them counted."""
-        return self.step >= 0
+        counted: BoolArray = self.step >= 0
+        return counted
 
     def __len__(self) -> int:
         return len(self.end)
@@ -60,37 +62,37 @@ class RunRecord:
     evaluations: list[ModelEvaluated]
     trips: Trips
     clients: list[ClientId]
-    """By name, those that were seen."""
+    """The names of the clients that had a trip."""
     steps: dict[str, FloatArray]
-    """`version`, `time`, and every number that step events tell."""
+    """`version`, `time`, and every number in the step events."""
     refused: Counter[str]
     """Uploads that did not count, by the reason."""
     turned_away: Counter[str]
     """Check-ins that were not granted, by the reason."""
     ended: str | None
-    """Why the run stopped; nothing if it has not."""
+    """Why the run stopped; None if it has not."""
 
     @property
     def time(self) -> float:
-        """The virtual time that the run has come to."""
+        """The virtual time at the end of the run, or so far."""
         ends = self.trips.end
         last = float(ends[-1]) if len(ends) else 0.0
         return max(last, self.evaluations[-1].time if self.evaluations else 0.0)
 
     def curve(self, over: str, metric: str) -> FloatArray:
-        """Pairs of (cost so far, metric), of the evaluations that have it."""
+        """Return pairs of (cost so far, metric) of the evaluations that have the metric."""
         found = [(getattr(one, over), one.metric(metric)) for one in self.evaluations]
         pairs = [(cost, value) for cost, value in found if value is not None]
         return np.array(pairs, dtype=float).reshape(-1, 2)
 
     def contributions(self) -> Counter[ClientId]:
-        """Uploads that counted, by the client's name."""
+        """Return the number of uploads that counted, by the client's name."""
         counts = np.bincount(self.trips.client[self.trips.accepted], minlength=len(self.clients))
         return Counter(dict(zip(self.clients, counts.tolist())))
 
 
 def read_record(file: Path) -> RunRecord:
-    """Read the events of a run, finished or not; a RunError that names the file if they are damaged."""
+    """Read the events of a run, finished or not. Raise a RunError with the file's name if it is damaged."""
     reader = _Reader()
     try:
         for event in read_events(file):

@@ -1,4 +1,4 @@
-"""Which runs a report is about: the folders that were named, as entries with one run for each seed."""
+"""The runs of a report: the folders that were named, as entries with one run for each seed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tardigrad.errors import ConfigError, RunError
+from tardigrad.experiments.compare.tabulate import ComparisonTable, TuningTable
 from tardigrad.experiments.config.reading import read_toml
 from tardigrad.experiments.report.run_record import RunRecord, read_record
 from tardigrad.experiments.runs.run_folder import RunFolder
@@ -24,53 +25,53 @@ class RunSource:
     folder: Path
     record: RunRecord
     settings: dict[str, Any]
-    """config.toml as it stands."""
+    """The content of config.toml."""
     summary: dict[str, Any] | None
-    """Nothing, if the run is not finished."""
+    """None if the run is not finished."""
     privacy: str
-    """privacy.md; empty if there is none."""
+    """The content of privacy.md; empty if there is none."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """What has one line in the charts: an algorithm with its settings, run with some seeds."""
+    """An entry, with one line in the charts: an algorithm with its settings, run with some seeds."""
 
     label: str
     runs: list[RunSource]
 
     @property
     def first(self) -> RunSource:
-        """The run of the first seed, for what is shown of one run alone."""
+        """The run of the first seed, for charts that show only one run."""
         return self.runs[0]
 
     @property
     def finished(self) -> bool:
-        """Whether all its runs are."""
+        """Whether all its runs are finished."""
         return all(run.summary is not None for run in self.runs)
 
 
 @dataclass
 class Sources:
-    """Everything that was named."""
+    """All runs and comparisons that were named."""
 
     entries: list[Series] = field(default_factory=list)
-    comparisons: list[dict[str, Any]] = field(default_factory=list)
-    """comparison.json of each comparison."""
+    comparisons: list[ComparisonTable] = field(default_factory=list)
+    """The content of each comparison.json."""
     alone: list[Series] = field(default_factory=list)
     """The entries that are part of no comparison."""
-    tuning: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """tuning.json, by the folder's name."""
+    tuning: dict[str, TuningTable] = field(default_factory=dict)
+    """The content of each tuning.json, by the folder's name."""
     missing: list[str] = field(default_factory=list)
-    """Runs of comparisons whose folders are gone, in words."""
+    """Sentences on runs of comparisons that have no folder or are not finished."""
 
     @property
     def targets(self) -> list[float]:
-        """Of all comparisons."""
+        """The targets of all comparisons."""
         return sorted({target for table in self.comparisons for target in table["targets"]})
 
 
 def read_sources(folders: list[Path]) -> Sources:
-    """Read run folders and comparison folders, in any mix; a ConfigError names the one that is neither."""
+    """Read run folders and comparison folders. Raise a ConfigError for a folder that is neither."""
     sources = Sources()
     alone: list[RunSource] = []
     for folder in dict.fromkeys(folders):
@@ -98,10 +99,11 @@ def read_sources(folders: list[Path]) -> Sources:
 
 def _read_comparison(folder: Path, sources: Sources) -> None:
     file = folder / "comparison.json"
-    table = _read_json(file)
+    read = _read_json(file)
     for name in ("title", "targets", "seeds", "rows", "sentences", "folders"):
-        if name not in table:
+        if name not in read:
             raise RunError(f"{file} is damaged (it has no {name!r}); run `tardigrad compare` again")
+    table = cast(ComparisonTable, read)
     runs: dict[str, list[RunSource]] = {}
     for name, place in table["folders"].items():
         found = SEED.fullmatch(name)
@@ -119,7 +121,7 @@ def _read_comparison(folder: Path, sources: Sources) -> None:
 
 
 def _by_settings(runs: list[RunSource]) -> list[list[RunSource]]:
-    """Runs that differ in nothing but their seeds are one entry."""
+    """Group the runs that differ only in their seeds."""
     groups: dict[str, list[RunSource]] = {}
     for run in runs:
         settings = repr({name: value for name, value in run.settings.items() if name != "seed"})
@@ -131,7 +133,7 @@ def _by_settings(runs: list[RunSource]) -> list[list[RunSource]]:
 
 
 def _shared_name(runs: list[RunSource]) -> str:
-    """What the names of their folders begin with."""
+    """Return the common beginning of the names of their folders."""
     names = [_name(run.folder) for run in runs]
     if len(names) == 1:
         return names[0]
@@ -150,14 +152,14 @@ def _read_run(folder: Path) -> RunSource:
     )
 
 
-def _read_tuning(file: Path) -> dict[str, Any]:
+def _read_tuning(file: Path) -> TuningTable:
     tuning = _read_json(file)
     if not isinstance(tuning.get("per_entry"), dict):
         raise RunError(f"{file} is damaged (it has no 'per_entry'); delete it, or run `tardigrad tune` again")
-    return tuning
+    return cast(TuningTable, tuning)
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, object]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -172,7 +174,7 @@ def _name(folder: Path) -> str:
 
 
 def _free(label: str, folder: Path, sources: Sources) -> str:
-    """The label, with more of where it comes from if another entry has it already."""
+    """Return the label; with the folder's name or a number if another entry has the same label."""
     taken = {entry.label for entry in sources.entries}
     if label not in taken:
         return label

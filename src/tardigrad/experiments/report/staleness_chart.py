@@ -1,9 +1,10 @@
-"""How stale uploads were, and what they weighed."""
+"""Charts of the staleness and the weights of uploads."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from tardigrad.core.plural import counted
 from tardigrad.experiments.report.chart import SERIES, Chart, numbered, panel, percent, slug
 from tardigrad.experiments.report.sources import Series
 
@@ -11,7 +12,7 @@ BARS = 40
 
 
 def staleness_charts(entries: list[Series]) -> list[Chart]:
-    """A histogram for each entry in which anything was stale."""
+    """Return a histogram for each entry that has stale uploads."""
     charts = []
     for number, entry in enumerate(entries):
         stale = np.concatenate([run.record.trips.staleness[run.record.trips.accepted] for run in entry.runs])
@@ -29,16 +30,14 @@ def staleness_charts(entries: list[Series]) -> list[Chart]:
             percent(axis)
             numbered(axis, whole=True)
         fresh = f"{counts[0] / len(stale):.0%} are fresh"
-        says = (
-            f"Half of the accepted uploads are at most {middle:.0f} versions old, one in twenty is older "
-            f"than {high:.0f}; {fresh}."
-        )
+        half = f"Half of the accepted uploads are at most {counted(round(middle), 'version')} old"
+        says = f"{half}, one in twenty is older than {high:.0f}; {fresh}."
         charts.append(Chart(f"staleness-{number}-{slug(entry.label)}", entry.label, says, figure))
     return charts
 
 
 def all_fresh(entries: list[Series]) -> list[str]:
-    """The labels of entries that had uploads, none of them stale."""
+    """Return the labels of entries that have uploads, none of them stale."""
     return [
         entry.label
         for entry in entries
@@ -48,7 +47,7 @@ def all_fresh(entries: list[Series]) -> list[str]:
 
 
 def weight_charts(entries: list[Series]) -> list[Chart]:
-    """A histogram for each entry whose uploads did not all weigh the same."""
+    """Return a histogram for each entry whose uploads have different weights."""
     charts = []
     for number, entry in enumerate(entries):
         weights = np.concatenate([run.record.trips.weight[run.record.trips.accepted] for run in entry.runs])

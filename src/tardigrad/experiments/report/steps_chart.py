@@ -1,20 +1,10 @@
-"""What step events tell, over versions: privacy spent, the error of momentum approximation, and the rest."""
+"""Charts of the numbers in step events over versions, such as epsilon."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tardigrad.experiments.report.chart import (
-    HEIGHT,
-    SERIES,
-    WIDTH,
-    Chart,
-    label_ends,
-    numbered,
-    panel,
-    slug,
-    style,
-)
+from tardigrad.experiments.report.chart import Chart, curves_panel, draw_band, label_ends, numbered, slug
 from tardigrad.experiments.report.sources import Series
 
 POINTS = 400
@@ -22,15 +12,15 @@ NAMES = {"epsilon": "epsilon spent", "least_squares_error": "least-squares error
 
 
 def told(entries: list[Series]) -> list[str]:
-    """The numbers that step events of some run have, in a fixed order."""
+    """Return the names of the numbers in step events, in a fixed order."""
     names = {name for entry in entries for run in entry.runs for name in run.record.steps}
     return sorted(names - {"version", "time"})
 
 
 def step_chart(entries: list[Series], name: str) -> Chart | None:
-    """One such number over the version; nothing if it never changes."""
+    """Return a chart of one such number over versions; None if it never changes."""
     ends, last = [], {}
-    with panel(WIDTH + 50, max(HEIGHT, 17 * len(entries) + 70)) as (figure, axis):
+    with curves_panel(len(entries)) as (figure, axis):
         for number, entry in enumerate(entries):
             own = [run.record.steps for run in entry.runs if name in run.record.steps]
             own = [steps for steps in own if np.isfinite(steps[name]).sum() > 1]
@@ -44,12 +34,7 @@ def step_chart(entries: list[Series], name: str) -> Chart | None:
                 rows.append(np.interp(grid, steps["version"][known], steps[name][known]))
             values = np.stack(rows)
             mean = values.mean(axis=0)
-            axis.plot(grid, mean, **style(number))
-            if len(own) > 1:
-                low, high = values.min(axis=0), values.max(axis=0)
-                axis.fill_between(
-                    grid, low, high, color=SERIES[number % len(SERIES)], alpha=0.15, linewidth=0
-                )
+            draw_band(axis, grid, values, number)
             ends.append((float(grid[-1]), float(mean[-1]), number, entry.label))
             last[number] = (float(mean.min()), float(mean.max()), float(mean[-1]))
         if not ends or all(low == high for low, high, _ in last.values()):

@@ -1,13 +1,12 @@
-"""Who is under way when: clients at work over virtual time, and a short window of trips against versions."""
+"""Charts of clients at work over virtual time, and of trips against versions in a short window."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from numpy.typing import NDArray
 
 from tardigrad.experiments.report.chart import (
     FRESH_TO_STALE,
@@ -20,27 +19,27 @@ from tardigrad.experiments.report.chart import (
     slug,
     thousands,
 )
-from tardigrad.experiments.report.run_record import RunRecord, Trips
+from tardigrad.experiments.report.run_record import FloatArray, IntArray, RunRecord, Trips
 from tardigrad.experiments.report.sources import Series
 
 BINS = 240
 ROWS = 40
-"""Trips in a timeline."""
+"""Maximum number of trips in a timeline."""
 MOST_VERSIONS = 24
-"""Versions that are marked in a timeline; where there are more, not every one is."""
+"""Maximum number of versions that are marked in a timeline."""
 
 
 class AtWork(NamedTuple):
-    """In each of some bins of time: where it begins, and how many clients are at work."""
+    """For each bin of time: its beginning, and the number of clients at work."""
 
-    begin: NDArray[Any]
-    fewest: NDArray[Any]
-    most: NDArray[Any]
-    mean: NDArray[Any]
+    begin: FloatArray
+    fewest: IntArray
+    most: IntArray
+    mean: FloatArray
 
 
 def at_work_charts(entries: list[Series]) -> list[Chart]:
-    """Clients at work over virtual time, for each entry's first seed; all with the same vertical axis."""
+    """Return a chart of clients at work for each entry's first seed, all with the same vertical axis."""
     found = {}
     for number, entry in enumerate(entries):
         trips = entry.first.record.trips
@@ -63,7 +62,8 @@ def at_work_charts(entries: list[Series]) -> list[Chart]:
             numbered(axis, "y", whole=True)
         least, most = f"{one.fewest.min():,.0f}", f"{one.most.max():,.0f}"
         since = f"From time {thousands(begin)} to" if begin > 0 else "Until time"
-        says = f"{since} {thousands(end)}, {one.mean.mean():,.3g} clients are at work"
+        mean = f"{one.mean.mean():,.3g}"
+        says = f"{since} {thousands(end)}, {mean} {'client is' if mean == '1' else 'clients are'} at work"
         says += " all the time." if least == most else f" on average, between {least} and {most}."
         label = entries[number].label
         charts.append(Chart(f"at-work-{number}-{slug(label)}", label, says, figure))
@@ -71,14 +71,14 @@ def at_work_charts(entries: list[Series]) -> list[Chart]:
 
 
 def _shown_until(record: RunRecord) -> float:
-    """Some twenty trips' time: rounds can be told apart. On a server, the first trip may begin late."""
+    """Return the end of the chart: after about twenty trips' time, so that single rounds are visible."""
     durations = record.trips.end - record.trips.start
     some = 20 * float(np.quantile(durations, 0.9)) or record.time
     return min(_known_until(record), float(record.trips.start.min()) + some)
 
 
 def _known_until(record: RunRecord) -> float:
-    """From here on, trips may be missing that were under way when the run stopped: they are not on record."""
+    """Return the time until which all trips are on record: trips under way at the end are not."""
     trips = record.trips
     if not len(trips):
         return 0.0
@@ -86,7 +86,7 @@ def _known_until(record: RunRecord) -> float:
 
 
 def at_work(trips: Trips, begin: float, end: float, bins: int = BINS) -> AtWork:
-    """From the first trip's start, `begin`, to `end`."""
+    """Count the clients at work in bins from `begin`, the first trip's start, to `end`."""
     edges = np.linspace(begin, end, bins + 1)
     starts, ends = np.sort(trips.start), np.sort(trips.end)
     times = np.unique(np.concatenate([edges[:-1], starts[starts < end], ends[ends < end]]))
@@ -98,7 +98,7 @@ def at_work(trips: Trips, begin: float, end: float, bins: int = BINS) -> AtWork:
 
 
 def timeline_charts(entries: list[Series]) -> list[Chart]:
-    """For each entry's first seed, some trips of a short window in the middle of the run."""
+    """Return a chart of some trips in the middle of the run, for each entry's first seed."""
     charts = []
     for number, entry in enumerate(entries):
         record = entry.first.record
@@ -132,14 +132,14 @@ def timeline_charts(entries: list[Series]) -> list[Chart]:
     return charts
 
 
-def _window(record: RunRecord, durations: NDArray[Any]) -> tuple[float, float]:
-    """Two long trips' time, from the middle of the run on."""
+def _window(record: RunRecord, durations: FloatArray) -> tuple[float, float]:
+    """Return a window as long as two long trips, from the middle of the run."""
     length = 2 * float(np.quantile(durations, 0.9)) or float(durations.max())
     begin = max(0.0, min(record.time / 2, _known_until(record) - length))
     return begin, min(begin + length, record.time)
 
 
-def _draw_versions(axis: Axes, versions: NDArray[Any], times: NDArray[Any]) -> None:
+def _draw_versions(axis: Axes, versions: FloatArray, times: FloatArray) -> None:
     for time in times:
         axis.axvline(time, color=MUTED, linewidth=0.7, alpha=0.6)
     for place in np.unique(np.linspace(0, len(times) - 1, min(len(times), 5)).astype(int)):
@@ -149,7 +149,7 @@ def _draw_versions(axis: Axes, versions: NDArray[Any], times: NDArray[Any]) -> N
         )  # fmt: skip
 
 
-def _draw_trips(axis: Axes, trips: Trips, some: NDArray[Any]) -> None:
+def _draw_trips(axis: Axes, trips: Trips, some: IntArray) -> None:
     stale = trips.staleness[some]
     most = max(int(stale[trips.accepted[some]].max(initial=0)), 1)
     for row, trip in enumerate(some.tolist()):

@@ -1,4 +1,4 @@
-"""Write a report: read the folders, draw what there is to show, put it into one page."""
+"""Write a report: read the folders, draw the charts, and write them into one page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import html
 from pathlib import Path
 
 from tardigrad.core.files import write_text
+from tardigrad.core.plural import counted
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.report import facts
 from tardigrad.experiments.report.chart import remove_pictures
@@ -23,13 +24,13 @@ from tardigrad.experiments.report.traffic_chart import at_work_charts, timeline_
 from tardigrad.privacy.statement import NOTHING_PROMISED
 
 WORDS_ALONE = ("Results", "Staleness", "Who takes part", "Privacy", "Trips that did not count", "Settings")
-"""Sections that may be without a chart."""
+"""Sections that are shown even without a chart."""
 MOST_OTHERS = 8
-"""Charts of what algorithms tell of their steps."""
+"""Maximum number of charts of numbers that algorithms report."""
 
 
 def report(folders: list[Path], out: Path | None = None, pictures: Path | None = None) -> tuple[Path, Path]:
-    """Report on run folders and comparison folders. Returns where the page and the pictures are.
+    """Write a report on run folders and comparison folders, and return the paths of page and pictures.
 
     >>> report([Path("runs/demo")])  # doctest: +SKIP
     (PosixPath('runs/demo/report.html'), PosixPath('runs/demo/report'))
@@ -60,7 +61,7 @@ def _title(sources: Sources) -> str:
     titles += (
         [entry.label for entry in sources.alone]
         if len(sources.alone) < 4
-        else [f"{len(sources.alone)} entries"]
+        else [counted(len(sources.alone), "entry", "entries")]
     )
     return "; ".join(titles)
 
@@ -69,8 +70,11 @@ def _lead(entries: list[Series]) -> str:
     runs = [run for entry in entries for run in entry.runs]
     trips = sum(len(run.record.trips) for run in runs)
     seconds = sum(run.summary["wall_seconds"] for run in runs if run.summary is not None)
-    one = "One run" if len(runs) == 1 else f"{len(runs)} runs of {len(entries)} entries"
-    return f"{one}, {trips:,} client trips in all, computed in {seconds:,.0f} seconds."
+    made = counted(len(runs), "run")
+    if len(runs) > 1:
+        made += f" of {counted(len(entries), 'entry', 'entries')}"
+    spent = f"{counted(trips, 'client trip')} in all, computed in {counted(round(seconds), 'second')}"
+    return f"{made}, {spent}."
 
 
 def _sections(sources: Sources) -> list[Section]:
@@ -139,9 +143,11 @@ def _clients(entries: list[Series], found: PopulationFindings) -> list[Section]:
     on = ""
     if tried:
         count = sum(a is not None for a in tried[0].accuracy)
-        what = "kept for evaluation" if tried[0].held_out else "hold, and also trained on"
+        hold = "holds" if count == 1 else "hold"
+        what = "kept for evaluation" if tried[0].held_out else f"{hold}, and also trained on"
         on = facts.paragraph(
-            f"The final model, tried on the examples that {count:,} clients {what}: are some served worse?"
+            f"The final model, tried on the examples that {counted(count, 'client')} {what}: are some served "
+            "worse?"
         )
     return [
         Section("Who takes part", said, taking_part),

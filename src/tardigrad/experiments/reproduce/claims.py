@@ -1,12 +1,12 @@
-"""A paper's claim, and whether our runs bear it out: order, ratio or a gap, judged over seeds."""
+"""A paper's claim, and whether our runs support it: an order, a ratio or a gap, judged over seeds."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
@@ -17,15 +17,15 @@ from tardigrad.experiments.reproduce.measures import MEASURES, MORE_IS_BETTER, T
 Verdict = Literal["holds", "does not hold", "not tested", "not run"]
 _WORST_FIRST: tuple[Verdict, ...] = ("does not hold", "not tested", "holds")
 ClaimValues = Callable[[str, str], Sequence[float] | None]
-"""(entry, measure) to a number for each seed; nothing where that was not run."""
+"""Returns a number for each seed of (entry, measure); None if that was not run."""
 CHANCE = 0.05
-"""A claim holds if its opposite would look like this with less than this probability."""
+"""A claim holds if the numbers would be as they are with less than this probability, were it false."""
 LEAST_SEEDS = 2
-"""With fewer nothing is known of the spread, and a claim is not tested."""
+"""With fewer, the spread is not known, and a claim is not tested."""
 
 
 class Claim(Setting):
-    """One sentence that can be true or false of runs. Give `better` and `than`, or `level`, or `gaps`."""
+    """A statement about runs that is true or false. Give `better` and `than`, or `level`, or `gaps`."""
 
     says: str
     """The claim, in words."""
@@ -36,9 +36,9 @@ class Claim(Setting):
     than: tuple[str, ...] = ()
     """... than each of these."""
     factor: PositiveFloat = 1.0
-    """At least so many times better (costs), or by the ratio of what is measured."""
+    """It is better by at least this factor."""
     margin: NonNegativeFloat = 0.0
-    """It may be worse by so much and the claim still holds: not much worse."""
+    """It may be worse by so much and the claim still holds."""
     level: tuple[str, ...] = ()
     """These entries are said to be level ..."""
     within: PositiveFloat | None = None
@@ -60,33 +60,29 @@ class Claim(Setting):
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """All that it speaks of."""
+        """All entries that it mentions."""
         pairs = tuple(name for pair in self.gaps for name in pair)
         return tuple(filter(None, (self.better,))) + self.than + self.level + pairs
 
     @property
     def less_is_better(self) -> bool:
-        """Whether a small number is a good one."""
+        """Whether a smaller number is better."""
         return self.measure not in MORE_IS_BETTER
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of a claim."""
+    """The verdict on a claim."""
 
     says: str
     verdict: Verdict
     found: str
     """The numbers, in words."""
 
-    def summary(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
-
 
 def judge(claim: Claim, values: ClaimValues, budgets: Mapping[str, float] | None = None) -> Judgement:
-    """Whether the numbers bear the claim out. Where a target was not reached, the cost is taken to be the
-    budget, by entry: the least that it can be."""
+    """Judge a claim by the numbers. If a target was missed, the cost is taken to be the entry's budget,
+    which is the least that it can be."""
     measured: dict[str, list[float]] = {}
     for entry in claim.entries:
         numbers = values(entry, claim.measure)
@@ -121,7 +117,7 @@ def _better(
 def _against(
     claim: Claim, other: str, good: list[float], bad: list[float], budget: float
 ) -> tuple[Verdict, str]:
-    """Whether it is better than one other entry."""
+    """Judge whether it is better than one other entry."""
     reached = not any(map(math.isinf, bad))
     bad = [budget if math.isinf(x) else x for x in bad]
     if any(map(math.isinf, bad)):
@@ -206,7 +202,7 @@ def _points(measure: str, difference: float) -> str:
 
 
 class Shown(Setting):
-    """What the paper prints, beside which our numbers are set."""
+    """The numbers that the paper prints."""
 
     source: str
     """Which paper, and which of its tables or figures."""

@@ -1,4 +1,4 @@
-"""What can be claimed of a run, as one number: the words that a claim's `measure` may be."""
+"""The measures of a run that a claim can be about, each one number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tardigrad.experiments.config.schema import Config
 
 
 def measure(name: str, outcome: Outcome, target: float, config: Config) -> float | None:
-    """The number; nothing if the run has none. A cost to the target is infinite where it was not reached."""
+    """Return the measure of a run, or None if it has none. A cost is infinite if the target was missed."""
     if name in COSTS:
         if not outcome.curve:
             return None
@@ -38,7 +38,7 @@ def _least_squares_error(outcome: Outcome, config: Config) -> float | None:
 
 
 def _examples(outcome: Outcome, config: Config) -> float | None:
-    """Of the clients in the buffers, their mean number of examples over that of the whole population."""
+    """Return the mean number of examples of the clients that took part, over that of the whole population."""
     if config.data is None or not outcome.uploads:
         return None
     clients = config.data.federation(key(config.seed, "data")).clients

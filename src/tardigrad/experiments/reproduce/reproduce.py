@@ -1,4 +1,4 @@
-"""The papers' tables and figures as one command: their numbers beside ours, and a verdict on each claim."""
+"""Reproduce a paper's table or figure: its numbers beside ours, and a verdict on each claim."""
 
 from __future__ import annotations
 
@@ -6,147 +6,36 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-from pydantic import Field, ValidationError
 from rich.console import Console
 
 from tardigrad.core.files import write_text
-from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.compare.compare import Comparison, Share, merged, picture, tabulate, write_tables
+from tardigrad.experiments.compare.compare import (
+    Comparison,
+    picture,
+    write_tables,
+)
 from tardigrad.experiments.compare.outcome import COSTS, Outcome, read_outcome
-from tardigrad.experiments.compare.pool import PoolJob, alone, fingerprint, run_all
+from tardigrad.experiments.compare.pool import PoolJob, fingerprint, locked_folder, run_all
 from tardigrad.experiments.compare.statistics import MeanAndDeviation
-from tardigrad.experiments.config.reading import explain, read_toml
+from tardigrad.experiments.compare.verbosity import Verbosity
 from tardigrad.experiments.config.schema import Config
-from tardigrad.experiments.reproduce.claims import Claim, Judgement, Shown, judge
-from tardigrad.experiments.reproduce.measures import MEASURES, measure
-from tardigrad.experiments.reproduce.reproduction_tables import show_reproduction, side_by_side
-
-Size = Literal["smoke", "small", "paper"]
-SIZES: tuple[Size, ...] = ("smoke", "small", "paper")
-
-
-class Problem(Setting):
-    """One of the problems that all entries are tried on: a data set, a delay law, a number of clients."""
-
-    targets: tuple[Share, ...] = ()
-    """Default: the scale's."""
-    base: dict[str, Any] = Field(default_factory=dict)
-    """What it changes in the base config."""
-    entries: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """What it changes in single entries, such as a step size that was tuned for it."""
-
-
-class Scale(Setting):
-    """How large the experiment is made."""
-
-    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
-    targets: tuple[Share, ...] = Field((0.8,), min_length=1)
-    """The accuracies to reach; claims are about the first."""
-    base: dict[str, Any] = Field(default_factory=dict)
-    """What it changes in the base config."""
-    entries: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """What it changes in single entries."""
-    tasks: dict[str, Problem] = Field(default_factory=dict)
-    """What it changes in the tasks. Where it names any, it has only these."""
-    omit: tuple[str, ...] = ()
-    """Entries that are left out."""
-    tuning: str = ""
-    """How the settings were found, and what that cost."""
-
-
-class Reproduction(Setting):
-    """A table or figure of a paper."""
-
-    title: str
-    paper: Shown
-    measure: Literal[MEASURES] = "trips"  # type: ignore[valid-type]
-    """Which of our numbers stands beside the paper's."""
-    base: dict[str, Any] = Field(default_factory=dict)
-    """The config that all entries share."""
-    entries: dict[str, dict[str, Any]] = Field(min_length=1)
-    """By label: what each changes in `base`."""
-    tasks: dict[str, Problem] = Field(default_factory=dict)
-    """The problems. Default: one."""
-    claims: tuple[Claim, ...] = ()
-    scales: dict[Size, Scale] = Field(min_length=1)
-
-    def comparisons(self, size: Size) -> dict[str, Comparison]:
-        """What to run, by task."""
-        scale = self.scales[size]
-        return {task: self._comparison(scale, task) for task in scale.tasks or self.tasks or {"": Problem()}}
-
-    def _comparison(self, scale: Scale, name: str) -> Comparison:
-        tasks = [tasks[name] for tasks in (self.tasks, scale.tasks) if name in tasks]
-        base = merged(self.base, scale.base)
-        entries = {label: entry for label, entry in self.entries.items() if label not in scale.omit}
-        for label, changes in scale.entries.items():
-            entries[label] = merged(entries.get(label, {}), changes)
-        targets = scale.targets
-        for task in tasks:
-            base = merged(base, task.base)
-            targets = task.targets or targets
-            for label, changes in task.entries.items():
-                if label in entries:
-                    entries[label] = merged(entries[label], changes)
-        title = f"{self.title} ({name})" if name else self.title
-        return Comparison(title=title, seeds=scale.seeds, targets=targets, base=base, entries=entries)
-
-
-def library(folder: Path | None = None) -> dict[str, Path]:
-    """The files of all reproductions, by name ("fedbuff/table1")."""
-    places = (
-        [folder] if folder is not None else [Path("experiments"), Path(__file__).parents[3] / "experiments"]
-    )
-    for place in places:
-        found = {
-            f"{file.parent.name}/{file.stem}": file
-            for file in sorted(place.glob("*/*.toml"))
-            if "[scales." in file.read_text(encoding="utf-8", errors="replace")
-        }
-        if found:
-            return found
-    said = f"{places[0]}: " if folder else ""
-    raise ConfigError(
-        f"{said}there are no reproductions here; give --from DIR, the project's folder experiments"
-    )
-
-
-def chosen(names: Sequence[str], files: dict[str, Path]) -> dict[str, Path]:
-    """The files that are meant: whole names, the papers' names, or all."""
-    picked: dict[str, Path] = {}
-    for name in names:
-        some = {n: f for n, f in files.items() if name in ("all", n, n.split("/")[0])}
-        if not some:
-            raise ConfigError(f"{name}: there is no such table or figure; `tardigrad reproduce` lists them")
-        picked |= some
-    return picked
-
-
-def load(file: Path) -> Reproduction:
-    """Read and check the file of a reproduction."""
-    try:
-        reproduction = Reproduction.model_validate(read_toml(file))
-    except ValidationError as error:
-        raise ConfigError("\n".join(f"{file}: {line}" for line in explain(error, Reproduction))) from None
-    scales = reproduction.scales.values()
-    known = set(reproduction.entries) | {label for scale in scales for label in scale.entries}
-    tasks = set(reproduction.tasks) | {task for scale in scales for task in scale.tasks}
-    for claim in reproduction.claims:
-        for entry in claim.entries:
-            if entry not in known:
-                raise ConfigError(f"{file}: the claim {claim.says!r} is about {entry!r}, which is no entry")
-        for task in claim.tasks:
-            if task not in tasks:
-                raise ConfigError(f"{file}: the claim {claim.says!r} is about {task!r}, which is no task")
-    return reproduction
+from tardigrad.experiments.reproduce.claims import Judgement, judge
+from tardigrad.experiments.reproduce.measures import measure
+from tardigrad.experiments.reproduce.reproduction import Reproduction, Size, chosen, library, load
+from tardigrad.experiments.reproduce.reproduction_tables import (
+    JudgedClaim,
+    OurNumber,
+    ReproductionResult,
+    show_reproduction,
+    side_by_side,
+)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A task of a reproduction: what is compared, and its runs."""
+    """A task of a reproduction: its comparison and its runs."""
 
     comparison: Comparison
     jobs: dict[tuple[str, int], PoolJob]
@@ -163,9 +52,14 @@ class _Part:
 
 
 def reproduce(
-    names: Sequence[str], size: Size, out: Path, console: Console, folder: Path | None = None
-) -> Any:
-    """Run what is not there yet, all side by side; show and write each table. Returns them all."""
+    names: Sequence[str],
+    size: Size,
+    out: Path,
+    console: Console,
+    folder: Path | None = None,
+    verbosity: Verbosity = "normal",
+) -> dict[str, ReproductionResult]:
+    """Make all runs that are not there yet, show and write each table, and return all of them by name."""
     reproductions = {name: (file, load(file)) for name, file in chosen(names, library(folder)).items()}
     parts: dict[str, dict[str, _Part]] = {}
     for name, (file, reproduction) in reproductions.items():
@@ -178,12 +72,8 @@ def reproduce(
     jobs = {
         job.folder: job for tasks in parts.values() for part in tasks.values() for job in part.jobs.values()
     }
-    try:
-        (out / "runs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out {out}: cannot be made ({error})") from None
-    with alone(out):
-        errors = run_all(jobs, console)
+    with locked_folder(out):
+        errors = run_all(jobs, console, verbosity)
         results = {
             name: _conclude(name, reproduction, parts[name], size, out, errors)
             for name, (_, reproduction) in reproductions.items()
@@ -201,8 +91,8 @@ def _conclude(
     size: Size,
     out: Path,
     errors: dict[Path, str],
-) -> dict[str, Any]:
-    """The table of one reproduction, written into its folder."""
+) -> ReproductionResult:
+    """Return the table of one reproduction, and write it into its folder."""
     outcomes = {
         task: [read_outcome(*key, job.folder, errors.get(job.folder)) for key, job in part.jobs.items()]
         for task, part in parts.items()
@@ -210,10 +100,10 @@ def _conclude(
     for task, part in parts.items():
         place = out / name / "".join(c if c.isalnum() or c in "-_." else "-" for c in task)
         place.mkdir(parents=True, exist_ok=True)
-        write_tables(tabulate(part.comparison, outcomes[task]), place)
+        write_tables(part.comparison.table(outcomes[task]), place)
         picture(part.comparison, outcomes[task], place / "comparison.png")
     scale = reproduction.scales[size]
-    result = {
+    result: ReproductionResult = {
         "name": name,
         "title": reproduction.title,
         "scale": size,
@@ -247,7 +137,7 @@ def _conclude(
 
 
 def _numbers(name: str, part: _Part, outcomes: list[Outcome], label: str) -> list[float] | None:
-    """Of one entry, for each seed."""
+    """Return the measure of one entry for each seed, or None if a run has none."""
     found = []
     for outcome in outcomes:
         if outcome.label == label:
@@ -259,7 +149,7 @@ def _numbers(name: str, part: _Part, outcomes: list[Outcome], label: str) -> lis
     return found or None
 
 
-def _ours(name: str, part: _Part, outcomes: list[Outcome], label: str) -> dict[str, Any]:
+def _ours(name: str, part: _Part, outcomes: list[Outcome], label: str) -> OurNumber:
     numbers = _numbers(name, part, outcomes, label)
     if numbers is None:
         return {"mean": None, "sd": None, "reached": 0}
@@ -274,7 +164,7 @@ def _ours(name: str, part: _Part, outcomes: list[Outcome], label: str) -> dict[s
 
 
 def _budget(name: str, outcomes: list[Outcome], label: str) -> float | None:
-    """The least that a cost can be for an entry that did not reach the target."""
+    """Return the least that the cost can be for an entry that missed the target: what it has spent."""
     if name not in COSTS:
         return None
     ends = [outcome.curve[-1] for outcome in outcomes if outcome.label == label and outcome.curve]
@@ -283,7 +173,7 @@ def _budget(name: str, outcomes: list[Outcome], label: str) -> float | None:
 
 def _judged(
     reproduction: Reproduction, task: str, part: _Part, outcomes: dict[str, list[Outcome]], size: Size
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[JudgedClaim]:
     for claim in reproduction.claims:
         if claim.tasks and task not in claim.tasks:
             continue
@@ -297,4 +187,9 @@ def _judged(
                 lambda label, name: _numbers(name, part, outcomes[task], label),
                 {label: budget for label, budget in budgets.items() if budget},
             )
-        yield {"task": task} | judgement.summary()
+        yield {
+            "task": task,
+            "says": judgement.says,
+            "verdict": judgement.verdict,
+            "found": judgement.found,
+        }

@@ -1,23 +1,68 @@
-"""A reproduction as a table: the paper's numbers, ours, and the verdicts."""
+"""The table of a reproduction: the paper's numbers, ours, and the verdicts."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tardigrad.experiments.reproduce.claims import Verdict
 from tardigrad.experiments.reproduce.measures import UNITS
 
-STYLES = {"holds": "green", "does not hold": "red", "not tested": "yellow", "not run": "dim"}
+STYLES: dict[Verdict, str] = {
+    "holds": "green",
+    "does not hold": "red",
+    "not tested": "yellow",
+    "not run": "dim",
+}
 
 
-def show_reproduction(result: dict[str, Any], console: Console) -> None:
-    """In the terminal."""
+class OurNumber(TypedDict):
+    """Our number for one entry: mean and standard deviation over seeds, None if a seed missed the target."""
+
+    mean: float | None
+    sd: float | None
+    reached: int
+    """Number of seeds that reached the target."""
+    budget: NotRequired[float | None]
+    """What the entry has spent, for costs."""
+
+
+class JudgedClaim(TypedDict):
+    """A claim with its verdict, and the numbers that led to it in words."""
+
+    task: str
+    says: str
+    verdict: Verdict
+    found: str
+
+
+class ReproductionResult(TypedDict):
+    """The content of reproduction.json."""
+
+    name: str
+    title: str
+    scale: str
+    source: str
+    paper_measure: str
+    paper: dict[str, dict[str, int | float | str]]
+    """The paper's numbers, by entry and column."""
+    measure: str
+    seeds: list[int]
+    tuning: str
+    targets: dict[str, list[float]]
+    """By task."""
+    ours: dict[str, dict[str, OurNumber]]
+    """Our numbers, by task and entry."""
+    failed: dict[str, str]
+    claims: list[JudgedClaim]
+
+
+def show_reproduction(result: ReproductionResult, console: Console) -> None:
+    """Print the table, the verdicts, and the runs that failed."""
     console.print()
     console.print(f"[bold]{escape(result['name'])}[/]: {escape(result['title'])}", highlight=False)
     console.print(escape(_facts(result)), highlight=False, style="dim")
@@ -38,8 +83,8 @@ def show_reproduction(result: dict[str, Any], console: Console) -> None:
         console.print(f"{run} failed: {error}", style="red", highlight=False, markup=False)
 
 
-def side_by_side(result: dict[str, Any]) -> str:
-    """As Markdown."""
+def side_by_side(result: ReproductionResult) -> str:
+    """Return the table and the verdicts as Markdown."""
     head, rows = _grid(result)
     lines = [f"# {result['title']}", "", _facts(result), ""]
     lines += ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
@@ -53,7 +98,7 @@ def side_by_side(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _facts(result: dict[str, Any]) -> str:
+def _facts(result: ReproductionResult) -> str:
     seeds = ", ".join(map(str, result["seeds"]))
     facts = [f"{result['source']}; scale {result['scale']}, seeds {seeds}"]
     if result["tuning"]:
@@ -61,8 +106,8 @@ def _facts(result: dict[str, Any]) -> str:
     return "; ".join(facts)
 
 
-def _grid(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows: entry, the paper's columns, ours by task."""
+def _grid(result: ReproductionResult) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and rows: entry, the paper's columns, ours by task."""
     columns = list(dict.fromkeys(column for numbers in result["paper"].values() for column in numbers))
     unit = result["paper_measure"]
     head = ["entry", *(f"paper: {column}" + (f" ({unit})" if unit else "") for column in columns)]
@@ -86,42 +131,14 @@ def _grid(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
-def _cell(number: dict[str, Any] | None, measure: str, seeds: int) -> str:
+def _cell(number: OurNumber | None, measure: str, seeds: int) -> str:
     if number is None:
         return ""
     if number["mean"] is None:
-        if number.get("budget") is None:
-            return "not run"
-        return f"> {number['budget']:,.0f} ({number['reached']} of {seeds})"
-    mean, sd = number["mean"], number["sd"]
+        budget = number.get("budget")
+        return "not run" if budget is None else f"> {budget:,.0f} ({number['reached']} of {seeds})"
+    mean, sd = number["mean"], number["sd"] or 0.0
     if "accuracy" in measure:
         return f"{100 * mean:.1f} ± {100 * sd:.1f} %" if seeds > 1 else f"{100 * mean:.1f} %"
     digits = 0 if mean >= 100 else 1 if mean >= 10 else 3
     return f"{mean:,.{digits}f}" + (f" ± {sd:,.{digits}f}" if seeds > 1 else "")
-
-
-def show_library(reproductions: dict[str, Any], out: Path, console: Console) -> None:
-    """Everything that can be reproduced, and what has come of it so far."""
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("name", "source", "what", "claims so far"):
-        shown.add_column(heading, overflow="fold")
-    for name, one in reproductions.items():
-        so_far = _so_far(out / name / "reproduction.json")
-        shown.add_row(name, escape(one.paper.source), escape(one.title), so_far)
-    console.print(shown)
-    console.print(
-        "tardigrad reproduce NAME... | PAPER | all   --scale smoke | small | paper",
-        highlight=False,
-        markup=False,
-    )
-
-
-def _so_far(file: Path) -> str:
-    if not file.exists():
-        return "[dim]not run[/]"
-    verdicts = [claim["verdict"] for claim in json.loads(file.read_text())["claims"]]
-    return ", ".join(
-        f"[{style}]{verdicts.count(verdict)} {verdict}[/]"
-        for verdict, style in STYLES.items()
-        if verdict in verdicts
-    )

@@ -82,7 +82,7 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
 
 
 @dataclass(frozen=True)
-class ServedRun:
+class AssembledServer:
     """A run to serve, and the assembly that it is made of."""
 
     assembly: Assembly
@@ -94,10 +94,10 @@ def build_server(
     model: nn.Module | str | None = None,
     secrets: Secrets | None = None,
     chosen: Chosen | None = None,
-) -> ServedRun:
+) -> AssembledServer:
     """Put together a run to serve, without a folder."""
     assembly = assemble_server(config, model, chosen)
-    return ServedRun(assembly, make_plan(assembly, secrets or Secrets()))
+    return AssembledServer(assembly, make_plan(assembly, secrets or Secrets()))
 
 
 def _module(config: Config, model: nn.Module | str | None, federation: Federation | None) -> nn.Module:

@@ -1,8 +1,8 @@
-"""What tuning may try: ranges and choices for settings, by their key."""
+"""Search spaces: the ranges and choices of settings that tuning may try, by their key."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -41,8 +41,8 @@ class Dimension(Setting):
                 raise ValueError(f"with log, low must be above 0, not {self.low:g}")
         return self
 
-    def holds(self, value: Any) -> bool:
-        """Whether this value is one of them."""
+    def holds(self, value: object) -> bool:
+        """Return whether this value is one of them."""
         if self.choices is not None:
             return value in self.choices
         assert self.low is not None
@@ -50,7 +50,7 @@ class Dimension(Setting):
         return isinstance(value, int | float) and self.low <= value <= self.high
 
     def edges(self) -> tuple[Value, ...]:
-        """The values that must be valid for all of them to be."""
+        """Return a few values; if these are valid, all are."""
         if self.choices is not None:
             return self.choices
         assert self.low is not None
@@ -81,33 +81,34 @@ class Tune(Setting):
     """Which shipped search spaces to begin with: those that a few dozen trials can cover, those that the
     papers name (up to twelve orders of magnitude), or none."""
     spaces: dict[str, Space] = Field(default_factory=dict)
-    """By entry and key: what to try in place of the shipped range, or besides."""
+    """By entry and key: what to try in place of the shipped range, or in addition to it."""
 
 
-def setting_at(config: Config, key: str) -> Any:
-    """The value of a setting, or nothing where there is none of this name."""
-    found: Any = config
+def setting_at(config: Config, key: str) -> object:
+    """Return the value of a setting, or None if there is none of this name."""
+    found: object = config
     for part in key.split("."):
         found = getattr(found, part, None) if isinstance(found, Setting) else None
     return found
 
 
 def with_settings(
-    values: dict[str, Any], config: Config, settings: dict[str, Value], source: str
-) -> dict[str, Any]:
-    """A config's `values` with these settings by key; `config` is what the values stand for, and says the
-    kinds of the tables that they leave to the defaults."""
+    values: dict[str, object], config: Config, settings: dict[str, Value], source: str
+) -> dict[str, object]:
+    """Return a config's `values` with these settings, by key. `config` is the config of the values; it has
+    the kinds of the tables that the values leave to the defaults."""
     changed = dict(values)
     for key, value in settings.items():
         *tables, last = key.split(".")
-        inner: dict[str, Any] = changed
-        place: Any = config
+        inner = changed
+        place: Setting = config
         for name in tables:
-            place = getattr(place, name, None)
-            if not isinstance(place, Setting):
+            below = getattr(place, name, None)
+            if not isinstance(below, Setting):
                 raise ConfigError(f"{source}: {key}: there is no table {name!r} here")
+            place = below
             old = inner.get(name, {})
-            table = {"kind": old} if isinstance(old, str) else dict(old)
+            table = dict(old) if isinstance(old, dict) else {"kind": old}
             if "kind" not in table and "kind" in type(place).model_fields:
                 table["kind"] = place.model_dump(include={"kind"})["kind"]
             inner[name] = table

@@ -1,7 +1,10 @@
-"""The search spaces that come with the package, by algorithm: what the papers tune, and where."""
+"""The search spaces of the built-in algorithms (what the papers tune), and of algorithms of one's own."""
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
+from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.tune.search_space import Dimension, Space, setting_at
 
@@ -77,16 +80,43 @@ PAPERS: dict[str, Space] = {
 """Where a paper names the ranges that it searched; otherwise `PRACTICAL` holds."""
 
 
-def shipped_space(config: Config, ranges: str) -> Space:
-    """The space of this config's algorithm, with what its momentum, preconditioner and staleness law have to
-    tune; empty for an algorithm of one's own, and for one with nothing to tune."""
-    kind = getattr(config.algorithm, "kind", "")
-    if ranges == "none" or kind not in PRACTICAL:
+def search_space(config: Config, ranges: str) -> Space:
+    """Return the shipped space of the config's algorithm, and what the algorithm declares itself in its class
+    variable `tuning_space`: by key, such as "algorithm.lr", a dict of low, high and log, or of choices."""
+    if ranges == "none":
         return {}
+    return shipped_space(config, ranges) | _declared_space(config)
+
+
+def _declared_space(config: Config) -> Space:
+    declared = config.algorithm.tuning_space
+    where = f"{type(config.algorithm).__name__}.tuning_space"
+    if not isinstance(declared, dict):
+        raise ConfigError(
+            f'{where}: must be a dict, such as {{"algorithm.lr": {{"low": 0.1, "high": 10.0, "log": True}}}}'
+        )
+    space: Space = {}
+    for name, values in declared.items():
+        try:
+            space[str(name)] = Dimension.model_validate(values)
+        except ValidationError as error:
+            said = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ConfigError(f"{where}: {name}: {said}") from None
+    return space
+
+
+def shipped_space(config: Config, ranges: str) -> Space:
+    """Return the space of the config's algorithm, with that of its momentum, preconditioner and staleness
+    law. An algorithm of one's own has `local.lr`; one with nothing to tune has an empty space."""
+    kind = getattr(config.algorithm, "kind", "")
+    if ranges == "none":
+        return {}
+    if kind not in PRACTICAL:
+        return {"local.lr": LOCAL_LR}
     papers = ranges == "papers"
     space = dict(PAPERS.get(kind, PRACTICAL[kind]) if papers else PRACTICAL[kind])
     if kind in ("fedbuff", "robust_fedbuff", "weight_prediction"):
-        momentum = setting_at(config, "algorithm.momentum.kind")
+        momentum = str(setting_at(config, "algorithm.momentum.kind"))
         if momentum in BETA:
             space["algorithm.momentum.beta"] = BETA[momentum]
             if papers and momentum == "heavy_ball":
@@ -97,6 +127,6 @@ def shipped_space(config: Config, ranges: str) -> Space:
         space["algorithm.lr"] = MEAN_LR
         del space["algorithm.beta1"]
     if kind == "fedasync":
-        law = setting_at(config, "algorithm.staleness.kind")
+        law = str(setting_at(config, "algorithm.staleness.kind"))
         space |= {f"algorithm.staleness.{name}": own for name, own in STALENESS.get(law, {}).items()}
     return space

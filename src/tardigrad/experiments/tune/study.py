@@ -1,80 +1,36 @@
-"""One entry's study: trial after trial, each chosen from those before it, kept in a SQLite file."""
+"""The study of one entry: trials one after another, each chosen from those before it, in a SQLite file."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tardigrad.core.draws import key
 from tardigrad.core.events import Event, ModelEvaluated, UploadReceived
+from tardigrad.core.plural import counted
 from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError, RunError
-from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.drive import Observer
 from tardigrad.experiments.runs.run import run
-from tardigrad.experiments.tune.search_space import Dimension, Space, Value, setting_at, with_settings
+from tardigrad.experiments.tune.search_space import Dimension, Value
+from tardigrad.experiments.tune.subject import Subject
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
 RANDOM_TRIALS = 5
-"""Before there is enough to learn from."""
+"""Number of trials that are chosen at random, before there is enough to learn from."""
 EVALUATIONS_BEFORE_PRUNING = 3
 
 
-@dataclass(frozen=True)
-class Subject:
-    """One entry to tune: its settings, what may change in them, and how a trial is judged."""
-
-    label: str
-    source: str
-    """Where the entry is written, for errors."""
-    values: dict[str, Any]
-    """The entry's config as written, with the budget of a trial as its `stop`."""
-    space: Space
-    seeds: tuple[int, ...]
-    trials: int
-    pruning: bool
-    target: float | None = None
-    """Count the trips to this accuracy; nothing: the accuracy at the end counts."""
-
-    @property
-    def config(self) -> Config:
-        """The entry as it stands."""
-        return parse_config(dict(self.values), self.source)
-
-    def with_settings(self, settings: dict[str, Value], seed: int) -> Config:
-        """One run of a trial."""
-        changed = with_settings(self.values, self.config, settings, self.source)
-        return parse_config(changed | {"seed": seed}, self.source)
-
-    def check(self) -> None:
-        """A ConfigError unless every value of the space is valid by itself."""
-        config = self.config
-        for name, dimension in self.space.items():
-            for value in dimension.edges():
-                parse_config(with_settings(self.values, config, {name: value}, self.source), self.source)
-
-    @property
-    def own_settings(self) -> dict[str, Value]:
-        """The entry's values as far as the space holds them: the first trial."""
-        own = {name: setting_at(self.config, name) for name in self.space}
-        return {name: value for name, value in own.items() if self.space[name].holds(value)}
-
-    @property
-    def fingerprint(self) -> str:
-        """Differs where the trials would: a study is not gone on with for something else."""
-        space = {name: dimension.model_dump() for name, dimension in self.space.items()}
-        values = self.config.model_dump(mode="json")
-        parts = [values, space, self.seeds, self.pruning, self.target]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
 class StudyResult(Setting):
-    """What a study came to."""
+    """What a study has found and cost."""
 
     trials: int
     """Finished, pruned and failed together."""
@@ -85,18 +41,20 @@ class StudyResult(Setting):
     trips: int
     """Client trips spent on all of them."""
     best: dict[str, Value]
-    """The settings of the best trial; nothing if none finished, or there was nothing to tune."""
+    """The settings of the best trial; empty if none finished, or if there was nothing to tune."""
     value: float | None
     """Its accuracy, or its trips to the target, if it reached it."""
     reached: bool
     """Whether it reached the target, where trips to one are counted."""
+    nearest: float | None = None
+    """Its best accuracy, if it missed the target."""
 
 
 @dataclass
 class _Judge:
-    """Watches one run of a trial: counts its trips, and ends it if it is behind the others."""
+    """Observe one run of a trial: count its trips, and end it if it is worse than the others."""
 
-    trial: Any
+    trial: Trial
     pruning: bool
     trips: int = 0
     curve: list[tuple[int, float]] = field(default_factory=list)
@@ -125,8 +83,8 @@ class _Judge:
         pass
 
 
-def open_study(file: Path, subject: Subject) -> Any:
-    """The entry's study in this file, begun now or gone on with."""
+def open_study(file: Path, subject: Subject) -> Study:
+    """Open the entry's study in this file, or create it."""
     import optuna
     import sqlalchemy.exc
 
@@ -155,17 +113,17 @@ def open_study(file: Path, subject: Subject) -> Any:
 
 
 def continue_study(
-    study: Any, subject: Subject, observers: tuple[Observer, ...] = (), workers: int = 0
+    study: Study, subject: Subject, observers: tuple[Observer, ...] = (), workers: int = 0
 ) -> Iterator[str]:
-    """Make the trials that are left; a few words after each.
+    """Make the trials that are left, and yield the outcome of each in words.
 
-    One trial at a time, each chosen by a sampler whose seed depends on the label and the trial's number
-    among those that count: the trials are the same however often the study was stopped.
+    One trial is made at a time. It is chosen by a sampler whose seed depends on the label and on the number
+    of trials that count, so the trials are the same however often the study was stopped.
     """
     import optuna
 
     for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
-        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)  # cut off: it is made anew
+        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)  # it was interrupted, and is repeated
     for number in range(len(_counted(study)), subject.trials):
         study.sampler = optuna.samplers.TPESampler(
             seed=key(0, f"tuning {subject.label}", number) % 2**32,
@@ -178,14 +136,14 @@ def continue_study(
         yield _make(study, subject, observers, workers)
 
 
-def _make(study: Any, subject: Subject, observers: tuple[Observer, ...], workers: int) -> str:
-    """One trial."""
+def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], workers: int) -> str:
+    """Make one trial, and return its outcome in words."""
     import optuna
 
     trial = study.ask({name: _distribution(dimension) for name, dimension in subject.space.items()})
     settings = {name: _readable(value, subject.space[name]) for name, value in trial.params.items()}
     trial.set_user_attr("settings", settings)
-    scores, spent, reached = [], 0, True
+    scores, best, spent, reached = [], [], 0, True
     try:
         for index, seed in enumerate(subject.seeds):
             judge = _Judge(trial, subject.pruning and index == 0)
@@ -196,6 +154,7 @@ def _make(study: Any, subject: Subject, observers: tuple[Observer, ...], workers
                 spent += judge.trips
             score, there = _score(judge, subject)
             scores.append(score)
+            best.append(max(accuracy for _, accuracy in judge.curve))
             reached &= there
     except optuna.TrialPruned:
         trial.set_user_attr("trips", spent)
@@ -208,20 +167,21 @@ def _make(study: Any, subject: Subject, observers: tuple[Observer, ...], workers
         return "failed"
     trial.set_user_attr("trips", spent)
     trial.set_user_attr("reached", reached)
+    trial.set_user_attr("best_accuracy", statistics.fmean(best))
     score = statistics.fmean(scores)
     study.tell(trial, score)
-    return said(abs(score) if reached else None, subject.target)
+    return said(abs(score) if reached else None, subject.target, statistics.fmean(best))
 
 
-def said(value: float | None, target: float | None) -> str:
-    """The value of a trial that ended well, for people."""
+def said(value: float | None, target: float | None, nearest: float | None = None) -> str:
+    """Return the value of a finished trial in words; for a missed target, how near it came."""
     if value is None:
-        return f"did not reach {target:g}"
-    return f"{value:.2%}" if target is None else f"{value:,.0f} trips"
+        return f"missed {target:g}" + ("" if nearest is None else f", came to {nearest:.3f}")
+    return f"{value:.2%}" if target is None else counted(round(value), "trip")
 
 
 def _score(judge: _Judge, subject: Subject) -> tuple[float, bool]:
-    """What one run is worth (more is better), and whether it reached the target."""
+    """Return the score of one run (more is better), and whether it reached the target."""
     if not judge.curve:
         raise ConfigError(f"{subject.source}: there is nothing to judge by: the run has no accuracy")
     if subject.target is None:
@@ -230,15 +190,15 @@ def _score(judge: _Judge, subject: Subject) -> tuple[float, bool]:
     if trips is not None:
         return -float(trips), True
     missing = subject.target - max(accuracy for _, accuracy in judge.curve)
-    return -judge.trips * (1.0 + missing), False  # behind all that reached it, the nearest first
+    return -judge.trips * (1.0 + missing), False  # less than any that reached it; more if it came nearer
 
 
 def _worst(subject: Subject) -> float:
-    """What a trial that diverged is worth."""
+    """Return the score of a trial that diverged."""
     return 0.0 if subject.target is None else -1e12
 
 
-def _distribution(dimension: Dimension) -> Any:
+def _distribution(dimension: Dimension) -> BaseDistribution:
     import optuna
 
     if dimension.choices is not None:
@@ -252,7 +212,7 @@ def _distribution(dimension: Dimension) -> Any:
 
 
 def _readable(value: Value, dimension: Dimension) -> Value:
-    """Four digits say enough, and fit into a file that people read."""
+    """Return the value rounded to four digits, and within its range."""
     if dimension.choices is not None or not isinstance(value, float):
         return value
     assert dimension.low is not None
@@ -260,23 +220,28 @@ def _readable(value: Value, dimension: Dimension) -> Value:
     return min(max(float(f"{value:.4g}"), dimension.low), dimension.high)
 
 
-def _counted(study: Any) -> list[Any]:
-    """The trials that were made to an end: not those that were cut off, nor those that wait."""
+def _counted(study: Study) -> list[FrozenTrial]:
+    """Return the trials that finished or were pruned, without those that were interrupted or wait."""
     import optuna
 
     states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
     return list(study.get_trials(deepcopy=False, states=states))
 
 
-def findings(study: Any, subject: Subject) -> StudyResult:
-    """What the study has come to so far."""
+def _value(trial: FrozenTrial) -> float:
+    assert trial.value is not None, "a finished trial has a value"
+    return trial.value
+
+
+def findings(study: Study, subject: Subject) -> StudyResult:
+    """Return what the study has found so far."""
     import optuna
 
     trials = _counted(study)[: subject.trials]
     failed = [trial for trial in trials if "failed" in trial.user_attrs]
     pruned = [trial for trial in trials if trial.state == optuna.trial.TrialState.PRUNED]
     whole = [trial for trial in trials if trial not in failed and trial not in pruned]
-    best = max(whole, key=lambda trial: trial.value, default=None)
+    best = max(whole, key=_value, default=None)
     reached = bool(best and best.user_attrs["reached"])
     return StudyResult(
         trials=len(trials),
@@ -284,6 +249,7 @@ def findings(study: Any, subject: Subject) -> StudyResult:
         failed=len(failed),
         trips=sum(trial.user_attrs["trips"] for trial in trials),
         best=best.user_attrs["settings"] if best else {},
-        value=abs(best.value) if best and reached else None,
+        value=abs(_value(best)) if best and reached else None,
         reached=reached,
+        nearest=best.user_attrs.get("best_accuracy") if best and not reached else None,
     )

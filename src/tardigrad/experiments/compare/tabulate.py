@@ -1,0 +1,189 @@
+"""The table of a comparison as JSON: what each entry cost to reach the targets, in numbers and words."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import NotRequired, TypedDict
+
+from tardigrad.experiments.compare.outcome import COSTS, Cost, Outcome
+from tardigrad.experiments.compare.statistics import Difference, MeanAndDeviation, paired
+
+LEAST_SEEDS = 3
+"""With fewer, a comparison says that there are too few to tell."""
+LAST_PART = 0.25
+"""The share of a run's evaluations, at its end, that tells whether its accuracy still rises."""
+RISE = 0.005
+"""An accuracy that rises by more than this in the last part of a run still rises."""
+
+
+class MeanAndSd(TypedDict):
+    """Mean and standard deviation over seeds."""
+
+    mean: float
+    sd: float
+
+
+class TargetRow(TypedDict):
+    """What an entry cost to reach one target; None unless every seed reached it."""
+
+    reached: int
+    """Number of seeds that reached it."""
+    trips: MeanAndSd | None
+    steps: MeanAndSd | None
+    time: MeanAndSd | None
+    bytes: MeanAndSd | None
+
+
+class ComparisonRow(TypedDict):
+    """One entry of a comparison; an entry with a failed run has only a name and errors."""
+
+    entry: str
+    failed: list[str]
+    targets: NotRequired[dict[str, TargetRow]]
+    budget: NotRequired[dict[str, float]]
+    accuracy: NotRequired[MeanAndSd | None]
+    staleness: NotRequired[MeanAndSd | None]
+
+
+class EntryTuning(TypedDict):
+    """What tuning one entry found and cost."""
+
+    trials: int
+    pruned: int
+    failed: int
+    trips: int
+    best: dict[str, bool | int | float | str]
+    value: float | None
+    reached: bool
+    nearest: NotRequired[float | None]
+
+
+class TuningTable(TypedDict):
+    """The content of tuning.json."""
+
+    trials: int
+    per_entry: dict[str, EntryTuning]
+
+
+class ComparisonTable(TypedDict):
+    """The content of comparison.json."""
+
+    title: str
+    targets: list[float]
+    seeds: list[int]
+    rows: list[ComparisonRow]
+    sentences: dict[str, list[str]]
+    """By target: the fastest entry against the others."""
+    missed: NotRequired[dict[str, list[str]]]
+    """By target: the entries that missed it, how near they came, what to try. Older files lack it."""
+    folders: dict[str, str]
+    tuning: NotRequired[TuningTable]
+
+
+def tabulate(
+    title: str, seeds: Sequence[int], targets: Sequence[float], labels: Sequence[str], outcomes: list[Outcome]
+) -> ComparisonTable:
+    """Return everything that the tables show."""
+    by_label = {label: [outcome for outcome in outcomes if outcome.label == label] for label in labels}
+    return {
+        "title": title,
+        "targets": list(targets),
+        "seeds": list(seeds),
+        "rows": [_row(label, own, targets) for label, own in by_label.items()],
+        "sentences": {str(target): list(_differences(by_label, target)) for target in targets},
+        "missed": {str(target): list(_misses(by_label, target)) for target in targets},
+        "folders": {f"{o.label} (seed {o.seed})": str(o.folder) for o in outcomes},
+    }
+
+
+def _row(label: str, own: list[Outcome], targets: Sequence[float]) -> ComparisonRow:
+    oracle = any(outcome.summary["oracle"] for outcome in own if outcome.summary)
+    row: ComparisonRow = {
+        "entry": label + (" (oracle)" if oracle else ""),
+        "failed": [outcome.error for outcome in own if outcome.error],
+    }
+    if not row["failed"]:
+        ends = [outcome.curve[-1] for outcome in own if outcome.curve]
+        row["targets"] = {str(target): _target_row(own, target) for target in targets}
+        row["budget"] = {name: max((end.cost(name) for end in ends), default=0) for name in COSTS}
+        row["accuracy"] = _spread([end.accuracy for end in ends])
+        row["staleness"] = _spread([outcome.mean_staleness for outcome in own])
+    return row
+
+
+def _target_row(own: list[Outcome], target: float) -> TargetRow:
+    reached = [point for outcome in own if (point := outcome.reached(target)) is not None]
+    everywhere = reached if len(reached) == len(own) else []
+    return {
+        "reached": len(reached),
+        "trips": _spread([point.trips for point in everywhere]),
+        "steps": _spread([point.steps for point in everywhere]),
+        "time": _spread([point.time for point in everywhere]),
+        "bytes": _spread([point.bytes for point in everywhere]),
+    }
+
+
+def _spread(values: list[float]) -> MeanAndSd | None:
+    spread = MeanAndDeviation.of(values)
+    return None if spread is None else {"mean": spread.mean, "sd": spread.sd}
+
+
+def _differences(by_label: dict[str, list[Outcome]], target: float) -> Iterator[str]:
+    """Compare the fastest entry with each of the others, paired over the seeds."""
+    reached = {label: own for label, own in by_label.items() if own and all(o.reached(target) for o in own)}
+    units: dict[Cost, str] = {"trips": "client trips", "time": "virtual time"}
+    for name, unit in units.items():
+        costs = {label: _costs(own, target, name) for label, own in reached.items()}
+        steps = {label: [o.resolution(target, name) for o in own] for label, own in reached.items()}
+        ranked = sorted(costs, key=lambda label: sum(costs[label]))
+        for other in ranked[1:]:
+            first = ranked[0]
+            difference = paired(costs[first], costs[other], steps[first], steps[other])
+            if difference is not None:
+                ratio = f"{first} takes {difference.ratio:.2f} times the {unit} of {other}"
+                yield f"{ratio} {_chance(difference)}"
+
+
+def _costs(own: list[Outcome], target: float, name: Cost) -> list[float]:
+    return [point.cost(name) for outcome in own if (point := outcome.reached(target)) is not None]
+
+
+def _chance(difference: Difference) -> str:
+    """Return the interval, the probability and the number of seeds, and what follows from them."""
+    interval = "the same with every seed"
+    if difference.low is not None:
+        interval = f"95 % interval {difference.low:.2f} to {difference.high:.2f}"
+    chance = f"p = {difference.p:.2g}" if difference.p >= 0.001 else "p < 0.001"
+    verdicts = ["could be chance"] if difference.p >= 0.05 else []
+    if difference.seeds < LEAST_SEEDS:
+        verdicts.append(f"{difference.seeds} seeds are too few to tell")
+    verdict = f": {'; '.join(verdicts)}" if verdicts else ""
+    return f"({interval}, {chance}, {difference.seeds} seeds){verdict}"
+
+
+def _misses(by_label: dict[str, list[Outcome]], target: float) -> Iterator[str]:
+    """Say of each entry that missed the target how near it came, and what to try."""
+    for label, own in by_label.items():
+        missed = [o for o in own if not o.error and o.curve and o.reached(target) is None]
+        if not missed:
+            continue
+        near = max(outcome.best_accuracy for outcome in missed)
+        seeds = "with every seed" if len(missed) == len(own) else f"with {len(missed)} of {len(own)} seeds"
+        if len(own) == 1:
+            seeds = f"with seed {own[0].seed}"
+        if statistics.fmean(map(_late_rise, missed)) > RISE:
+            advice = "it was still improving, so try a larger budget (`stop`)"
+        else:
+            advice = "it had stopped improving, so try another `local.lr` (`tardigrad tune` searches for it)"
+        yield (
+            f"{label} missed {target:.3g} {seeds}: the nearest came to {near:.3f}, {target - near:.3f} "
+            f"short; {advice}"
+        )
+
+
+def _late_rise(outcome: Outcome) -> float:
+    """Return by how much the best accuracy rose in the last part of a run."""
+    accuracies = [point.accuracy for point in outcome.curve]
+    early = accuracies[: max(1, round(len(accuracies) * (1 - LAST_PART)))]
+    return max(accuracies) - max(early)

@@ -1,0 +1,135 @@
+"""The file of a reproduction: a paper's table or figure, its entries and claims, at several scales."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from tardigrad.core.setting import Setting
+from tardigrad.errors import ConfigError
+from tardigrad.experiments.compare.compare import Comparison, Share, Values, merged
+from tardigrad.experiments.config.reading import explain, read_toml
+from tardigrad.experiments.reproduce.claims import Claim, Shown
+from tardigrad.experiments.reproduce.measures import MEASURES
+
+Size = Literal["smoke", "small", "paper"]
+SIZES: tuple[Size, ...] = ("smoke", "small", "paper")
+
+
+class Problem(Setting):
+    """A problem on which all entries are run: a data set, a delay law, a number of clients."""
+
+    targets: tuple[Share, ...] = ()
+    """Default: the scale's."""
+    base: Values = Field(default_factory=dict)
+    """What it changes in the base config."""
+    entries: dict[str, Values] = Field(default_factory=dict)
+    """What it changes in single entries, such as a step size that was tuned for it."""
+
+
+class Scale(Setting):
+    """The size of the experiment."""
+
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+    targets: tuple[Share, ...] = Field((0.8,), min_length=1)
+    """The accuracies to reach; claims are about the first."""
+    base: Values = Field(default_factory=dict)
+    """What it changes in the base config."""
+    entries: dict[str, Values] = Field(default_factory=dict)
+    """What it changes in single entries."""
+    tasks: dict[str, Problem] = Field(default_factory=dict)
+    """What it changes in the tasks. If it names any, only these are run."""
+    omit: tuple[str, ...] = ()
+    """Entries that are left out."""
+    tuning: str = ""
+    """How the settings were found, and what that cost, in words."""
+
+
+class Reproduction(Setting):
+    """A table or figure of a paper."""
+
+    title: str
+    paper: Shown
+    measure: Literal[MEASURES] = "trips"  # type: ignore[valid-type]
+    """Which of our numbers is shown beside the paper's."""
+    base: Values = Field(default_factory=dict)
+    """The config that all entries share."""
+    entries: dict[str, Values] = Field(min_length=1)
+    """By label: what each changes in `base`."""
+    tasks: dict[str, Problem] = Field(default_factory=dict)
+    """The problems. Default: one."""
+    claims: tuple[Claim, ...] = ()
+    scales: dict[Size, Scale] = Field(min_length=1)
+
+    def comparisons(self, size: Size) -> dict[str, Comparison]:
+        """Return the comparisons to run, by task."""
+        scale = self.scales[size]
+        return {task: self._comparison(scale, task) for task in scale.tasks or self.tasks or {"": Problem()}}
+
+    def _comparison(self, scale: Scale, name: str) -> Comparison:
+        tasks = [tasks[name] for tasks in (self.tasks, scale.tasks) if name in tasks]
+        base = merged(self.base, scale.base)
+        entries = {label: entry for label, entry in self.entries.items() if label not in scale.omit}
+        for label, changes in scale.entries.items():
+            entries[label] = merged(entries.get(label, {}), changes)
+        targets = scale.targets
+        for task in tasks:
+            base = merged(base, task.base)
+            targets = task.targets or targets
+            for label, changes in task.entries.items():
+                if label in entries:
+                    entries[label] = merged(entries[label], changes)
+        title = f"{self.title} ({name})" if name else self.title
+        return Comparison(title=title, seeds=scale.seeds, targets=targets, base=base, entries=entries)
+
+
+def library(folder: Path | None = None) -> dict[str, Path]:
+    """Return the files of all reproductions, by name ("fedbuff/table1")."""
+    places = (
+        [folder] if folder is not None else [Path("experiments"), Path(__file__).parents[3] / "experiments"]
+    )
+    for place in places:
+        found = {
+            f"{file.parent.name}/{file.stem}": file
+            for file in sorted(place.glob("*/*.toml"))
+            if "[scales." in file.read_text(encoding="utf-8", errors="replace")
+        }
+        if found:
+            return found
+    said = f"{places[0]}: " if folder else ""
+    raise ConfigError(
+        f"{said}there are no reproductions here; give --from DIR, the project's folder experiments"
+    )
+
+
+def chosen(names: Sequence[str], files: dict[str, Path]) -> dict[str, Path]:
+    """Return the files of these names: whole names, the papers' names, or all."""
+    picked: dict[str, Path] = {}
+    for name in names:
+        some = {n: f for n, f in files.items() if name in ("all", n, n.split("/")[0])}
+        if not some:
+            raise ConfigError(f"{name}: there is no such table or figure; `tardigrad reproduce` lists them")
+        picked |= some
+    return picked
+
+
+def load(file: Path) -> Reproduction:
+    """Read and check the file of a reproduction."""
+    try:
+        reproduction = Reproduction.model_validate(read_toml(file))
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{file}: {line}" for line in explain(error, Reproduction))) from None
+    scales = reproduction.scales.values()
+    known = set(reproduction.entries) | {label for scale in scales for label in scale.entries}
+    tasks = set(reproduction.tasks) | {task for scale in scales for task in scale.tasks}
+    for claim in reproduction.claims:
+        for entry in claim.entries:
+            if entry not in known:
+                raise ConfigError(f"{file}: the claim {claim.says!r} is about {entry!r}, which is no entry")
+        for task in claim.tasks:
+            if task not in tasks:
+                raise ConfigError(f"{file}: the claim {claim.says!r} is about {task!r}, which is no task")
+    return reproduction
