@@ -56,7 +56,7 @@ def test_scraped_metrics_are_those_of_the_run(tmp_path):
                 after = await asyncio.to_thread(scrape, port)
             await asyncio.to_thread(end)
             size = size_of(running.coordinator.upload_layout)
-            return before, after, size, running.run.flat.vector.nbytes
+            return before, after, size, running.run.assembly.flat.vector.nbytes
 
     (_, before), (text, after), upload, download = asyncio.run(scene())
     assert before["tardigrad_tickets_in_flight",] == 2

@@ -109,7 +109,7 @@ class Dispatcher(Generic[W]):
 
     def _assign(self, needed: int) -> None:
         """Send jobs to the workers that have the fewest in hand, the earliest job first."""
-        workers = [worker for worker in self._workers if worker.ready]
+        workers = [worker for worker in self._workers if worker.ready and not self._holds_suspect(worker)]
         if not self._ready or not workers:
             return
         size, queue = self._sizes(len(workers))
@@ -120,10 +120,22 @@ class Dispatcher(Generic[W]):
             full = min(room, len(self._ready)) >= size
             if room <= 0 or (worker.in_hand and not full and needed not in self._jobs):
                 return  # it can wait until there is a full batch for it
+            suspect = self._ready[0][1] in self._tries
+            if suspect and worker.in_hand:
+                return  # it goes to a worker that has nothing else in hand
             batch = self._take(min(room, size), window, needed)
             if not batch:
                 return
             self._send(worker, batch)
+            if suspect:
+                workers.remove(worker)
+                if not workers:
+                    return
+
+    def _holds_suspect(self, worker: W) -> bool:
+        """Return whether a worker trains a job that has lost another worker. It gets no other job meanwhile:
+        if it is lost too, that job is the reason, even if earlier answers were lost with the worker."""
+        return bool(self._tries) and any(trip in self._tries for batch in worker.batches for trip in batch)
 
     def _sizes(self, workers: int) -> tuple[int, int]:
         """Return how many jobs go in one batch, and how many a worker should have in hand."""
@@ -192,6 +204,7 @@ class Dispatcher(Generic[W]):
         batch = next(batch for batch in worker.batches if not batch.keys().isdisjoint(report.results))
         for trip in report.results:
             del batch[trip]
+            self._tries.pop(trip, None)
         if not batch:
             worker.batches.remove(batch)
         worker.in_hand -= len(report.results)
