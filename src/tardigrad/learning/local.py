@@ -98,6 +98,12 @@ class Trainer:
         self.profile = Profile(on=False)
         self._elsewhere = flat.device != CPU
 
+    @property
+    def remembers(self) -> bool:
+        """Whether clients keep something between trips. In a client's memory, names without a slash belong to
+        the rule of the algorithm."""
+        return self.algorithm.remembers
+
     def train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
         """Run one trip. Returns what to upload, and what the client would remember if it counts.
 
@@ -123,7 +129,7 @@ class Trainer:
             self.flat.module.train()
         x.copy_(rule.start)
         self.flat.reset_buffers()
-        path = 0.0
+        lr_sum = 0.0
         losses: list[Loss] = []
         for features, labels in self.minibatches(examples, seed):
             losses.append(self._gradient(features, labels))
@@ -133,8 +139,8 @@ class Trainer:
             if local.lr_normalisation:
                 lr *= len(labels) / local.batch_size
             x.sub_(rule.direction(gradient, x), alpha=lr)
-            path += lr
-        return self.finished(task, memory, rule, x, numbers(losses), path, number(examples))
+            lr_sum += lr
+        return self.finished(task, memory, rule, x, numbers(losses), lr_sum, number(examples))
 
     def rule(self, task: Task, memory: Vectors) -> Rule:
         """The client's half of the algorithm, for one trip."""
@@ -172,7 +178,7 @@ class Trainer:
         rule: Rule,
         end: Tensor,
         losses: list[float],
-        path: float,
+        lr_sum: float,
         examples: int,
     ) -> tuple[Upload, Vectors]:
         """What to upload after a trip that came to `end` with these losses, and what the client remembers.
@@ -186,7 +192,7 @@ class Trainer:
                 f"trip {task.trip} of client {task.client}: the training loss is not finite; "
                 f"lower local.lr (now {self.local.lr:g}) or the algorithm's learning rate"
             )
-        vectors = rule.finish(end, len(losses), path)
+        vectors = rule.finish(end, len(losses), lr_sum)
         if self.accept_divergence and not (
             math.isfinite(mean) and _all_finite(vectors) and _all_finite(rule.memory)
         ):

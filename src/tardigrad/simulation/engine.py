@@ -73,7 +73,11 @@ class Engine:
         seed: int,
         profile: Profile | None = None,
         tell_losses: bool = True,
+        remembers: bool | None = None,
     ) -> None:
+        """`remembers`: whether clients keep a memory between trips; default: as the algorithm says."""
+        if remembers is None:
+            remembers = aggregator.algorithm.remembers
         self._planner, self._aggregator, self._executor = planner, aggregator, executor
         self._clients, self._evaluator, self._evaluation, self._stop = clients, evaluator, evaluation, stop
         self._tell_losses = tell_losses  # False in private runs, which neither report nor keep them
@@ -84,7 +88,7 @@ class Engine:
         aggregator.notify(self._layers_ready.set)
         self._plan: deque[Planned] = deque()  # planned, not committed
         self._versions = LiveVersions(executor)
-        self._submissions = Submissions(executor, self._versions, aggregator.algorithm.remembers, seed)
+        self._submissions = Submissions(executor, self._versions, remembers, seed)
         self._in_buffer: list[int] = []  # versions that uploads in the buffer started from
         self._losses: list[float] = []  # training losses of the uploads in the buffer
         self.time = 0.0

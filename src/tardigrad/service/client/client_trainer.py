@@ -49,8 +49,8 @@ class ClientTrainer:
             )
 
     def remembers(self, settings: str) -> bool:
-        """Return whether the algorithm keeps a memory between trips."""
-        return self._trainer_for(settings).algorithm.remembers
+        """Return whether this client keeps a memory between trips."""
+        return self._trainer_for(settings).remembers
 
     def train(self, assignment: Assignment, memory: Vectors) -> TrainedUpload:
         """Train one trip, and evaluate the downloaded model if the server asks for it."""
