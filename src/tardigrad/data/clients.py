@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from tardigrad.core.plural import counted
 from tardigrad.errors import ConfigError
 from tardigrad.learning.head import Head, MultiClass
 from tardigrad.learning.transform import Transform
@@ -163,10 +164,22 @@ def _as_tensors(where: str, data: object, dtype: torch.dtype) -> Examples:
             "there must be as many of one as of the other, and at least one"
         )
     if labels.dtype.is_floating_point and not torch.isfinite(labels).all():
-        raise ConfigError(f"{where}: its labels are not all finite numbers")
+        raise ConfigError(f"{where}: its labels are not all finite numbers{_first_nan(labels)}")
+    if said := _first_nan(features):
+        raise ConfigError(
+            f"{where}: its features have missing values{said}; fill them in, or leave such examples out"
+        )
     if features.dtype.is_floating_point:
         features = features.to(dtype)
     return features, labels.to(dtype if labels.dtype.is_floating_point else torch.int64)
+
+
+def _first_nan(values: Tensor) -> str:
+    """Return where the first NaN of these values is, in words, or "" if there is none."""
+    if not values.is_floating_point() or not torch.isnan(values).any():
+        return ""
+    rows = torch.isnan(values).reshape(len(values), -1).any(dim=1).nonzero().flatten()
+    return f" (NaN in {counted(len(rows), 'example')} of {len(values):,}, first in number {int(rows[0])})"
 
 
 def given(
