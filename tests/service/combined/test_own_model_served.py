@@ -32,10 +32,10 @@ def test_a_server_with_own_model_and_data_gives_the_simulators_bits(file, tmp_pa
     assert torch.equal(running.coordinator.model_state.aggregator.evaluated_model, simulation.model)
 
 
-def served_assembly(file, model=None, **changes):
+def served_assembly(file, option=None, **changes):
     values = own_values(file, algorithm="fedbuff", service={"population": 5}) | changes
     config = parse_config(values, "test").model_copy(update={"data": None})
-    return assemble_server(config, model)
+    return assemble_server(config, option)
 
 
 def test_the_option_model_and_the_model_of_the_config_are_the_same_thing(file):
