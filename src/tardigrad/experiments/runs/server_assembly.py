@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from tardigrad.algorithms.layers import check_layers_served
 from tardigrad.core.draws import key
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.data.evaluation import RESERVED, Evaluator
@@ -17,6 +18,7 @@ from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federat
 from tardigrad.experiments.runs.private_run import Secrets
 from tardigrad.learning.head import BUILT_IN
 from tardigrad.privacy.chosen import Chosen
+from tardigrad.privacy.layers.local_noise import LocalNoiseLayer
 from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
 from tardigrad.service.client.app import load_module
 from tardigrad.service.protocol.task_settings import LocalNoise
@@ -62,10 +64,13 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
     evaluate = None
     if federation is not None and (federation.test is not None or config.evaluation.held_out > 0):
         evaluate = Evaluator(flat, federation, config.evaluation, lambda client: 1.0, config.seed)
+    aggregator, local_noise = assembly.aggregator(secrets.noise), _local_noise(assembly)
+    told = [] if local_noise is None else [x for x in aggregator.layers if isinstance(x, LocalNoiseLayer)]
+    check_layers_served(aggregator.layers, told)
     return RunPlan(
         algorithm=config.algorithm,
         local=config.local,
-        aggregator=assembly.aggregator(secrets.noise),
+        aggregator=aggregator,
         book=assembly.bookkeeping(),
         stop=config.stop,
         evaluation=config.evaluation,
@@ -77,7 +82,7 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
         private=guarantee is not None,
         release=secrets.release,
         metrics=_metrics(config, federation),
-        local_noise=_local_noise(assembly),
+        local_noise=local_noise,
     )
 
 
