@@ -14,6 +14,7 @@ from tardigrad.core.step import Momentum
 from tardigrad.data.catalogue import Source
 from tardigrad.data.partition import Partition
 from tardigrad.experiments.config.dotted_keys import kinds_of
+from tardigrad.learning.heads.head_choice import BuiltInHead
 from tardigrad.learning.models import Model
 from tardigrad.learning.schedule import Schedule
 from tardigrad.privacy.settings import AnyNoise, Privacy
@@ -29,6 +30,7 @@ LISTS: dict[str, object] = {
     "datasets": Source,
     "partitions": Partition,
     "models": Model,
+    "heads": BuiltInHead,
     "schedules": Schedule,
     "privacy": Privacy,
     "noise": AnyNoise,
@@ -66,7 +68,7 @@ def _entry(setting: type[Setting]) -> ListedKind:
             default = _short(field.default)
         else:
             default = "-" if field.default is None else str(field.default)
-        rows.append((name, default, " ".join((field.description or "").split())))
+        rows.append((field.alias or name, default, " ".join((field.description or "").split())))
     kind = setting.model_fields["kind"].default
     return ListedKind(str(kind), about, rows)
 

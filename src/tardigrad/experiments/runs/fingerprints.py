@@ -17,6 +17,7 @@ from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.data.clients import Federation
 from tardigrad.experiments.config.schema import Config
 from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.heads.head_choice import OwnHead
 
 Inputs = dict[str, str]
 
@@ -42,6 +43,10 @@ def fingerprints(config: Config, federation: Federation | None, flat: FlatModule
         except (OSError, TypeError):
             source = type(config.algorithm).__qualname__  # defined at a prompt
         inputs["the algorithm's own file"] = hashlib.sha256(source.encode()).hexdigest()
+    head: object = config.head
+    if isinstance(head, OwnHead):
+        file = Path(head.kind.rpartition(":")[0])
+        inputs["the head's own file"] = hashlib.sha256(file.read_bytes()).hexdigest()
     return inputs
 
 

@@ -25,7 +25,7 @@ from tardigrad.experiments.runs.private_run import (
 from tardigrad.experiments.runs.result import Result, result_of
 from tardigrad.experiments.runs.run_folder import RunFolder, Snapshot
 from tardigrad.experiments.runs.simulation_assembly import Simulation, assemble_simulation, training_parts
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 from tardigrad.learning.models import Model
 from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.simulation.device import Device
@@ -37,7 +37,7 @@ def run(
     model: nn.Module | Model | None = None,
     clients: Mapping[Hashable, object] | None = None,
     test: object | None = None,
-    head: Head | None = None,
+    head: Head | str | Mapping[str, object] | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     workers: int | str = 0,
@@ -54,7 +54,8 @@ def run(
     `model`: a torch module, or a model such as `td.MLP()`, in place of that of the config.
     `clients`, `test`: the examples of each client by its name, and a central test set, in place of the data
     of the config. Examples are a pair of features and labels (arrays or tensors).
-    `head`: the loss and the metrics, in place of those of the data.
+    `head`: the loss and the metrics, in place of those of the data: an object such as `td.Regression()`, or
+    what a config can say, such as "regression".
     `out`: the folder of the run, with a snapshot every `snapshot_seconds` and when the run is interrupted.
     `resume`: go on with the run in `out`, or return its result if it is finished.
     `workers`: the number of processes that train; 0 trains in this one, "auto" takes all cores, "ray" a
@@ -70,6 +71,8 @@ def run(
     >>> result = run(stop=Stop(trips=20), evaluation=Evaluation(every_steps=1))  # doctest: +SKIP
     >>> result.accuracy  # doctest: +SKIP
     """
+    if head is not None and not isinstance(head, Head):
+        settings, head = settings | {"head": head}, None
     try:
         config = Config.model_validate(dict(config or {}) | settings)
     except ValidationError as error:
