@@ -98,3 +98,7 @@ class Metric:
         """Return how far a value that missed a target is from it, in words."""
         gap = abs(target - value)
         return f"{100 * gap:.1f} points short" if self.percent else f"{gap:.3g} short"
+
+
+ACCURACY = Metric()
+"""What a run is judged by unless its head or its config say otherwise."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tardigrad.core.metric import Metric
+from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.core.stop import Stop
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.errors import ConfigError
@@ -75,7 +75,7 @@ def with_metrics(config: Config, federation: Federation | None) -> Config:
     evaluation, stop = config.evaluation, config.stop
     name = evaluation.main or ("accuracy" if head is None else _main(head))
     metric = _directed(name, head) if evaluation.better is None else Metric.named(name, evaluation.better)
-    if metric != Metric() or evaluation.main is not None:
+    if metric != ACCURACY or evaluation.main is not None:
         evaluation = evaluation.model_copy(update={"main": metric.name, "better": metric.better})
     here = federation is not None and (federation.test is not None or evaluation.held_out > 0)
     if head is not None:

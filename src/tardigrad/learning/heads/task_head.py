@@ -29,7 +29,7 @@ class Head(ABC):
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
     """Metrics of its own of which less is better. For metrics such as loss and rmse this is known."""
     task: ClassVar[LearningTask | None] = None
-    """The kind of outputs and labels, which says which metrics can be computed by name (None: only `names`)."""
+    """The kind of outputs and labels, on which it depends which metrics can be computed by name."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
