@@ -50,7 +50,7 @@ _WHERE = {
     "tardigrad.algorithms.scaffold": ["SCAFFOLD"],
     "tardigrad.algorithms.sgd": ["SGD"],
     "tardigrad.algorithms.weight_prediction": ["WeightPrediction"],
-    "tardigrad.learning.head": ["Binary", "Head", "MultiClass", "MultiLabel", "NextToken"],
+    "tardigrad.learning.heads": ["Binary", "Head", "MultiClass", "MultiLabel", "NextToken", "Regression"],
     "tardigrad.learning.local": ["Local"],
     "tardigrad.learning.models": [
         "MLP",
