@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -14,9 +14,11 @@ from torch import Tensor
 
 from tardigrad.core.draws import key
 from tardigrad.core.setting import Setting
+from tardigrad.core.upload import Vectors
 from tardigrad.data.clients import Examples, Federation
 from tardigrad.errors import RunError
 from tardigrad.learning.evaluate import evaluate
+from tardigrad.learning.examples import take
 from tardigrad.learning.flat import FlatModule
 
 RESERVED = frozenset({"event", "version", "trips", "time", "bytes", "federated", "clients", "examples"})
@@ -75,14 +77,16 @@ class Evaluator:
         seed: int,
     ) -> None:
         self._flat = flat
+        if flat.has_personal:
+            federation = replace(federation, test=None)  # only clients have all parts of the model
         if federation.test is not None and settings.examples is not None:
             features, labels = federation.test
             order = np.random.default_rng(key(seed, "test examples")).permutation(len(labels))
             chosen = torch.from_numpy(np.sort(order[: settings.examples]))
-            federation = replace(federation, test=(features[chosen], labels[chosen]))
+            federation = replace(federation, test=(take(features, chosen), labels[chosen]))
         self._federation = federation
-        self._own: list[tuple[float, Examples]] = []
-        """Slowness and held-out examples of each client that evaluates."""
+        self._own: list[tuple[int, float, Examples]] = []
+        """Number, slowness and held-out examples of each client that evaluates."""
         if settings.held_out > 0:
             clients = federation.clients
             random = np.random.default_rng(key(seed, "evaluation"))
@@ -90,15 +94,21 @@ class Evaluator:
             for client in np.sort(random.choice(len(clients), size=count, replace=False)).tolist():
                 held_out = clients.held_out(client)
                 if held_out is not None:
-                    self._own.append((slowness(client), held_out))
+                    self._own.append((client, slowness(client), held_out))
 
-    def __call__(self, vector: Tensor, version: int) -> dict[str, float]:
-        """Return the metrics of a model; raise a RunError if one is not finite."""
+    def __call__(
+        self, vector: Tensor, version: int, memories: Mapping[int, Vectors] | None = None
+    ) -> dict[str, float]:
+        """Return the metrics of a model; raise a RunError if one is not finite.
+
+        `memories`: what clients remember. A client evaluates with the personal parts in its memory; a model
+        with personal parts is evaluated by clients only.
+        """
         metrics: dict[str, float] = {}
         if self._federation.test is not None:
             metrics |= self._evaluate(vector, self._federation.test)
         if self._own:
-            metrics |= self._on_clients(vector)
+            metrics |= self._on_clients(vector, memories or {})
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise RunError(
@@ -107,13 +117,16 @@ class Evaluator:
                 )
         return metrics
 
-    def _evaluate(self, vector: Tensor, examples: Examples) -> dict[str, float]:
+    def _evaluate(
+        self, vector: Tensor, examples: Examples, memory: Vectors | None = None
+    ) -> dict[str, float]:
         federation = self._federation
-        return evaluate(self._flat, federation.head, vector, *examples, federation.transform)
+        return evaluate(self._flat, federation.head, vector, *examples, federation.transform, memory=memory)
 
-    def _on_clients(self, vector: Tensor) -> dict[str, float]:
-        scores = np.array([self._evaluate(vector, own)["accuracy"] for _, own in self._own])
-        slowness = np.array([slow for slow, _ in self._own])
+    def _on_clients(self, vector: Tensor, memories: Mapping[int, Vectors]) -> dict[str, float]:
+        found = [self._evaluate(vector, own, memories.get(client)) for client, _, own in self._own]
+        scores = np.array([metrics["accuracy"] for metrics in found])
+        slowness = np.array([slow for _, slow, _ in self._own])
         metrics = {
             "client_accuracy": float(scores.mean()),
             "client_accuracy_worst_decile": float(np.sort(scores)[: max(1, len(scores) // 10)].mean()),
@@ -125,4 +138,7 @@ class Evaluator:
             metrics["client_accuracy_slow"] = float(slow.mean())
         if self._federation.test is None:
             metrics["accuracy"] = metrics["client_accuracy"]
+        if self._flat.has_personal:
+            trained = [client for client, _, _ in self._own if memories.get(client)]
+            metrics["clients_with_personal_parts"] = float(len(trained))
         return metrics

@@ -22,6 +22,8 @@ class Head(ABC):
 
     names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
     """The metrics that `metrics` gives. A server takes no others from its clients."""
+    labels_for_module: ClassVar[str | None] = None
+    """The keyword with which the module is given the labels; None if it is not given them."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:

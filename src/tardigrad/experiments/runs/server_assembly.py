@@ -15,6 +15,7 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federation, make_module
 from tardigrad.experiments.runs.private_run import Secrets
+from tardigrad.learning.frozen import frozen_digest
 from tardigrad.learning.head import BUILT_IN
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
@@ -60,7 +61,8 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
     config, flat, federation = assembly.config, assembly.flat, assembly.federation
     guarantee = assembly.guarantee
     evaluate = None
-    if federation is not None and (federation.test is not None or config.evaluation.held_out > 0):
+    central = federation is not None and (federation.test is not None or config.evaluation.held_out > 0)
+    if federation is not None and central and not flat.has_personal:  # those parts only clients have
         evaluate = Evaluator(flat, federation, config.evaluation, lambda client: 1.0, config.seed)
     return RunPlan(
         algorithm=config.algorithm,
@@ -70,7 +72,8 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
         stop=config.stop,
         evaluation=config.evaluation,
         evaluate=evaluate,
-        shapes=[tuple(shape) for shape in flat.shapes],
+        shapes=[tuple(shape) for shape in flat.shared_shapes],
+        frozen=frozen_digest(flat.module),
         seed=config.seed,
         settings=config.service or ServiceSettings(),
         budget=None if guarantee is None else guarantee.allowed,

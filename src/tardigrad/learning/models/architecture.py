@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from pathlib import Path
 
 from torch import Tensor, nn
 
 from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError
+from tardigrad.learning.start import load_start
 
 Shape = tuple[int, ...]
 
 
 class Architecture(Setting):
     """A model that a config can name: settings that build a module for examples of one shape."""
+
+    start: Path | None = None
+    """A file with the initial values (a state dict, as safetensors or saved by torch), or the folder of a run
+    whose model is taken. Default: random values from the seed."""
 
     @abstractmethod
     def build(self, shape: Shape, classes: int) -> nn.Module:
@@ -22,6 +28,13 @@ class Architecture(Setting):
     def build_with(self, vectors: Tensor | None, shape: Shape, classes: int) -> nn.Module:
         """Build the module with initial word vectors, if the model uses them."""
         return self.build(shape, classes)
+
+    def started(self, vectors: Tensor | None, shape: Shape, classes: int) -> nn.Module:
+        """Build the module with its initial values: those of `start` if it is given."""
+        module = self.build_with(vectors, shape, classes)
+        if self.start is not None:
+            load_start(module, self.start)
+        return module
 
 
 def image(shape: Shape, kind: str, smallest: int) -> tuple[int, int, int]:
