@@ -86,6 +86,8 @@ class FlatModule:
         layers = trained_statistics(module).values() if batch_norm == "client" else ()
         self._statistics = [tensor for layer in layers for tensor in statistics_of(layer)]
         self._still = [layer for layer in statistics_layers(module).values() if layer not in layers]
+        for layer in self._still:
+            layer.eval()
         self._buffers = [
             (part, name, buffer.clone())
             for part in module.modules()
