@@ -23,7 +23,7 @@ from tardigrad.experiments.runs.private_run import (
     secrets_in_memory,
 )
 from tardigrad.experiments.runs.result import Result, result_of
-from tardigrad.experiments.runs.run_folder import RunFolder, Snapshot
+from tardigrad.experiments.runs.run_folder import OWN_CODE, RunFolder, Snapshot
 from tardigrad.experiments.runs.simulation_assembly import Simulation, assemble_simulation, training_parts
 from tardigrad.learning.head import Head
 from tardigrad.learning.models import Model
@@ -108,6 +108,8 @@ def _open_folder(folder: RunFolder, assembly: Assembly, resume: bool) -> Snapsho
     if resume:
         return folder.reopen(assembly.config, assembly.inputs())
     folder.create(assembly.config, assembly.inputs())
+    if source := assembly.own_source():
+        folder.write(OWN_CODE, source + "\n")
     return None
 
 

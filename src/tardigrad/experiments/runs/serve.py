@@ -20,6 +20,7 @@ from tardigrad.experiments.runs.result import Result, RunTotals, result_of
 from tardigrad.experiments.runs.run_folder import RunFolder, Snapshot
 from tardigrad.experiments.runs.server_assembly import NO_MODEL, assemble_server, make_plan
 from tardigrad.experiments.runs.server_defaults import with_population, with_share
+from tardigrad.learning.models.own_model import is_own_model
 from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.service.server.endpoint import Endpoint
@@ -66,8 +67,9 @@ def serve(
     endpoint.check()
     if model is None and not {"data", "model"} & config.model_fields_set:
         raise ConfigError(NO_MODEL)
-    if model is not None and "data" not in config.model_fields_set:
-        config = config.model_copy(update={"data": None, "model": None})  # the clients have the data
+    if (model is not None or is_own_model(config.model)) and "data" not in config.model_fields_set:
+        kept = None if isinstance(model, nn.Module) else config.model
+        config = config.model_copy(update={"data": None, "model": kept})  # the clients have the data
     keys, private = endpoint.keys, config.privacy is not None
     began = time.monotonic()
 

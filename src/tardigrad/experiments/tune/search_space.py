@@ -113,7 +113,7 @@ def with_settings(
                 table["kind"] = place.model_dump(include={"kind"})["kind"]
             inner[name] = table
             inner = table
-        if last not in type(place).model_fields:
+        if last not in type(place).model_fields and type(place).model_config.get("extra") != "allow":
             known = ", ".join(type(place).model_fields)
             raise ConfigError(f"{source}: {key}: there is no setting {last!r} here; known: {known}")
         inner[last] = value

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError
-from tardigrad.learning.start import load_start
 
 Shape = tuple[int, ...]
 
@@ -28,13 +27,6 @@ class Architecture(Setting):
     def build_with(self, vectors: Tensor | None, shape: Shape, classes: int) -> nn.Module:
         """Build the module with initial word vectors, if the model uses them."""
         return self.build(shape, classes)
-
-    def started(self, vectors: Tensor | None, shape: Shape, classes: int) -> nn.Module:
-        """Build the module with its initial values: those of `start` if it is given."""
-        module = self.build_with(vectors, shape, classes)
-        if self.start is not None:
-            load_start(module, self.start)
-        return module
 
 
 def image(shape: Shape, kind: str, smallest: int) -> tuple[int, int, int]:
