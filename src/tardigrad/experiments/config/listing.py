@@ -15,7 +15,9 @@ from tardigrad.data.catalogue import Source
 from tardigrad.data.partition import Partition
 from tardigrad.experiments.config.dotted_keys import kinds_of
 from tardigrad.learning.models import Model
+from tardigrad.learning.optimiser import ClientOptimiser
 from tardigrad.learning.schedule import Schedule
+from tardigrad.learning.trip_schedule import TripSchedule
 from tardigrad.privacy.settings import AnyNoise, Privacy
 from tardigrad.simulation.delay import Delay
 
@@ -30,6 +32,8 @@ LISTS: dict[str, object] = {
     "partitions": Partition,
     "models": Model,
     "schedules": Schedule,
+    "optimisers": ClientOptimiser,
+    "trip_schedules": TripSchedule,
     "privacy": Privacy,
     "noise": AnyNoise,
 }
