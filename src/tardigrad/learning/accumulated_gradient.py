@@ -27,9 +27,10 @@ class AccumulatedGradient:
             return self._gradient(features, labels)
         total = self._sum.zero_()
         mean: Loss = 0.0
-        for x, y in zip(features.split(self._batch_size), labels.split(self._batch_size)):
-            share = len(y) / len(labels)
-            mean += share * self._gradient(x, y)
+        for first in range(0, len(labels), self._batch_size):
+            part = slice(first, first + self._batch_size)
+            share = len(labels[part]) / len(labels)
+            mean += share * self._gradient(features[part], labels[part])
             total.add_(self._flat.gradient, alpha=share)
         self._flat.gradient.copy_(total)
         return mean

@@ -174,7 +174,7 @@ class Trainer:
             self.flat.module.train()
         x.copy_(rule.start)
         self.flat.reset_buffers()
-        steps = TripSteps(self.local, rule, memory, number(examples))
+        steps = TripSteps(self.local, rule, memory, x, number(examples))
         losses: list[Loss] = []
         for features, labels in self.minibatches(examples, seed):
             losses.append(self._gradient(features, labels))

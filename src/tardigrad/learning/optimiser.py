@@ -1,5 +1,5 @@
-"""Client optimisers: how a local step moves the model. Each works on the flat vector and makes the same update
-as the optimiser of torch.optim that it is named after."""
+"""Client optimisers: how a local step moves the model. Each works on the flat vector and makes the update of
+the optimiser in torch.optim that it is named after."""
 
 from __future__ import annotations
 

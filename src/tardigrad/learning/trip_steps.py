@@ -27,8 +27,8 @@ class TripSteps:
     along it with the learning rate of this step.
     """
 
-    def __init__(self, local: Local, rule: Rule, memory: Vectors, examples: int) -> None:
-        """`memory`: what the client remembers. `examples`: how many it has."""
+    def __init__(self, local: Local, rule: Rule, memory: Vectors, x: Tensor, examples: int) -> None:
+        """`memory`: what the client remembers. `x`: its model. `examples`: how many it has."""
         self._rule, self._optimiser = rule, local.optimiser
         self._clip = local.gradient_clip
         self._added_decay = 0.0 if local.optimiser.decoupled else local.weight_decay
@@ -36,7 +36,7 @@ class TripSteps:
         self._usual = local.step_examples if local.lr_normalisation else None
         self._steps, self._step = local.steps_for(examples), 0
         self._schedule = None if local.trip_schedule.is_flat else local.trip_schedule
-        self._state = self._optimiser.begin(rule.start)
+        self._state = self._optimiser.begin(x)
         if self._optimiser.keep:
             self._state |= {name: v.clone() for name, v in strip_prefix(PREFIX, memory).items()}
         self.lr_sum = 0.0

@@ -111,7 +111,7 @@ class Vectorised(Inline):
         """Return the models at the end of their trips and, for each trip, its losses and its steps."""
         trainer, local = self._trainer, self._trainer.local
         steps = [
-            TripSteps(local, rule, job.memory, self._clients.examples(job.client))
+            TripSteps(local, rule, job.memory, rule.start, self._clients.examples(job.client))
             for rule, job in zip(rules, jobs)
         ]
         plain = all(made.plain for made in steps)
