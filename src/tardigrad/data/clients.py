@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from tardigrad.data.loaders import without_loader
 from tardigrad.errors import ConfigError
 from tardigrad.learning.head import Head, MultiClass
 from tardigrad.learning.transform import Transform
@@ -146,6 +147,7 @@ class Given(Clients):
 
 def _as_tensors(where: str, data: object, dtype: torch.dtype) -> Examples:
     """Convert a pair of arrays or a torch Dataset to two tensors; errors begin with `where`."""
+    data = without_loader(where, data)
     try:
         if isinstance(data, Dataset):
             rows = [data[i] for i in range(len(data))]  # type: ignore[arg-type]

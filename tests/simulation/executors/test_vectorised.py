@@ -111,6 +111,8 @@ def test_clients_of_other_sizes_are_trained_apart(groups):
         td.Local(batch_size=4, steps=3, weight_decay=0.1, lr_normalisation=True),
         td.Local(batch_size=4, steps=5, schedule=td.StepDecay(at=(2, 4, 6, 8), factor_at_each=0.5)),
         td.Local(batch_size=32),
+        td.Local(batch_size=4, optimiser=td.AdamW(keep=True), lr=0.01, weight_decay=0.1, gradient_clip=0.5),
+        td.Local(batch_size=2, accumulate=2, optimiser="momentum", trip_schedule="cosine"),
     ],
 )
 def test_agrees_whatever_the_local_settings(groups, local):
