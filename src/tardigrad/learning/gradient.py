@@ -36,9 +36,9 @@ def numbers(losses: list[Loss]) -> list[float]:
     return losses  # type: ignore[return-value]
 
 
-def autocast(device: torch.device) -> torch.autocast:
-    """Return the context in which a device computes in bfloat16 what torch considers safe."""
-    return torch.autocast(device.type, dtype=torch.bfloat16)
+def autocast(device: torch.device, enabled: bool = True) -> torch.autocast:
+    """Return the context in which a device computes in bfloat16 where torch considers it safe."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
 
 
 class Gradient:

@@ -120,6 +120,22 @@ def test_agrees_whatever_the_local_settings(groups, local):
     assert largest(groups) > 1
 
 
+def test_autocast_is_followed(groups):
+    """To the rounding of bfloat16, which has 8 bits: a batched product is rounded elsewhere."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    models = {}
+    for at_once, autocast in ((1, True), (6, True), (6, False)):
+        local = td.Local(batch_size=4, epochs=2, lr=0.5, autocast=autocast)
+        run = simulation(at_once, module=module, local=local, stop=td.Stop(trips=12))
+        for _ in run.engine.run():
+            pass
+        models[at_once, autocast] = run.model
+    assert largest(groups) == 6
+    assert (models[6, True] - models[1, True]).norm() < 0.01
+    assert (models[6, True] - models[6, False]).norm() > 1e-4
+
+
 def test_sizes_that_begin_alike_are_not_mixed_up(groups):
     # in 4 steps: 4 1 4 1 and 4 4 1 4
     agree([5, 9] * 10, local=td.Local(batch_size=4, steps=4))

@@ -119,7 +119,7 @@ def _transformed(data: datasets.Dataset, client: str | None) -> datasets.Dataset
         name: [value.numpy() if isinstance(value, Tensor) else value for value in values]
         for name, values in data[:].items()
     }
-    if client in data.column_names:
+    if client is not None and client in data.column_names:
         columns.setdefault(client, list(_values(data, client)))
     return type(data).from_dict(columns)
 

@@ -16,6 +16,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from tardigrad.algorithms.algorithm import Rule
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError
+from tardigrad.learning.gradient import autocast
 from tardigrad.learning.local import Trainer
 from tardigrad.learning.trip_steps import TripSteps
 from tardigrad.simulation.executors.inline import Inline
@@ -140,15 +141,15 @@ class Vectorised(Inline):
     def _step_gradients(self, rows: Tensor, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradient and the loss of each row on the examples of a local step, which are computed
         `batch_size` at a time and weigh the same."""
-        size, count = self._trainer.local.batch_size, labels.shape[1]
-        if count <= size:
-            gradients, loss = self._gradients(rows, features, labels)
-            return gradients, loss
-        total, mean = torch.zeros_like(rows), rows.new_zeros(len(rows))
-        for x, y in zip(features.split(size, dim=1), labels.split(size, dim=1)):
-            gradients, loss = self._gradients(rows, x, y)
-            total.add_(gradients, alpha=y.shape[1] / count)
-            mean.add_(loss, alpha=y.shape[1] / count)
+        local = self._trainer.local
+        total, mean = rows.new_zeros(()), rows.new_zeros(())
+        for x, y in zip(features.split(local.batch_size, dim=1), labels.split(local.batch_size, dim=1)):
+            with autocast(rows.device, local.autocast):
+                gradients, losses = self._gradients(rows, x, y)
+            share = y.shape[1] / labels.shape[1]
+            if share == 1:
+                return gradients, losses
+            total, mean = total + share * gradients, mean + share * losses
         return total, mean
 
     def _loss(self, row: Tensor, features: Tensor, labels: Tensor) -> Tensor:
