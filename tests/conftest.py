@@ -1,5 +1,6 @@
 """One thread a process, for two are many times slower on small batches; and the command, for tests."""
 
+import logging
 import os
 import sys
 
@@ -7,6 +8,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def own_logging():
+    """Put logging back as it was: `serve` and `join` in this process log to the standard error that pytest
+    closes at the end of the test."""
+    root, ours = logging.getLogger(), logging.getLogger("tardigrad")
+    handlers, level, our_level = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    ours.setLevel(our_level)
 
 
 @pytest.fixture
