@@ -9,6 +9,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 
+from forked_command import Commands
+
 
 @pytest.fixture(autouse=True)
 def own_logging():
@@ -38,3 +40,10 @@ def cli(monkeypatch, capsys, tmp_path):
         return ended.value.code or 0, said.out, said.err
 
     return call
+
+
+@pytest.fixture(scope="session")
+def commands():
+    """Starts the command in a process of its own, without the seconds that imports take."""
+    with Commands() as started:
+        yield started

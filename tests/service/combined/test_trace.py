@@ -1,9 +1,6 @@
 """The simulator and the server agree bit for bit on one trace of starts and arrivals."""
 
 import asyncio
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,14 +66,12 @@ PUPPET = Path(__file__).with_name("puppet.py")
 class Processes:
     """A process for each client."""
 
-    def __init__(self, keys):
+    def __init__(self, commands, keys):
         self._processes = []
         for client in range(CLIENTS):
             enrolled_key(keys, str(client))
-            command = [sys.executable, str(PUPPET), str(client), str(keys / f"{client}.key")]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-            self._processes.append(subprocess.Popen(command, env=env, **pipes))
+            words = client, keys / f"{client}.key"
+            self._processes.append(commands.start(*words, program=PUPPET.read_text()))
         assert [self._hear(client) for client in range(CLIENTS)] == ["ready"] * CLIENTS
 
     def _hear(self, client):
@@ -94,10 +89,10 @@ class Processes:
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory):
+def processes(commands, tmp_path_factory):
     keys = tmp_path_factory.mktemp("trace") / "keys"
     keys.mkdir()
-    started = Processes(keys)
+    started = Processes(commands, keys)
     yield started, keys
     started.close()
 

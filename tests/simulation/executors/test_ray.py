@@ -61,9 +61,10 @@ def wait_for(what, seconds=20.0):
 def test_every_algorithm_has_the_bits_of_one_process(warm_ray, algorithm):
     settings = {
         "algorithm": algorithm(),
-        "local": td.Local(batch_size=8, lr=0.02),
-        "stop": td.Stop(trips=150),
-        "evaluation": td.Evaluation(every_trips=150),
+        "data": td.Digits(partition=td.IID(clients=40)),
+        "local": td.Local(batch_size=16, lr=0.02),
+        "stop": td.Stop(trips=90),
+        "evaluation": td.Evaluation(every_trips=90),
         "delay": td.HalfNormal(give_up=0.02),
     }
     if algorithm is td.SGD:
