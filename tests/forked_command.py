@@ -22,11 +22,15 @@ from pathlib import Path
 class Commands:
     """Starts commands. Use it as a context; commands that still run at its end are killed."""
 
+    def __init__(self, *before):
+        """`before`: words of a command that starts the process, such as `ip netns exec NAME`."""
+        self._before = before
+
     def __enter__(self):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._server = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                [*self._before, sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )  # fmt: skip
