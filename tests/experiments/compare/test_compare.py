@@ -276,18 +276,14 @@ def test_a_finished_run_whose_record_is_damaged_is_not_believed(tmp_path):
         events.unlink(missing_ok=True)
 
 
-def test_one_comparison_at_a_time_in_a_folder(tmp_path):
+def test_one_comparison_at_a_time_in_a_folder(commands, tmp_path):
     file = tmp_path / "c.toml"
     file.write_text(DIGITS)
     with locked_folder(tmp_path):
-        code = f"""
-from pathlib import Path
-from rich.console import Console
-from tardigrad.experiments.compare.compare import compare
-compare(Path({str(file)!r}), Path({str(tmp_path)!r}), Console())
-"""
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "is going on there right now" in done.stderr
+        process = commands.start("compare", file, "--out", tmp_path)
+        _, said = process.communicate()
+    assert process.returncode == 2
+    assert "is going on there right now" in said
 
 
 def test_a_run_whose_process_dies_does_not_sink_the_others(tmp_path):

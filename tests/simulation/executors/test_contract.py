@@ -436,7 +436,7 @@ class Slow(torch.nn.Module):
         self.computed = False
 
     def forward(self, x):
-        end = time.monotonic() + 4.0
+        end = time.monotonic() + 2.5  # the dispatcher asks after at most two seconds
         while self.training and not self.computed and time.monotonic() < end:
             pass
         self.computed = self.computed or self.training

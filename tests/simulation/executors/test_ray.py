@@ -331,7 +331,7 @@ def test_object_that_cannot_be_pickled_is_named():
 
 
 @needs_ray
-def test_code_of_an_own_algorithm_file_is_sent(tmp_path):
+def test_code_of_an_own_algorithm_file_is_sent(commands, tmp_path):
     own = tmp_path / "mine.py"
     own.write_text("import tardigrad as td\n\nclass Mine(td.FedBuff):\n    extra: float = 3.0\n")
     config = td.Config(algorithm={"kind": f"{own}:Mine"})
@@ -343,11 +343,8 @@ def test_code_of_an_own_algorithm_file_is_sent(tmp_path):
     own.unlink()
     load = "import sys, tardigrad.simulation.executors.ray.kit as k; from pathlib import Path\n"
     load += "print(k.unpack_kit((Path(sys.argv[1]).read_bytes(), []))[0].algorithm.extra)"
-    done = subprocess.run(
-        [sys.executable, "-c", load, str(tmp_path / "kit")],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.stdout == "3.0\n", done.stderr
+    said, errors = commands.start(tmp_path / "kit", program=load).communicate()
+    assert said == "3.0\n", errors
 
 
 @pytest.mark.filterwarnings("error")
