@@ -16,7 +16,7 @@ from observers import InterruptAfter
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.experiments.compare.compare import compare, load_comparison
 from tardigrad.experiments.tune.search_space import Dimension
-from tardigrad.experiments.tune.shipped_spaces import shipped_space
+from tardigrad.experiments.tune.shipped_spaces import search_space, shipped_space
 from tardigrad.experiments.tune.study import (
     RANDOM_TRIALS,
     StudyResult,
@@ -182,6 +182,14 @@ def test_shipped_spaces_are_valid(algorithm, ranges):
         algorithm["kind"] == "fedbuff" and algorithm.get("momentum", "none") != "none"
     )
     assert shipped_space(td.Config(algorithm=algorithm), "none") == {}
+
+
+@pytest.mark.parametrize("algorithm", ["fedbuff", "fedavg"])
+def test_learning_rates_of_adamw_are_searched_where_they_are_small(algorithm):
+    spaces = [search_space(td.Config(algorithm=algorithm, local={"optimiser": kind}), "practical")
+              for kind in ("sgd", "momentum", "adamw")]  # fmt: skip
+    assert spaces[0] == spaces[1]
+    assert spaces[2] == spaces[0] | {"local.lr": Dimension(low=1e-5, high=0.1, log=True)}
 
 
 OWN = """
