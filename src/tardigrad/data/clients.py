@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tardigrad.core.plural import counted
+from tardigrad.data.loaders import without_loader
 from tardigrad.data.own_examples import features_and_labels, shapes_of
 from tardigrad.errors import ConfigError
 from tardigrad.learning.examples import Features, mapped, take, tensors
@@ -159,7 +160,9 @@ class Given(Clients):
 
 
 def _as_tensors(where: str, data: object, dtype: torch.dtype) -> Examples:
-    """Convert a pair of arrays, a dict or a torch Dataset to tensors; errors begin with `where`."""
+    """Convert a pair of arrays, a dict, a torch Dataset or a DataLoader to tensors; errors begin with
+    `where`."""
+    data = without_loader(where, data)
     try:
         features, labels = features_and_labels(data)
         counts = {name: len(tensor) for name, tensor in tensors(features)}
