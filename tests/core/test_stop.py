@@ -4,7 +4,10 @@ import pytest
 
 import tardigrad as td
 
-REACHED = {"trips": 10, "version": 5, "time": 2.5, "metrics": {"accuracy": 0.75}, "objection": "privacy budget"}
+REACHED = {
+    "trips": 10, "version": 5, "time": 2.5,
+    "metrics": {"accuracy": 0.75}, "objection": "privacy budget",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

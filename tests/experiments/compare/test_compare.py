@@ -356,12 +356,8 @@ print([row["failed"] for row in table["rows"]])
 
 def test_labels_must_not_be_empty_and_are_escaped_in_file_names_and_latex(tmp_path):
     file = tmp_path / "c.toml"
-    for entries, said in (
-        ('[entries.""]', "needs a name"),
-        ("targets = [90]\n[entries.a]", "less than or equal"),
-    ):
-        file.write_text(entries)
-        with pytest.raises(td.ConfigError, match=said):
-            load_comparison(file)
+    file.write_text('[entries.""]')
+    with pytest.raises(td.ConfigError, match="needs a name"):
+        load_comparison(file)
     assert len(_file_name("日" * 90).encode()) <= 80
     assert latex_cell("a\\b_{$5}") == r"a\textbackslash{}b\_\{\$5\}"

@@ -88,8 +88,8 @@ def runs(entries: list[Series]) -> str:
                     f"{summary['wall_seconds']:,.1f}" if "wall_seconds" in summary else "-",
                 ]
             )
-    kept = [n for n in range(len(head)) if any(row[n] != "-" for row in rows)]
-    return table([head[n] for n in kept], [[row[n] for n in kept] for row in rows])
+    columns = [n for n in range(len(head)) if any(row[n] != "-" for row in rows)]
+    return table([head[n] for n in columns], [[row[n] for n in columns] for row in rows])
 
 
 def _epsilon(summary: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tardigrad.core.events import ModelEvaluated, RunStarted, UploadReceived
 from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.progress import ProgressCounts
-from tardigrad.experiments.runs.run_folder import RunFolder
+from tardigrad.experiments.runs.run_folder import OWN_CODE, RunFolder
 
 PICTURES = (".png", ".svg", ".pdf")
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -101,6 +102,10 @@ def show_run(directory: Path, console: Console) -> None:
             highlight=False,
             markup=False,
         )
+    own = directory / OWN_CODE
+    if own.exists():
+        names = ", ".join(re.findall(r"^class (\w+)", own.read_text(), re.MULTILINE))
+        console.print(f"own code   {names} ({own})", highlight=False, markup=False, soft_wrap=True)
     if values:
         metric = counts.metric
         ends = " to ".join(f"{v:.1%}" if metric.percent else f"{v:.4g}" for v in (values[0], values[-1]))

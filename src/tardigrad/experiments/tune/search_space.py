@@ -27,7 +27,7 @@ class Dimension(Setting):
     """The largest."""
     log: bool = False
     """Whether orders of magnitude are equally likely, as for a learning rate."""
-    choices: tuple[Value, ...] | None = Field(None, min_length=1)
+    choices: tuple[Value, ...] | None = Field(default=None, min_length=1)
     """In place of low and high."""
 
     @model_validator(mode="after")
@@ -74,7 +74,7 @@ class Tune(Setting):
     objective: Literal["metric", "accuracy", "trips"] = "metric"
     """The best value of the run's metric at the budget ("accuracy" is its former name), or the fewest client
     trips to the first of `targets`."""
-    seeds: tuple[NonNegativeInt, ...] | None = Field(None, min_length=1)
+    seeds: tuple[NonNegativeInt, ...] | None = Field(default=None, min_length=1)
     """Every trial is run with each, and their mean counts. Default: one seed above all of `seeds`."""
     pruning: bool = True
     """End a trial early whose metric is worse than the median of earlier trials at the same evaluation."""
@@ -114,7 +114,7 @@ def with_settings(
                 table["kind"] = place.model_dump(include={"kind"})["kind"]
             inner[name] = table
             inner = table
-        if last not in type(place).model_fields:
+        if last not in type(place).model_fields and type(place).model_config.get("extra") != "allow":
             known = ", ".join(type(place).model_fields)
             raise ConfigError(f"{source}: {key}: there is no setting {last!r} here; known: {known}")
         inner[last] = value
