@@ -9,10 +9,11 @@ from tardigrad.data.clients import given
 from tardigrad.errors import ConfigError
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.heads.named_metrics import NamedMetrics, can_compute
 from tardigrad.learning.local import Trainer
 from tardigrad.service.client.app import Client
 from tardigrad.service.client.client_memory import TrainedUpload
-from tardigrad.service.protocol.task_settings import from_json, is_private, local_noise
+from tardigrad.service.protocol.task_settings import asked_metrics, from_json, is_private, local_noise
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class ClientTrainer:
         if assignment.evaluate and self._federation.test is not None:
             metrics = evaluate(
                 self._flat, self._federation.head, task.vectors["model"], *self._federation.test,
-                trainer.transform,
+                trainer.transform, named=self._asked(assignment.settings),
             )  # fmt: skip
             evaluated = len(self._federation.test[1])
         upload, remembered = trainer.train(task, memory, self._federation.clients.indexed(0), assignment.seed)
@@ -70,6 +71,12 @@ class ClientTrainer:
         return TrainedUpload(
             task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch
         )
+
+    def _asked(self, settings: str) -> NamedMetrics | None:
+        """Return the metrics that the server asks for, as far as the client's head can have them."""
+        head = self._federation.head
+        names = [name for name in asked_metrics(settings) if can_compute(name, head)]
+        return NamedMetrics(names, head) if names else None
 
     def _trainer_for(self, settings: str) -> Trainer:
         if self._trainer is None or settings != self._settings:
