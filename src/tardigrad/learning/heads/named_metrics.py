@@ -148,8 +148,8 @@ def _f1(truth: np.ndarray, chances: np.ndarray, task: LearningTask | None) -> fl
     occurs = truth.any(axis=0)
     if not occurs.any():
         raise UndefinedMetric("no example is of the class that is looked for")
-    decided = _decisions(chances, task)
-    return float(f1_score(truth[:, occurs], decided[:, occurs], average="macro", zero_division=0))
+    columns = zip(truth.T[occurs], _decisions(chances, task).T[occurs])
+    return float(np.mean([f1_score(own, decided, zero_division=0) for own, decided in columns]))
 
 
 def _auc(truth: np.ndarray, chances: np.ndarray, task: LearningTask | None) -> float:
