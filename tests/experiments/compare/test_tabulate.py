@@ -16,7 +16,11 @@ from tardigrad.experiments.compare.tabulate import metric_of
 
 RMSE = Metric("rmse", lower_is_better=True)
 MEAN = {"says": "always the mean", "of": "the clients' labels", "metrics": {"rmse": 9.5}}
-COMMONEST = {"says": "always the commonest class", "of": "the clients' labels", "metrics": {"accuracy": 0.935}}
+COMMONEST = {
+    "says": "always the commonest class",
+    "of": "the clients' labels",
+    "metrics": {"accuracy": 0.935},
+}
 
 
 def outcome(label, seed, values, metric, baseline=None):
@@ -66,9 +70,7 @@ def test_baseline_is_the_last_row_and_says_where_it_comes_from():
 def test_target_that_a_constant_prediction_reaches_is_said_to_mean_little():
     runs = [outcome("a", seed, [0.5, 0.94], Metric(), COMMONEST) for seed in (0, 1)]
     table = comparison(0.9, 0.95, labels=("a",)).table(runs)
-    assert table["sentences"]["0.9"] == [
-        "This target means little: always the commonest class gets 93.5 %"
-    ]
+    assert table["sentences"]["0.9"] == ["This target means little: always the commonest class gets 93.5 %"]
     assert table["sentences"]["0.95"] == []
     assert "metric" not in table, "files of comparisons by accuracy are as they were"
 
@@ -81,7 +83,9 @@ def test_entries_that_are_judged_by_different_metrics_are_refused():
     assert metric_of(comparison(3.0).table([runs[0], failed])) == RMSE
 
 
-@pytest.mark.parametrize(("base", "target"), [({"head": "regression"}, 3.0), ({"evaluation": {"main": "rmse"}}, 3.0)])
+@pytest.mark.parametrize(
+    ("base", "target"), [({"head": "regression"}, 3.0), ({"evaluation": {"main": "rmse"}}, 3.0)]
+)
 def test_targets_beyond_1_need_a_metric_that_has_such_values(base, target):
     fine = Comparison(targets=(target,), base=base, entries={"a": {}})
     assert fine.config("a", 0, "file.toml").seed == 0

@@ -10,7 +10,9 @@ from tardigrad.learning.heads.labels import check_labels
 
 @pytest.mark.parametrize("head", [None, td.MultiClass(), td.Binary(), td.MultiLabel()])
 def test_fractions_are_never_classes(head):
-    with pytest.raises(td.ConfigError, match=r'^here: its labels are fractions such as 0\.5 .*head = "regression"'):
+    with pytest.raises(
+        td.ConfigError, match=r'^here: its labels are fractions such as 0\.5 .*head = "regression"'
+    ):
         check_labels("here", torch.tensor([1.0, 0.5]), head)
 
 

@@ -100,6 +100,9 @@ def test_half_precision_scores_are_taken():
 
 
 def test_metric_of_another_task_is_refused_with_those_that_there_are():
-    with pytest.raises(td.ConfigError, match=r"^evaluation\.metrics: the head Regression has no metric 'auc'; it has loss, rmse, mae, r2$"):
+    with pytest.raises(
+        td.ConfigError,
+        match=r"^evaluation\.metrics: the head Regression has no metric 'auc'; it has loss, rmse, mae, r2$",
+    ):
         check_names(["rmse", "auc"], td.Regression(), "evaluation.metrics")
     check_names(["top3", "f1", "accuracy"], td.MultiClass(), "evaluation.metrics")
