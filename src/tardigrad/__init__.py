@@ -65,7 +65,9 @@ _WHERE = {
         "ResNet18",
         "Transformer",
     ],
+    "tardigrad.learning.optimiser": ["AdamW", "LocalMomentum", "LocalSGD"],
     "tardigrad.learning.schedule": ["ConstantRate", "Cosine", "StepDecay"],
+    "tardigrad.learning.trip_schedule": ["ConstantInTrip", "CosineInTrip", "LinearInTrip"],
     "tardigrad.data.sets.celeba": ["CelebA"],
     "tardigrad.data.sets.chat": ["Chat"],
     "tardigrad.data.sets.cifar10": ["CIFAR10"],
@@ -210,11 +212,11 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.experiments.runs.result import Result as Result
     from tardigrad.experiments.runs.run import run as run
     from tardigrad.experiments.runs.serve import serve as serve
-    from tardigrad.learning.head import Binary as Binary
-    from tardigrad.learning.head import Head as Head
-    from tardigrad.learning.head import MultiClass as MultiClass
-    from tardigrad.learning.head import MultiLabel as MultiLabel
-    from tardigrad.learning.head import NextToken as NextToken
+    from tardigrad.learning.heads import Binary as Binary
+    from tardigrad.learning.heads import Head as Head
+    from tardigrad.learning.heads import MultiClass as MultiClass
+    from tardigrad.learning.heads import MultiLabel as MultiLabel
+    from tardigrad.learning.heads import NextToken as NextToken
     from tardigrad.learning.images import CentreCrop as CentreCrop
     from tardigrad.learning.images import Flip as Flip
     from tardigrad.learning.images import RandomCrop as RandomCrop
