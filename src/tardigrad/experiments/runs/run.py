@@ -50,7 +50,7 @@ def run(
     model: nn.Module | Model | Named | None = None,
     clients: Mapping[Hashable, object] | None = None,
     test: object | None = None,
-    head: Head | None = None,
+    head: Head | Named | None = None,
     local: Local | Table = KEPT,
     pace: Pace | Named | None = KEPT,
     buffer: Buffer | Table = KEPT,
@@ -115,10 +115,12 @@ def run(
     (20, 2)
     """
     own_model = model if isinstance(model, nn.Module) else None
+    own_head = head if isinstance(head, Head) else None
     config = with_keywords(
         config, seed=seed, algorithm=algorithm, data=data, local=local, pace=pace, buffer=buffer, delay=delay,
         privacy=privacy, device=device, stop=stop, evaluation=evaluation, service=service,
-        model=KEPT if model is None or own_model is not None else model, **unknown,
+        model=KEPT if model is None or own_model is not None else model,
+        head=KEPT if head is None or own_head is not None else head, **unknown,
     )  # fmt: skip
     observers = (*observers, *progress_bars(progress))
     workers = _check_workers(workers, config)
@@ -126,7 +128,7 @@ def run(
         raise ConfigError("guard: is for a run with a folder; give out too")
     with one_thread(), ExitStack() as stack:
         chosen = Chosen.read(Path(out) / CHOSEN) if out is not None and resume else None
-        assembly = assemble_simulation(config, own_model, clients, test, head, chosen)
+        assembly = assemble_simulation(config, own_model, clients, test, own_head, chosen)
         parts = training_parts(assembly, workers)
         stack.callback(parts.executor.close)
         parts.trainer.profile.on = profile
