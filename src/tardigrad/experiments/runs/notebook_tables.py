@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tardigrad.errors import ConfigError
@@ -29,9 +31,19 @@ def _cell(tag: str, text: str, side: str) -> str:
 
 
 def data_frame(rows: Iterable[Mapping[str, object]]) -> pandas.DataFrame:
-    """Return a pandas data frame, or raise a ConfigError if pandas is not installed."""
+    """Return a pandas data frame of these rows."""
+    return _pandas().DataFrame(list(rows))
+
+
+def read_frame(comma_separated: str) -> pandas.DataFrame:
+    """Return a pandas data frame of the text of a CSV file."""
+    return _pandas().read_csv(io.StringIO(comma_separated))
+
+
+def _pandas() -> ModuleType:
+    """Return the module, or raise a ConfigError if it is not installed."""
     try:
         import pandas
     except ImportError:
         raise ConfigError("to_pandas needs pandas; in this environment: pip install pandas") from None
-    return pandas.DataFrame(list(rows))
+    return pandas

@@ -39,7 +39,10 @@ def draw_history(history: Sequence[ModelEvaluated], metrics: Sequence[str] = ())
     if unknown or not there:
         what = f"there is no metric {unknown[0]!r}" if unknown else "there was no evaluation"
         raise ConfigError(f"plot: {what}; the metrics are: {', '.join(there) or 'none'}")
-    names = list(metrics) or sorted(there, key=lambda name: name not in FIRST)[:MOST]
+    names = (
+        list(metrics)
+        or [*(name for name in FIRST if name in there), *(n for n in there if n not in FIRST)][:MOST]
+    )
     figure = Picture(figsize=(1 + 3.6 * len(names), 3.4), layout="constrained")
     for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names):
         sides = [side for side in (False, True) if any(_curve(history, name, side))]
@@ -49,7 +52,7 @@ def draw_history(history: Sequence[ModelEvaluated], metrics: Sequence[str] = ())
             axis.plot(trips, values, color=COLOURS[federated], linewidth=1.8, label=label)
         if len(sides) > 1:
             axis.legend(frameon=False, fontsize=8)
-        if name.endswith("accuracy"):
+        if "accuracy" in name:
             axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axis.set_title(name.replace("_", " "), loc="left", fontsize=11)
         axis.set_xlabel("client trips")

@@ -27,6 +27,7 @@ from tardigrad.experiments.compare.pool import (
 )
 from tardigrad.experiments.compare.tabulate import EntryTuning, TuningTable
 from tardigrad.experiments.compare.verbosity import Verbosity
+from tardigrad.experiments.runs.in_memory import InMemory
 from tardigrad.experiments.tune.search_space import Tune, with_settings
 from tardigrad.experiments.tune.shipped_spaces import search_space
 from tardigrad.experiments.tune.study import StudyResult, continue_study, findings, open_study
@@ -47,17 +48,41 @@ LOCK_SECONDS = 10.0
 
 
 def tune(file: Path, out: Path, console: Console, verbosity: Verbosity = "normal") -> TuningTable:
-    """Make the trials that are not there yet, write `tuned.toml` and `tuning.json`, and return the latter.
+    """Tune the entries of a comparison file, show what was found, and return what `tuning.json` holds.
 
     >>> tune(Path("experiments/demo.toml"), Path("runs/tuned"), Console())["trials"]  # doctest: +SKIP
     20
+    """
+    comparison = load_comparison(file)
+    table = run_tuning(comparison, str(file), out, console, verbosity)
+    found = {label: StudyResult.model_validate(one) for label, one in table["per_entry"].items()}
+    show_findings(subjects(comparison, str(file)), found, console)
+    console.print(
+        f"next: tardigrad compare {out / 'tuned.toml'} --out {out / 'compared'}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    return table
+
+
+def run_tuning(
+    comparison: Comparison,
+    source: str,
+    out: Path,
+    console: Console,
+    verbosity: Verbosity = "normal",
+    own: InMemory | None = None,
+) -> TuningTable:
+    """Make the trials that are not there yet, write `tuned.toml` and `tuning.json`, and return the latter.
+
+    `source`: named in errors. `own`: the caller's own model, data and loss in Python.
     """
     try:
         import optuna  # noqa: F401
     except ImportError:
         raise ConfigError("tune needs Optuna; in this environment: pip install 'tardigrad[tune]'") from None
-    comparison = load_comparison(file)
-    chosen = subjects(comparison, str(file))
+    chosen = subjects(comparison, source)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -70,7 +95,10 @@ def tune(file: Path, out: Path, console: Console, verbosity: Verbosity = "normal
                 highlight=False,
                 markup=False,
             )
-    _run_all(chosen, out / STUDIES, console, verbosity)
+    if own is not None and own.needed(*(subject.config for subject in chosen)):
+        _run_here(chosen, out / STUDIES, console, verbosity, own)
+    else:
+        _run_all(chosen, out / STUDIES, console, verbosity)
     found = {subject.label: findings(studies[subject.label], subject) for subject in chosen}
     trials = (comparison.tune or Tune()).trials
     table: TuningTable = {
@@ -79,13 +107,6 @@ def tune(file: Path, out: Path, console: Console, verbosity: Verbosity = "normal
     }
     write_text(out / TUNING, json.dumps(table, indent=2) + "\n")
     write_text(out / "tuned.toml", tomli_w.dumps(tuned(comparison, chosen, found)))
-    show_findings(chosen, found, console)
-    console.print(
-        f"next: tardigrad compare {out / 'tuned.toml'} --out {out / 'compared'}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
     return table
 
 
@@ -159,13 +180,24 @@ def _tune_one(subject: Subject, file: Path, workers: int) -> TardigradError | No
     try:
         with exclusive_lock(file.with_name(f".{name}.lock"), busy, LOCK_SECONDS):
             study = open_study(file, subject)
-            for words in continue_study(study, subject, (PoolProgress(),), workers):
+            for words in continue_study(study, subject, (PoolProgress(),), InMemory(workers=workers)):
                 _messages.put((subject.label, words, findings(study, subject)))
     except KeyboardInterrupt:
         return None
     except TardigradError as error:
         return error
     return None
+
+
+def _run_here(
+    chosen: list[Subject], file: Path, console: Console, verbosity: Verbosity, own: InMemory
+) -> None:
+    """Make the trials of all entries in this process, one entry after another."""
+    with trial_display(chosen, console, verbosity) as display:
+        for subject in chosen:
+            study = open_study(file, subject)
+            for words in continue_study(study, subject, own=own):
+                display.trial(subject.label, words, findings(study, subject))
 
 
 def _run_all(chosen: list[Subject], file: Path, console: Console, verbosity: Verbosity) -> None:
