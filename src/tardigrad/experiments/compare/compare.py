@@ -121,7 +121,7 @@ def write_tables(table: ComparisonTable, out: Path) -> None:
 
 def load_comparison(file: Path) -> Comparison:
     """Read and check a comparison file."""
-    return checked(read_toml(file, "`tardigrad demo` has an example"), str(file))
+    return checked(read_toml(file, f"`tardigrad init {file} --example demo` writes one"), str(file))
 
 
 def checked(values: Mapping[str, object], source: str) -> Comparison:
