@@ -15,6 +15,6 @@ td.run(seed="one")  # error
 td.run(workers=1.5)  # error
 td.serve(td.Config())  # error
 td.serve(td.Config(), out="live", port=7433)  # error
-td.run().acuracy  # error
+print(td.run().acuracy)  # error
 x: str = td.run().accuracy  # error
-td.load_config("run.toml").local.lrr  # error
+print(td.load_config("run.toml").local.lrr)  # error

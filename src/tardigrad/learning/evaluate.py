@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head, Outputs
+from tardigrad.learning.heads import Head, Outputs
+from tardigrad.learning.heads.named_metrics import NamedMetrics
 from tardigrad.learning.transform import Transform
 
 
@@ -18,8 +19,12 @@ def evaluate(
     labels: Tensor,
     transform: Transform | None = None,
     batch_size: int = 256,
+    named: NamedMetrics | None = None,
 ) -> dict[str, float]:
-    """Return the loss and metrics of the model `vector` on these examples, computed batch by batch."""
+    """Return the loss and metrics of the model `vector` on these examples, computed batch by batch.
+
+    `named`: new, for metrics besides those of the head.
+    """
     transform = transform or Transform()
 
     def outputs() -> Outputs:
@@ -31,4 +36,6 @@ def evaluate(
     with torch.inference_mode():
         flat.vector.copy_(vector)
         flat.reset_buffers()
-        return head.metrics(outputs())
+        if named is None:
+            return head.metrics(outputs())
+        return head.metrics(named.watch(outputs())) | named.result()

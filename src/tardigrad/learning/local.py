@@ -15,7 +15,7 @@ from tardigrad.core.upload import Task, Upload, Vectors
 from tardigrad.errors import RunError
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.gradient import Gradient, Loss, numbers
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 from tardigrad.learning.profile import Profile
 from tardigrad.learning.schedule import ConstantRate, Schedule
 from tardigrad.learning.transform import Transform

@@ -20,7 +20,7 @@ from tardigrad.experiments.config.keywords import Table
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.in_memory import InMemory
 from tardigrad.experiments.runs.notebook_tables import read_frame
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 
 if TYPE_CHECKING:
     import pandas

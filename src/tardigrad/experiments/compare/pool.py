@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import multiprocessing
 import multiprocessing.context
 import os
@@ -30,6 +31,7 @@ from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.compare.verbosity import Verbosity
 from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.fingerprints import own_code
 from tardigrad.experiments.runs.in_memory import InMemory
 from tardigrad.experiments.runs.run_folder import RunFolder
 
@@ -48,9 +50,11 @@ class PoolJob:
 
 
 def fingerprint(config: Config) -> str:
-    """Return eight hexadecimal digits that identify a config. They are part of the name of the run's folder,
-    so that an edited config is run anew."""
-    return hashlib.sha256(config.to_toml().encode()).hexdigest()[:8]
+    """Return eight hexadecimal digits that identify a config and the user's own code in it. They are part of
+    the name of the run's folder, so that an edited config or file is run anew."""
+    own = own_code(config)
+    text = config.to_toml() + (json.dumps(own) if own else "")
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def run_all(jobs: Mapping[K, PoolJob], console: Console, verbosity: Verbosity = "normal") -> dict[K, str]:

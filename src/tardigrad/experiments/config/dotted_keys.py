@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import tomllib
 
-from pydantic import BaseModel
-
-from tardigrad.algorithms.registry import load_algorithm
+from tardigrad.core.own_code import is_place, load_name
 from tardigrad.core.pace import Asynchronous, Synchronous
 from tardigrad.core.setting import Setting
 from tardigrad.core.setting_errors import kind_of, kinds_of
@@ -57,13 +56,14 @@ def set_key(values: Table, setting: str, root: type[Setting]) -> None:
 
 def _change_kind(values: Table, setting: str, annotation: object, kind: object) -> None:
     """Remove the keys that the new kind of a table does not have, with a warning."""
-    if isinstance(kind, str) and ".py:" in kind:
-        new: type[BaseModel] | None = load_algorithm(kind)
+    if is_place(kind):
+        known: set[str] | None = _own_settings(load_name(str(kind), f"--set {setting}"))
     else:
         new = next((option for option in kinds_of(annotation) if kind_of(option) == kind), None)
-    if new is None:  # there is no such kind, which validation explains
+        known = None if new is None else set(new.model_fields)
+    if known is None:  # there is no such kind, which validation explains
         return
-    unknown = [name for name in values if name not in new.model_fields and name != "kind"]
+    unknown = [name for name in values if name not in known and name != "kind"]
     for name in unknown:
         del values[name]
     if unknown:
@@ -71,6 +71,13 @@ def _change_kind(values: Table, setting: str, annotation: object, kind: object) 
             "--set %s: leaves out %s, which this kind does not have", setting, ", ".join(unknown),
             extra={"event": "config"},
         )  # fmt: skip
+
+
+def _own_settings(found: object) -> set[str]:
+    """Return the settings of an algorithm of the user's own, or the parameters of a function."""
+    if isinstance(found, type) and issubclass(found, Setting):
+        return set(found.model_fields)
+    return set(inspect.signature(found).parameters) if callable(found) else set()
 
 
 def _field_type(annotation: object, values: Table, name: str) -> object:

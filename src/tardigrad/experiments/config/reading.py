@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tardigrad.core.own_code import absolute_place, is_place
 from tardigrad.core.setting_errors import explain
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.dotted_keys import set_key
@@ -28,7 +29,11 @@ def load_config(file: Path | str, settings: Iterable[str] = ()) -> Config:
 
 
 def read_toml(file: Path, advice: str = "") -> dict[str, Any]:
-    """Return the contents of a TOML file, or raise a ConfigError; `advice` is added if there is no file."""
+    """Return the contents of a TOML file, or raise a ConfigError; `advice` is added if there is no file.
+
+    The path in "path/to/file.py:name" is relative to the TOML file, or to the current folder if there is no
+    such file beside the TOML file.
+    """
     try:
         text = file.read_text(encoding="utf-8-sig")  # with or without a byte order mark
     except FileNotFoundError:
@@ -36,9 +41,21 @@ def read_toml(file: Path, advice: str = "") -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: cannot be read ({error})") from None
     try:
-        return tomllib.loads(text)
+        values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: not valid TOML: {error}") from None
+    return {name: _anchored(value, file.parent) for name, value in values.items()}
+
+
+def _anchored(value: object, folder: Path) -> object:
+    """Return a value of a TOML file with absolute paths of the user's own code that is in this folder."""
+    if isinstance(value, dict):
+        return {name: _anchored(inner, folder) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_anchored(inner, folder) for inner in value]
+    if is_place(value) and (folder / str(value).rpartition(":")[0]).is_file():
+        return absolute_place(str(folder / str(value)))
+    return value
 
 
 def parse_config(values: Mapping[str, object], source: str, settings: Iterable[str] = ()) -> Config:

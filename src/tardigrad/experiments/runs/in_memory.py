@@ -13,7 +13,7 @@ from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.drive import Observer
 from tardigrad.experiments.runs.result import Result
 from tardigrad.experiments.runs.run import run
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 
 
 @dataclass(frozen=True)

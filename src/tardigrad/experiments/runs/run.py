@@ -29,9 +29,9 @@ from tardigrad.experiments.runs.private_run import (
     secrets_in_memory,
 )
 from tardigrad.experiments.runs.result import Result, result_of
-from tardigrad.experiments.runs.run_folder import RunFolder, Snapshot
+from tardigrad.experiments.runs.run_folder import OWN_CODE, RunFolder, Snapshot
 from tardigrad.experiments.runs.simulation_assembly import Simulation, assemble_simulation, training_parts
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 from tardigrad.learning.local import Local
 from tardigrad.learning.models import Model
 from tardigrad.privacy.chosen import CHOSEN, Chosen
@@ -84,7 +84,8 @@ def run(
     `model`: the model that is trained, a torch module or one such as `td.MLP()`.
     `clients`, `test`: the examples of each client by its name, and a central test set, in place of `data`.
     Examples are a pair of features and labels (arrays or tensors).
-    `head`: the loss and the metrics, in place of those of the data.
+    `head`: the loss and the metrics, in place of those of the data: an object such as `td.Regression()`, or
+    what a config can say, such as "regression".
     `local`: how a client trains: learning rate, epochs, batch size.
     `pace`: which clients may start when; default asynchronous, or in rounds if the algorithm works in rounds.
     `buffer`: which uploads count, and how many make a step.
@@ -157,6 +158,8 @@ def _open_folder(folder: RunFolder, assembly: Assembly, resume: bool) -> Snapsho
     if resume:
         return folder.reopen(assembly.config, assembly.inputs())
     folder.create(assembly.config, assembly.inputs())
+    if source := assembly.own_source():
+        folder.write(OWN_CODE, source + "\n")
     return None
 
 

@@ -30,6 +30,7 @@ from tardigrad.experiments.runs.server_assembly import NO_MODEL, assemble_server
 from tardigrad.experiments.runs.server_defaults import with_population, with_share
 from tardigrad.learning.local import Local
 from tardigrad.learning.models import Model
+from tardigrad.learning.models.own_model import is_own_model
 from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.privacy.settings import Privacy
@@ -105,8 +106,10 @@ def serve(
     )  # fmt: skip
     if of_clients is None and not {"data", "model"} & config.model_fields_set:
         raise ConfigError(NO_MODEL)
-    if of_clients is not None and "data" not in config.model_fields_set:
-        config = config.model_copy(update={"data": None, "model": None})  # the clients have the data
+    given = of_clients is not None or is_own_model(config.model)
+    if given and "data" not in config.model_fields_set:
+        kept = None if isinstance(of_clients, nn.Module) else config.model
+        config = config.model_copy(update={"data": None, "model": kept})  # the clients have the data
     keys, private = endpoint.keys, config.privacy is not None
     began = time.monotonic()
 

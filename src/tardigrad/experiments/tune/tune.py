@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import tomli_w
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 
 from tardigrad.core.files import write_text
+from tardigrad.core.setting import Setting
+from tardigrad.core.stop import Stop
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.compare.compare import Comparison, Values, load_comparison, merged
 from tardigrad.experiments.compare.pool import (
@@ -27,6 +30,7 @@ from tardigrad.experiments.compare.pool import (
 )
 from tardigrad.experiments.compare.tabulate import EntryTuning, TuningTable
 from tardigrad.experiments.compare.verbosity import Verbosity
+from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.in_memory import InMemory
 from tardigrad.experiments.tune.search_space import Tune, with_settings
 from tardigrad.experiments.tune.shipped_spaces import search_space
@@ -136,7 +140,7 @@ def subjects(comparison: Comparison, source: str) -> list[Subject]:
     found = []
     for label, entry in comparison.entries.items():
         config = comparison.config(label, seeds[0], source)
-        stop = (settings.budget or config.stop).model_copy(update={"accuracy": target})
+        stop = _trial_stop(settings.budget or config.stop, config, target)
         values = merged(comparison.base, entry) | {"stop": stop.model_dump(exclude_none=True)}
         space = search_space(config, settings.ranges) | settings.spaces.get(label, {})
         trials = settings.trials if space else 1
@@ -147,19 +151,33 @@ def subjects(comparison: Comparison, source: str) -> list[Subject]:
     return found
 
 
+def _trial_stop(stop: Stop, config: Config, target: float | None) -> Stop:
+    """Return the stop rules of a trial, which ends when it reaches the target, if there is one."""
+    if config.head is None and config.evaluation.main is None:
+        return stop.model_copy(update={"accuracy": target})
+    return stop.model_copy(update={"accuracy": None, "target": target, "metric": None, "better": None})
+
+
 def tuned(comparison: Comparison, chosen: list[Subject], found: dict[str, StudyResult]) -> Values:
     """Return the comparison file with the best settings in its entries."""
-    file: Values = comparison.model_dump(mode="json", exclude_none=True, exclude={"tune", "entries"})
+    file: Values = comparison.model_dump(mode="json", exclude_none=True, exclude={"tune", "entries", "base"})
     entries: dict[str, Values] = {}
-    file |= {"tuning": TUNING, "entries": entries}
+    file |= {"tuning": TUNING, "base": _plain(comparison.base), "entries": entries}
     for subject in chosen:
         entry = dict(comparison.entries[subject.label])
         best = found[subject.label].best
         whole = merged(comparison.base, entry)
         whole = with_settings(whole, subject.config, best, subject.source)
         entry |= {table: whole[table] for table in dict.fromkeys(name.split(".")[0] for name in best)}
-        entries[subject.label] = entry
+        entries[subject.label] = _plain(entry)
     return file
+
+
+def _plain(settings: Values) -> Values:
+    """Return settings in which tables may be objects as they are written in TOML."""
+    objects = {name: table for name, table in settings.items() if isinstance(table, Setting)}
+    written = Config.model_validate(objects).model_dump(mode="json", include=set(objects), exclude_none=True)
+    return {name: to_jsonable_python(written.get(name, settings[name])) for name in settings}
 
 
 _messages: Queue[TrialMessage] | None = None

@@ -20,7 +20,7 @@ from tardigrad.experiments.runs.in_memory import InMemory
 from tardigrad.experiments.runs.notebook_tables import data_frame, html_table
 from tardigrad.experiments.tune.search_space import Tune
 from tardigrad.experiments.tune.tune import run_tuning
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 
 if TYPE_CHECKING:
     import pandas
