@@ -65,7 +65,9 @@ _WHERE = {
         "ResNet18",
         "Transformer",
     ],
+    "tardigrad.learning.optimiser": ["AdamW", "LocalMomentum", "LocalSGD"],
     "tardigrad.learning.schedule": ["ConstantRate", "Cosine", "StepDecay"],
+    "tardigrad.learning.trip_schedule": ["ConstantInTrip", "CosineInTrip", "LinearInTrip"],
     "tardigrad.data.sets.celeba": ["CelebA"],
     "tardigrad.data.sets.chat": ["Chat"],
     "tardigrad.data.sets.cifar10": ["CIFAR10"],
@@ -226,6 +228,7 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.learning.heads import MultiClass as MultiClass
     from tardigrad.learning.heads import MultiLabel as MultiLabel
     from tardigrad.learning.heads import NextToken as NextToken
+    from tardigrad.learning.heads import Regression as Regression
     from tardigrad.learning.images import CentreCrop as CentreCrop
     from tardigrad.learning.images import Flip as Flip
     from tardigrad.learning.images import RandomCrop as RandomCrop
@@ -241,9 +244,15 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.learning.models import MasFLCNN as MasFLCNN
     from tardigrad.learning.models import ResNet18 as ResNet18
     from tardigrad.learning.models import Transformer as Transformer
+    from tardigrad.learning.optimiser import AdamW as AdamW
+    from tardigrad.learning.optimiser import LocalMomentum as LocalMomentum
+    from tardigrad.learning.optimiser import LocalSGD as LocalSGD
     from tardigrad.learning.schedule import ConstantRate as ConstantRate
     from tardigrad.learning.schedule import Cosine as Cosine
     from tardigrad.learning.schedule import StepDecay as StepDecay
+    from tardigrad.learning.trip_schedule import ConstantInTrip as ConstantInTrip
+    from tardigrad.learning.trip_schedule import CosineInTrip as CosineInTrip
+    from tardigrad.learning.trip_schedule import LinearInTrip as LinearInTrip
     from tardigrad.privacy.blt import BLT as BLT
     from tardigrad.privacy.clipping import AdaptiveClip as AdaptiveClip
     from tardigrad.privacy.independent import Independent as Independent

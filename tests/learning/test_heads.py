@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import (
+from tardigrad.learning.heads import (
     BUILT_IN,
     Binary,
     Head,

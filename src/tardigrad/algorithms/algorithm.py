@@ -133,6 +133,12 @@ class Algorithm(Setting):
         return False
 
     @property
+    def assumes_sgd(self) -> str | None:
+        """Why its rule works only with plain SGD, as a clause that follows "because"; None if it works with
+        every `local.optimiser`."""
+        return None
+
+    @property
     def default_staleness_bound(self) -> int | None:
         """The value of buffer.staleness_bound if the config has none."""
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -16,9 +16,11 @@ from torch import Tensor
 from tardigrad.core.draws import key
 from tardigrad.core.metric import Better, Metric
 from tardigrad.core.setting import Setting
+from tardigrad.core.upload import Vectors
 from tardigrad.data.clients import Examples, Federation
 from tardigrad.errors import RunError
 from tardigrad.learning.evaluate import evaluate
+from tardigrad.learning.examples import take
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.heads.named_metrics import NamedMetrics
 
@@ -93,14 +95,16 @@ class Evaluator:
         """`settings`: resolved. `names`: metrics to compute besides those of the head."""
         self._flat, self._metric, self._names = flat, settings.metric, names
         self._undefined: set[str] = set()
+        if flat.has_personal:
+            federation = replace(federation, test=None)  # only clients have all parts of the model
         if federation.test is not None and settings.examples is not None:
             features, labels = federation.test
             order = np.random.default_rng(key(seed, "test examples")).permutation(len(labels))
             chosen = torch.from_numpy(np.sort(order[: settings.examples]))
-            federation = replace(federation, test=(features[chosen], labels[chosen]))
+            federation = replace(federation, test=(take(features, chosen), labels[chosen]))
         self._federation = federation
-        self._own: list[tuple[float, Examples]] = []
-        """Slowness and held-out examples of each client that evaluates."""
+        self._own: list[tuple[int, float, Examples]] = []
+        """Number, slowness and held-out examples of each client that evaluates."""
         if settings.held_out > 0:
             clients = federation.clients
             random = np.random.default_rng(key(seed, "evaluation"))
@@ -108,15 +112,21 @@ class Evaluator:
             for client in np.sort(random.choice(len(clients), size=count, replace=False)).tolist():
                 held_out = clients.held_out(client)
                 if held_out is not None:
-                    self._own.append((slowness(client), held_out))
+                    self._own.append((client, slowness(client), held_out))
 
-    def __call__(self, vector: Tensor, version: int) -> dict[str, float]:
-        """Return the metrics of a model; raise a RunError if one is not finite."""
+    def __call__(
+        self, vector: Tensor, version: int, memories: Mapping[int, Vectors] | None = None
+    ) -> dict[str, float]:
+        """Return the metrics of a model; raise a RunError if one is not finite.
+
+        `memories`: what clients remember. A client evaluates with the personal parts in its memory; a model
+        with personal parts is evaluated by clients only.
+        """
         metrics: dict[str, float] = {}
         if self._federation.test is not None:
             metrics |= self._evaluate(vector, self._federation.test, "the test set")
         if self._own:
-            metrics |= self._on_clients(vector)
+            metrics |= self._on_clients(vector, memories or {})
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise RunError(
@@ -125,13 +135,15 @@ class Evaluator:
                 )
         return metrics
 
-    def _evaluate(self, vector: Tensor, examples: Examples, where: str = "") -> dict[str, float]:
+    def _evaluate(
+        self, vector: Tensor, examples: Examples, where: str = "", memory: Vectors | None = None
+    ) -> dict[str, float]:
         """Return the metrics on some examples. Those that have no value there are left out; a warning says
         so once, if `where` says what the examples are."""
         federation = self._federation
         named = NamedMetrics(self._names, federation.head) if self._names else None
         metrics = evaluate(
-            self._flat, federation.head, vector, *examples, federation.transform, named=named
+            self._flat, federation.head, vector, *examples, federation.transform, named=named, memory=memory
         )  # fmt: skip
         for name, reason in ({} if named is None or not where else named.undefined).items():
             if name not in self._undefined:
@@ -142,11 +154,13 @@ class Evaluator:
                 )  # fmt: skip
         return metrics
 
-    def _on_clients(self, vector: Tensor) -> dict[str, float]:
+    def _on_clients(self, vector: Tensor, memories: Mapping[int, Vectors]) -> dict[str, float]:
         metric, name = self._metric, self._metric.name
-        found = [self._evaluate(vector, own).get(name) for _, own in self._own]
+        found = [
+            self._evaluate(vector, own, memory=memories.get(client)).get(name) for client, _, own in self._own
+        ]
         scores = np.array([score for score in found if score is not None])
-        slowness = np.array([slow for (slow, _), score in zip(self._own, found) if score is not None])
+        slowness = np.array([slow for (_, slow, _), score in zip(self._own, found) if score is not None])
         if not len(scores):
             return {}
         worst_first = np.sort(scores)[::-1] if metric.lower_is_better else np.sort(scores)
@@ -161,4 +175,7 @@ class Evaluator:
             metrics[f"client_{name}_slow"] = float(slow.mean())
         if self._federation.test is None:
             metrics[name] = metrics[f"client_{name}"]
+        if self._flat.has_personal:
+            trained = [client for client, _, _ in self._own if memories.get(client)]
+            metrics["clients_with_personal_parts"] = float(len(trained))
         return metrics

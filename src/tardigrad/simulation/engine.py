@@ -239,7 +239,7 @@ class Engine:
 
     def _evaluate(self) -> Event:
         with self._profile.part("evaluation"):
-            self.metrics = self._evaluator(self._aggregator.evaluated_model, self.version)
+            self.metrics = self._evaluator(self._aggregator.evaluated_model, self.version, self.memories)
         self._evaluated = self.version
         return ModelEvaluated(*self._position(), metrics=self.metrics)
 

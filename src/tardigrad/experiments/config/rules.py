@@ -57,6 +57,7 @@ def check_tables(config: Config, pace: Pace, population: int) -> None:
     _check_that_time_passes(config, pace)
     _check_that_steps_happen(config, pace)
     _check_population(config, pace, population)
+    _check_optimiser(config)
     _check_privacy(config)
 
 
@@ -108,6 +109,15 @@ def _check_that_steps_happen(config: Config, pace: Pace) -> None:
                 f"buffer.size: {size} uploads make a step, but the script has {script} trips: "
                 f"the model would never move; give at most {script}"
             )
+
+
+def _check_optimiser(config: Config) -> None:
+    reason, kind = config.algorithm.assumes_sgd, config.local.optimiser.kind
+    if reason is not None and kind != "sgd":
+        raise ConfigError(
+            f"local.optimiser: {config.algorithm.name} needs 'sgd', not {kind!r}, because {reason}; leave it "
+            "out, or use an algorithm that only averages deltas, such as 'fedbuff' or 'fedavg'"
+        )
 
 
 def _check_privacy(config: Config) -> None:

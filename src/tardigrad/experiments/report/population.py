@@ -26,6 +26,7 @@ from tardigrad.experiments.runs.drive import one_thread
 from tardigrad.experiments.runs.fingerprints import fingerprints
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.learning.evaluate import evaluate
+from tardigrad.learning.examples import mapped
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.heads.named_metrics import NamedMetrics
 from tardigrad.simulation.delay import Durations
@@ -111,7 +112,7 @@ def _look(run: RunSource, config: Config, federation: Federation) -> Population:
     durations = Durations(config.delay, clients, config.seed)
     seen = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), MOST_CLIENTS)).astype(int)).tolist()
     values: list[float | None] = [None] * len(seen)
-    if run.summary is not None:
+    if run.summary is not None and not (config.local.personal or config.local.batch_norm == "client"):
         flat = _final_model(run, config, federation)
         tried = np.unique(np.linspace(0, len(seen) - 1, min(len(seen), MOST_EVALUATED)).astype(int))
         with one_thread():
@@ -134,8 +135,8 @@ def _final_model(run: RunSource, config: Config, federation: Federation) -> Flat
     assert config.model is not None, "checked by _config"
     with torch.random.fork_rng(devices=[]):
         module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
-    module.load_state_dict(RunFolder(run.folder).model())
-    flat = FlatModule(module)
+    flat = FlatModule(module, config.local.personal, config.local.batch_norm)
+    flat.module.load_state_dict(RunFolder(run.folder).model())
     stored = json.loads((run.folder / "inputs.json").read_text())
     if fingerprints(config, federation, flat)["the data"] != stored.get("the data"):
         raise ConfigError("its data changed since it was run, so its clients cannot be made again")
@@ -147,9 +148,10 @@ def _value(flat: FlatModule, federation: Federation, client: int, metric: str) -
     found: Examples | None = clients.held_out(client)
     if found is None:
         found = clients.load(client)
-    features, labels = (part[:MOST_EXAMPLES] for part in found)
+    features = mapped(found[0], lambda tensor: tensor[:MOST_EXAMPLES])
+    labels = found[1][:MOST_EXAMPLES]
     head, named = federation.head, NamedMetrics([metric], federation.head)
-    vector = flat.vector.clone()
+    vector = flat.shared.clone()
     return evaluate(flat, head, vector, features, labels, federation.transform, named=named).get(metric)
 
 

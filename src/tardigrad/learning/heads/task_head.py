@@ -31,6 +31,9 @@ class Head(ABC):
     task: ClassVar[LearningTask | None] = None
     """The kind of outputs and labels, on which it depends which metrics can be computed by name."""
 
+    labels_for_module: ClassVar[str | None] = None
+    """The keyword with which the module is given the labels; None if it is not given them."""
+
     @abstractmethod
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Mean loss of a minibatch."""
