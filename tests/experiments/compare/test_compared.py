@@ -45,7 +45,8 @@ def curves(folder, label):
 def test_entries_as_dicts_and_configs_give_the_runs_of_a_file(tmp_path):
     found = td.compare(
         {"A": {"local": {"lr": 0.4}}, "B": td.Config(algorithm=td.FedBuff(lr=0.5))},
-        base=BASE | {"algorithm": td.FedBuff()}, seeds=[3, 4], targets=[0.2], title="Mine", out=tmp_path / "a",
+        base=BASE | {"algorithm": td.FedBuff()}, seeds=[3, 4], targets=[0.2],
+        title="Mine", out=tmp_path / "a",
     )  # fmt: skip
     assert found.failed == {}
     assert [row["entry"] for row in found.table["rows"]] == ["A", "B"]
