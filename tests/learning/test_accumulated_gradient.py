@@ -7,7 +7,7 @@ from torch import nn
 from tardigrad.learning.accumulated_gradient import AccumulatedGradient
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.gradient import Gradient
-from tardigrad.learning.head import MultiClass
+from tardigrad.learning.heads import MultiClass
 
 
 def flat_module(dtype):

@@ -18,7 +18,7 @@ from tardigrad.core.upload import Task
 from tardigrad.data.clients import Given
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head, MultiClass
+from tardigrad.learning.heads import Head, MultiClass
 from tardigrad.learning.local import Local, Trainer
 from tardigrad.simulation.executors.inline import Inline
 from tardigrad.simulation.executors.protocol import TrainingJob
@@ -369,12 +369,12 @@ def test_error_for_a_loss_that_is_not_finite_names_trip_and_client(value):
         ({"lr": float("inf")}, "lr"),
         ({"weight_decay": -1}, "weight_decay"),
         ({"schedule": "linear"}, "schedule"),
-        ({"schedule": {"kind": "cosine", "steps": 0}}, "schedule.cosine.steps"),
+        ({"schedule": {"kind": "cosine", "steps": 0}}, "schedule.steps"),
         ({"momentum": 0.9}, "momentum"),
         ({"accumulate": 0}, "accumulate"),
         ({"gradient_clip": 0}, "gradient_clip"),
         ({"trip_schedule": "step_decay"}, "trip_schedule"),
-        ({"trip_schedule": {"kind": "cosine", "floor": 2}}, "trip_schedule.cosine.floor"),
+        ({"trip_schedule": {"kind": "cosine", "floor": 2}}, r"trip_schedule\.floor"),
     ],
 )
 def test_error_for_bad_local_settings_names_the_key(bad, says):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tardigrad.core.precision import at_least_float32
+from tardigrad.learning.examples import Features, mapped
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.gradient import Gradient, Loss
 
@@ -21,7 +22,7 @@ class AccumulatedGradient:
         self._gradient, self._flat, self._batch_size = gradient, flat, batch_size
         self._sum = torch.zeros_like(at_least_float32(flat.gradient))
 
-    def __call__(self, features: Tensor, labels: Tensor) -> Loss:
+    def __call__(self, features: Features, labels: Tensor) -> Loss:
         """Return the mean loss, and store the gradient in `flat.gradient`."""
         if len(labels) <= self._batch_size:
             return self._gradient(features, labels)
@@ -30,7 +31,12 @@ class AccumulatedGradient:
         for first in range(0, len(labels), self._batch_size):
             part = slice(first, first + self._batch_size)
             share = len(labels[part]) / len(labels)
-            mean += share * self._gradient(features[part], labels[part])
+            mean += share * self._gradient(_rows(features, part), labels[part])
             total.add_(self._flat.gradient, alpha=share)
         self._flat.gradient.copy_(total)
         return mean
+
+
+def _rows(features: Features, part: slice) -> Features:
+    """Return a part of the examples, in the memory format that they have."""
+    return mapped(features, lambda tensor: tensor[part])

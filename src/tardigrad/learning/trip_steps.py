@@ -30,6 +30,8 @@ class TripSteps:
     def __init__(self, local: Local, rule: Rule, memory: Vectors, x: Tensor, examples: int) -> None:
         """`memory`: what the client remembers. `x`: its model. `examples`: how many it has."""
         self._rule, self._optimiser = rule, local.optimiser
+        self.direction = rule.direction
+        """Gives the direction of a step of `x`, by the rule."""
         self._clip = local.gradient_clip
         self._added_decay = 0.0 if local.optimiser.decoupled else local.weight_decay
         self._shrinking = local.weight_decay if local.optimiser.decoupled else 0.0
@@ -65,7 +67,7 @@ class TripSteps:
             clip(gradient, self._clip)
         if self._added_decay:
             gradient.add_(x, alpha=self._added_decay)
-        direction = self._rule.direction(gradient, x)
+        direction = self.direction(gradient, x)
         if self._shrinking:
             x.mul_(1 - lr * self._shrinking)
         self._optimiser.move(self._state, x, direction, lr)

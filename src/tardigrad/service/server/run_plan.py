@@ -46,6 +46,8 @@ class RunPlan:
     shapes: list[tuple[int, ...]]
     """Shapes of the model's parameters."""
     seed: int
+    frozen: bytes = b""
+    """The digest of the frozen part of the model, which clients must have too; b"" if it is not compared."""
     settings: ServiceSettings = field(default_factory=ServiceSettings)
     budget: int | None = None
     """Steps that the privacy budget allows; None without privacy, for any number."""
@@ -91,6 +93,7 @@ def facts_of(plan: RunPlan) -> TaskFacts:
         seed=lambda trip: key(plan.seed, "trip", trip),
         private=plan.private,
         metrics=plan.metrics,
+        frozen=plan.frozen,
     )
 
 

@@ -88,9 +88,9 @@ class ForkedWorkers:
         self._context = multiprocessing.get_context("fork")
         self._pipes: list[Connection] = []  # this process's ends
         self._versions = VersionSlots()
-        # what clients remember is at least float32
-        vector = trainer.flat.vector.numel() * max(trainer.flat.vector.element_size(), 4)
-        self._memory_size = trainer.memory_vectors * vector + 4096
+        flat = trainer.flat
+        vector = flat.vector.numel() * max(flat.vector.element_size(), 4)  # memories are at least float32
+        self._memory_size = trainer.memory_vectors * vector + flat.personal_bytes + 4096
         # a slot has three parts: the memory that is sent, the memory that is returned, and the upload
         self._slots = Slots(3 * self._memory_size, 8 * BATCHES * MOST_TRIPS * workers)
         self._slot_of: dict[int, int] = {}  # by trip
