@@ -21,7 +21,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder  # what a file's tests share is made once
 
 claims: $(VENV)/.installed-dev  ## the papers' claims that hold at small scale, run again: an hour or two
 	$(BIN)/pytest -m claims tests/claims

@@ -374,7 +374,7 @@ def test_error_for_a_loss_that_is_not_finite_names_trip_and_client(value):
         ({"accumulate": 0}, "accumulate"),
         ({"gradient_clip": 0}, "gradient_clip"),
         ({"trip_schedule": "step_decay"}, "trip_schedule"),
-        ({"trip_schedule": {"kind": "cosine", "floor": 2}}, r"trip_schedule\.floor"),
+        ({"trip_schedule": {"kind": "cosine", "floor": 2}}, "trip_schedule.floor"),
     ],
 )
 def test_error_for_bad_local_settings_names_the_key(bad, says):

@@ -159,7 +159,8 @@ class Given(Clients):
 
 
 def _as_tensors(where: str, data: object, dtype: torch.dtype) -> Examples:
-    """Convert examples in one of the forms that people have to tensors; errors begin with `where`."""
+    """Convert a pair of arrays, a dict, a torch Dataset or a DataLoader to tensors; errors begin with
+    `where`."""
     data = without_loader(where, data)
     try:
         features, labels = features_and_labels(data)

@@ -31,7 +31,7 @@ class AccumulatedGradient:
         for first in range(0, len(labels), self._batch_size):
             part = slice(first, first + self._batch_size)
             share = len(labels[part]) / len(labels)
-            mean += share * self._gradient(_rows(features, part), labels[part])
+            mean += share * self._gradient(mapped(features, lambda tensor: tensor[part]), labels[part])  # noqa: B023
             total.add_(self._flat.gradient, alpha=share)
         self._flat.gradient.copy_(total)
         return mean

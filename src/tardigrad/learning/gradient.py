@@ -77,19 +77,23 @@ class Gradient:
 
     @torch.enable_grad()
     def _eager(self, features: Features, labels: Tensor) -> Loss:
-        flat, head = self._flat, self._head
+        flat = self._flat
         flat.gradient.zero_()
         if flat.contiguous:
             flat.pull()
         if self._autocast:
             with autocast(flat.device):
-                loss = head.loss(predicted(flat.module, head, features, labels), labels)
+                loss = self._loss(features, labels)
         else:
-            loss = head.loss(predicted(flat.module, head, features, labels), labels)
+            loss = self._loss(features, labels)
         loss.backward()
         if flat.contiguous:
             flat.push()
         return self._read(loss)
+
+    def _loss(self, features: Features, labels: Tensor) -> Tensor:
+        head = self._head
+        return head.loss(predicted(self._flat.module, head, features, labels), labels)
 
     def _traced(self, features: Tensor, labels: Tensor) -> Graph | None:
         """Trace a graph for this shape; return None if it cannot be traced or gives other bits."""

@@ -154,9 +154,12 @@ class Trainer:
         return self.algorithm.remembers or self.local.optimiser.keep or self.flat.has_personal
 
     @property
-    def memory_vectors(self) -> int:
-        """How many vectors as long as the model a client's memory has at most, besides personal parts."""
-        return RULE_VECTORS + self.local.optimiser.kept_vectors
+    def memory_bytes(self) -> int:
+        """The size of a client's memory at most, and of an upload. What clients remember is at least
+        float32."""
+        shared, whole = self.flat.shared, self.flat.vector
+        vectors = RULE_VECTORS * shared.numel() + self.local.optimiser.kept_vectors * whole.numel()
+        return vectors * max(whole.element_size(), 4) + self.flat.personal_bytes + 4096
 
     def train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
         """Run one trip. Returns what to upload, and what the client would remember if it counts.
@@ -178,14 +181,12 @@ class Trainer:
     @torch.no_grad()
     def _train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
         flat = self.flat
-        x, gradient = flat.vector, flat.gradient
         rule = self.rule(task, memory)
         if not flat.module.training:
             flat.train()
         flat.load(rule.start, memory)
-        steps = TripSteps(self.local, rule, memory, x, number(examples))
-        if flat.shared is not x:  # the rule knows only what is shared
-            steps.direction = lambda *_: flat.whole(rule.direction(flat.shared_gradient, flat.shared))
+        x, gradient = flat.vector, flat.gradient
+        steps = TripSteps(self.local, rule, memory, x, number(examples), flat.shared.numel())
         losses: list[Loss] = []
         for features, labels in self.minibatches(examples, seed):
             losses.append(self._gradient(features, labels))
@@ -193,10 +194,10 @@ class Trainer:
         return self.finished(task, memory, rule, flat.shared, numbers(losses), steps, number(examples))
 
     def rule(self, task: Task, memory: Vectors) -> Rule:
-        """The client's half of the algorithm, for one trip. It sees only its own part of the memory."""
-        if any("/" in name for name in memory):
-            memory = {name: vector for name, vector in memory.items() if "/" not in name}
-        return self.algorithm.rule(task, memory, self.local.lr * self.local.schedule.factor(task.version))
+        """Return the client's half of the algorithm, for one trip. It sees only its own part of the
+        memory."""
+        own = {name: vector for name, vector in memory.items() if "/" not in name}
+        return self.algorithm.rule(task, own, self.local.lr * self.local.schedule.factor(task.version))
 
     def minibatches(self, examples: Examples, seed: int) -> Iterator[tuple[Features, Tensor]]:
         """A trip's minibatches as the module takes them, on its device.
@@ -248,7 +249,9 @@ class Trainer:
                 f"lower local.lr (now {self.local.lr:g}) or the algorithm's learning rate"
             )
         vectors = rule.finish(end, len(losses), steps.lr_sum)
-        kept = rule.memory | steps.kept() | self.flat.personal_memory()
+        kept = rule.memory | steps.kept()
+        if self.flat.has_personal:
+            kept |= self.flat.personal_memory()
         if self.accept_divergence and not (
             math.isfinite(mean) and _all_finite(vectors) and _all_finite(kept)
         ):

@@ -27,11 +27,20 @@ class TripSteps:
     along it with the learning rate of this step.
     """
 
-    def __init__(self, local: Local, rule: Rule, memory: Vectors, x: Tensor, examples: int) -> None:
-        """`memory`: what the client remembers. `x`: its model. `examples`: how many it has."""
+    def __init__(
+        self,
+        local: Local,
+        rule: Rule,
+        memory: Vectors,
+        x: Tensor,
+        examples: int,
+        shared: int | None = None,
+    ) -> None:
+        """`memory`: what the client remembers. `x`: its model. `examples`: how many it has.
+        `shared`: how many of the parameters, the first ones, the rule steers; the others follow their
+        gradient. Default: all."""
         self._rule, self._optimiser = rule, local.optimiser
-        self.direction = rule.direction
-        """Gives the direction of a step of `x`, by the rule."""
+        self._shared = None if shared is None or shared == len(x) else shared
         self._clip = local.gradient_clip
         self._added_decay = 0.0 if local.optimiser.decoupled else local.weight_decay
         self._shrinking = local.weight_decay if local.optimiser.decoupled else 0.0
@@ -67,10 +76,20 @@ class TripSteps:
             clip(gradient, self._clip)
         if self._added_decay:
             gradient.add_(x, alpha=self._added_decay)
-        direction = self.direction(gradient, x)
+        direction = self._direction(gradient, x)
         if self._shrinking:
             x.mul_(1 - lr * self._shrinking)
         self._optimiser.move(self._state, x, direction, lr)
+
+    def _direction(self, gradient: Tensor, x: Tensor) -> Tensor:
+        """Return the direction of the step of the whole vector."""
+        if self._shared is None:
+            return self._rule.direction(gradient, x)
+        own = gradient[: self._shared]
+        direction = self._rule.direction(own, x[: self._shared])
+        if direction.data_ptr() != own.data_ptr():
+            own.copy_(direction)
+        return gradient
 
     def kept(self) -> Vectors:
         """Return what the client remembers of the optimiser, by its names in the client's memory."""

@@ -216,11 +216,11 @@ algorithm = "fedasync"
 """
 
 
-def test_killed_in_the_middle_and_started_again_gives_the_same_table(tmp_path):
+def test_killed_in_the_middle_and_started_again_gives_the_same_table(commands, tmp_path):
     (tmp_path / "c.toml").write_text(FILE)
-    command = [sys.executable, "-m", "tardigrad", "compare", str(tmp_path / "c.toml"), "--json", "--out"]
-    straight = subprocess.run([*command, tmp_path / "a"], capture_output=True, text=True, check=True)
-    process = subprocess.Popen([*command, tmp_path / "b"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    words = "compare", tmp_path / "c.toml", "--json", "--out"
+    straight = json.loads(json.dumps(compare(tmp_path / "c.toml", tmp_path / "a", Console(quiet=True))))
+    process = commands.start(*words, tmp_path / "b")
     while process.poll() is None and not list((tmp_path / "b").glob("*/summary.json")):
         time.sleep(0.02)
     assert process.poll() is None, "it was through before it could be killed"
@@ -230,15 +230,15 @@ def test_killed_in_the_middle_and_started_again_gives_the_same_table(tmp_path):
     assert finished
     deadline = time.monotonic() + 30
     while True:  # the workers notice within a second or two that their parent is gone
-        again = subprocess.run([*command, tmp_path / "b"], capture_output=True, text=True)
+        again = commands.start(*words, tmp_path / "b")
+        said, errors = again.communicate()
         if again.returncode == 0 or time.monotonic() > deadline:
             break
-        assert "somebody else is running it" in again.stdout + again.stderr
+        assert "somebody else is running it" in said + errors
         time.sleep(0.5)
-    tables = [json.loads(done.stdout.strip().splitlines()[-1]) for done in (straight, again)]
-    for table in tables:
-        del table["folders"]
-    assert tables[0] == tables[1]
+    resumed = json.loads(said.strip().splitlines()[-1])
+    del straight["folders"], resumed["folders"]
+    assert resumed == straight
     assert {file: file.stat().st_mtime_ns for file in finished} == finished
     assert os.path.getsize(tmp_path / "b/comparison.png") > 1000  # noqa: PTH202
 
@@ -276,18 +276,14 @@ def test_a_finished_run_whose_record_is_damaged_is_not_believed(tmp_path):
         events.unlink(missing_ok=True)
 
 
-def test_one_comparison_at_a_time_in_a_folder(tmp_path):
+def test_one_comparison_at_a_time_in_a_folder(commands, tmp_path):
     file = tmp_path / "c.toml"
     file.write_text(DIGITS)
     with locked_folder(tmp_path):
-        code = f"""
-from pathlib import Path
-from rich.console import Console
-from tardigrad.experiments.compare.compare import compare
-compare(Path({str(file)!r}), Path({str(tmp_path)!r}), Console())
-"""
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "is going on there right now" in done.stderr
+        process = commands.start("compare", file, "--out", tmp_path)
+        _, said = process.communicate()
+    assert process.returncode == 2
+    assert "is going on there right now" in said
 
 
 def test_a_run_whose_process_dies_does_not_sink_the_others(tmp_path):

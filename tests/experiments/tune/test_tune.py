@@ -3,8 +3,6 @@
 import io
 import json
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -359,14 +357,13 @@ FILE = {
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
-def test_stopped_from_outside_and_started_again_finds_the_same(tmp_path, number, code):
+def test_stopped_from_outside_and_started_again_finds_the_same(commands, tmp_path, number, code):
     file, out = tmp_path / "c.toml", tmp_path / "out"
     file.write_text(tomli_w.dumps(FILE))
     (one,) = subjects(load_comparison(file), str(file))
     expected = findings(finish(one, tmp_path / "straight.db")[0], one).model_dump()
 
-    command = [sys.executable, "-m", "tardigrad", "tune", file, "--out", out]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = commands.start("tune", file, "--out", out)
     for line in process.stdout:
         if "trial 2" in line:
             break

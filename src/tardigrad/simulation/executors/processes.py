@@ -22,7 +22,7 @@ import torch
 from tardigrad.core.upload import Task, Upload, Vectors
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError
-from tardigrad.learning.local import Trainer
+from tardigrad.learning.local import RULE_VECTORS, Trainer
 from tardigrad.simulation.executors.dispatch import BATCHES, Dispatcher
 from tardigrad.simulation.executors.processor_time import processor_seconds
 from tardigrad.simulation.executors.protocol import TrainedTrip, TrainingJob
@@ -88,9 +88,7 @@ class ForkedWorkers:
         self._context = multiprocessing.get_context("fork")
         self._pipes: list[Connection] = []  # this process's ends
         self._versions = VersionSlots()
-        flat = trainer.flat
-        vector = flat.vector.numel() * max(flat.vector.element_size(), 4)  # memories are at least float32
-        self._memory_size = trainer.memory_vectors * vector + flat.personal_bytes + 4096
+        self._memory_size = trainer.memory_bytes
         # a slot has three parts: the memory that is sent, the memory that is returned, and the upload
         self._slots = Slots(3 * self._memory_size, 8 * BATCHES * MOST_TRIPS * workers)
         self._slot_of: dict[int, int] = {}  # by trip
@@ -227,8 +225,10 @@ class ForkedWorkers:
         return ProcessReply(sent, kept, upload.examples, upload.steps, upload.loss)
 
     def _too_many(self, trip: int) -> str:
-        most = self._trainer.memory_vectors
-        return f"trip {trip}: more than {most} vectors to upload or remember; run with --workers 0"
+        return (
+            f"trip {trip}: more than {RULE_VECTORS} vectors of the algorithm to upload or remember; run with "
+            "--workers 0"
+        )
 
 
 def process_executor(trainer: Trainer, clients: Clients, workers: int) -> Dispatcher[ForkedWorker]:
