@@ -35,8 +35,3 @@ class AccumulatedGradient:
             total.add_(self._flat.gradient, alpha=share)
         self._flat.gradient.copy_(total)
         return mean
-
-
-def _rows(features: Features, part: slice) -> Features:
-    """Return a part of the examples, in the memory format that they have."""
-    return mapped(features, lambda tensor: tensor[part])
