@@ -164,8 +164,8 @@ def _client_number(text: str) -> int:
         return int(text)
     except ValueError:
         raise ValueError(
-            f"client is {text!r}; give its number: clients are counted from 0, in the order in which the data "
-            "names them"
+            f"client is {text!r}; give its number: clients are counted from 0, in the order in which the "
+            "data names them"
         ) from None
 
 

@@ -157,8 +157,8 @@ class RunFolder:
             raise ConfigError(f"--out {self.path}: holds a simulated run; give another folder")
         if not self._live and served and self.summary is None:
             raise ConfigError(
-                f"--resume: {self.path} holds the run of a server; `tardigrad serve` with the same --out goes "
-                "on with it"
+                f"--resume: {self.path} holds the run of a server; `tardigrad serve` with the same --out "
+                "goes on with it"
             )
 
     def go_on(self) -> None:
