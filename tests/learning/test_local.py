@@ -358,6 +358,20 @@ def test_error_for_a_loss_that_is_not_finite_names_trip_and_client(value):
     assert "\n" not in str(caught.value)
 
 
+def test_client_keeps_its_old_memory_where_divergence_is_accepted():
+    """Neither a rule nor an optimiser remembers anything of a trip whose numbers were not finite."""
+    local = Local(lr=0.25, optimiser=td.AdamW(keep=True))
+    flat = FlatModule(Line(1.0))
+    trainer = Trainer(flat, Sum(), td.CA2FL(), local, accept_divergence=True)
+    task = Task(0, "ann", 0, {"model": flat.vector.clone()})
+    features, labels = torch.ones(4, dtype=torch.float64), torch.zeros(4)
+    _, memory = trainer.train(task, {}, (features, labels, None), 0)
+    assert set(memory) > {"delta", "optimiser/steps"}
+    upload, again = trainer.train(task, memory, (features * math.nan, labels, None), 1)
+    assert again is memory
+    assert upload.vectors["difference"].tolist() == [0.0]
+
+
 @pytest.mark.parametrize(
     ("bad", "says"),
     [

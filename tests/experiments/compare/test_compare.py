@@ -5,14 +5,18 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
 
@@ -135,14 +139,40 @@ def test_two_seeds_on_a_coarse_grid_are_too_few_to_tell():
     slow = [outcome("slow", seed, [0.1, 0.2, 0.3, 0.4, 0.9]) for seed in (0, 1)]
     comparison = Comparison(seeds=(0, 1), targets=(0.9,), entries={"fast": {}, "slow": {}})
     (sentence, _) = comparison.table([*fast, *slow])["sentences"]["0.9"]
-    found = paired([200, 200], [400, 400], [100, 100], [100, 100])
-    assert found.low < 0.2
-    assert found.high > 1
-    assert found.p >= 0.5, "no less than the sign test's"
     assert sentence == (
-        f"fast takes 0.50 times the client trips of slow (95 % interval {found.low:.2f} to {found.high:.2f}, "
-        f"p = {found.p:.2g}, 2 seeds): could be chance; 2 seeds are too few to tell"
+        "fast takes 0.50 times the client trips of slow (the same with every seed, p = 0.5, 2 seeds): "
+        "could be chance; 2 seeds are too few to tell"
     )
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=2, max_size=5),
+    st.sampled_from([0.0, 0.01, 50.0]),
+)
+def test_the_interval_excludes_1_only_if_the_difference_is_hardly_chance(costs, step):
+    first, second = ([50.0 * pair[side] for pair in costs] for side in (0, 1))
+    found = paired(first, second, [step] * len(costs), [step] * len(costs))
+    if found.low is None:
+        assert found.p >= 0.05 or len(costs) > 5, "few seeds without a spread prove nothing"
+    else:
+        assert (found.p < 0.05) == (not found.low <= 1 <= found.high)
+
+
+def test_an_interval_is_not_shown_as_a_point():
+    fast = [outcome("fast", seed, [0.1, 0.9], every=every) for seed, every in ((0, 10000), (1, 10001))]
+    slow = [outcome("slow", seed, [0.1, 0.9], every=20000) for seed in (0, 1)]
+    fast = [replace(one, curve=[one.curve[0], *_just_before(one), one.curve[1]]) for one in fast]
+    slow = [replace(one, curve=[one.curve[0], *_just_before(one), one.curve[1]]) for one in slow]
+    comparison = Comparison(seeds=(0, 1), targets=(0.9,), entries={"fast": {}, "slow": {}})
+    (sentence, _) = comparison.table([*fast, *slow])["sentences"]["0.9"]
+    low, high = re.search(r"interval (\S+) to (\S+),", sentence).groups()
+    assert float(low) < float(high)
+    assert "2 seeds are too few to tell" in sentence
+
+
+def _just_before(one):
+    last = one.curve[-1]
+    return [replace(last, trips=last.trips - 1, time=last.time - 0.001, value=0.2)]
 
 
 def test_the_grid_adds_its_variance_to_that_of_the_seeds():
@@ -322,12 +352,8 @@ print([row["failed"] for row in table["rows"]])
 
 def test_labels_must_not_be_empty_and_are_escaped_in_file_names_and_latex(tmp_path):
     file = tmp_path / "c.toml"
-    for entries, said in (
-        ('[entries.""]', "needs a name"),
-        ("targets = [90]\n[entries.a]", "less than or equal"),
-    ):
-        file.write_text(entries)
-        with pytest.raises(td.ConfigError, match=said):
-            load_comparison(file)
+    file.write_text('[entries.""]')
+    with pytest.raises(td.ConfigError, match="needs a name"):
+        load_comparison(file)
     assert len(_file_name("日" * 90).encode()) <= 80
     assert latex_cell("a\\b_{$5}") == r"a\textbackslash{}b\_\{\$5\}"

@@ -156,6 +156,24 @@ def test_workers_have_room_for_a_rule_and_a_kept_optimiser_of_a_short_float_mode
     assert td.run(workers=2, **settings).model_sha256 == td.run(**settings).model_sha256
 
 
+def test_personal_parameters_follow_the_optimiser_and_workers_give_the_same_bits():
+    local = KEPT.model_copy(update={"personal": ("2.*",), "gradient_clip": 0.5})
+    clients = {n: examples(torch.float32) for n in range(12)}
+    settings = ASYNCHRONOUS | {"clients": clients, "local": local}
+    settings |= {"model": module(torch.float32), "stop": td.Stop(trips=30)}
+    assert td.run(workers=2, **settings).model_sha256 == td.run(**settings).model_sha256
+    alone = td.Local(batch_size=4, lr=0.05, optimiser=td.AdamW(keep=True), personal=("2.*",))
+    whole = alone.model_copy(update={"personal": None})
+    config = td.Config(
+        algorithm=td.FedAvg(), pace=td.Synchronous(cohort=1), local=alone, stop=td.Stop(steps=TRIPS)
+    )  # one client: it does not matter where a parameter is kept
+    simulation = build(config, module(torch.float32), {"ann": examples(torch.float32)})
+    for _ in simulation.engine.run():
+        pass
+    ours = torch.cat([simulation.model, simulation.engine.memories[0]["personal/vector"]])
+    assert torch.allclose(ours, federated(whole, torch.float32), rtol=1e-6, atol=1e-6)
+
+
 def test_resumed_run_has_the_bits_of_an_uninterrupted_one(tmp_path):
     config = td.Config(**ASYNCHRONOUS, local=KEPT)
     whole = build(config)

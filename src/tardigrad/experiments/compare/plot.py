@@ -47,10 +47,11 @@ def draw_comparison(
             axis.axhline(baseline[1], color="0.45", linewidth=1, linestyle=(0, (6, 3)))
         axis.set_xlabel(label)
         _tidy(axis)
+    below = 3 if metric.lower_is_better else -12  # on the side of the line where the curves are not
     for target in targets:
         axes[1].annotate(
             f"target {_target(target, metric)}", (1, target), xycoords=("axes fraction", "data"),
-            xytext=(-4, -12), textcoords="offset points", ha="right", fontsize=9, color="0.35",
+            xytext=(-4, below), textcoords="offset points", ha="right", fontsize=9, color="0.35",
         )  # fmt: skip
     if baseline is not None:
         axes[1].annotate(

@@ -19,6 +19,7 @@ from tardigrad.core.pace import (
     Scripted,
     Synchronous,
 )
+from tardigrad.core.plural import counted
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.simulation.delay import read_trace
@@ -99,14 +100,14 @@ def _check_that_steps_happen(config: Config, pace: Pace) -> None:
         )
     if trips is not None and size > trips:
         raise ConfigError(
-            f"buffer.size: {size} uploads make a step, but the run stops after {trips} trips "
+            f"buffer.size: {size} uploads make a step, but the run stops after {counted(trips, 'trip')} "
             f"(stop.trips): the model would never move; give at most {trips}"
         )
     if isinstance(pace, Scripted):
         script = len(pace.trips or read_trace(pace.file or Path(), "pace.file"))
         if size > script:
             raise ConfigError(
-                f"buffer.size: {size} uploads make a step, but the script has {script} trips: "
+                f"buffer.size: {size} uploads make a step, but the script has {counted(script, 'trip')}: "
                 f"the model would never move; give at most {script}"
             )
 
