@@ -14,7 +14,8 @@ from torch import Tensor
 from tardigrad.data.own_examples import features_and_labels, shapes_of
 from tardigrad.errors import ConfigError
 from tardigrad.learning.examples import Features, mapped, take, tensors
-from tardigrad.learning.head import Head, MultiClass
+from tardigrad.learning.heads import Head, MultiClass
+from tardigrad.learning.heads.labels import check_labels
 from tardigrad.learning.transform import Transform
 
 Examples = tuple[Features, Tensor]
@@ -204,6 +205,8 @@ def given(
     labels = {f"clients[{population.name(i)!r}]": population.load(i)[1] for i in range(len(population))}
     if checked is not None:
         labels["test"] = checked[1]
+    for where, part in labels.items():
+        check_labels(where, part, head)
     if head is None:
         for where, part in labels.items():
             if part.dtype.is_floating_point or (part.dim() == 1 and part.min() < 0):

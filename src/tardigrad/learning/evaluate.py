@@ -11,7 +11,8 @@ from torch import Tensor
 from tardigrad.core.upload import Vectors
 from tardigrad.learning.examples import Features, mapped, predicted
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head, Outputs
+from tardigrad.learning.heads import Head, Outputs
+from tardigrad.learning.heads.named_metrics import NamedMetrics
 from tardigrad.learning.transform import Transform
 
 
@@ -23,11 +24,13 @@ def evaluate(
     labels: Tensor,
     transform: Transform | None = None,
     batch_size: int = 256,
+    named: NamedMetrics | None = None,
     memory: Vectors | None = None,
 ) -> dict[str, float]:
     """Return the loss and metrics of the model `vector` on these examples, computed batch by batch.
 
-    `memory`: what the client remembers whose personal parts are used; initial values without it.
+    `named`: new, for metrics besides those of the head. `memory`: what the client remembers whose personal
+    parts are used; initial values without it.
     """
     transformed = cast(Callable[[Features], Features], (transform or Transform()).evaluate)
 
@@ -42,4 +45,6 @@ def evaluate(
     with torch.inference_mode():
         flat.load(vector, memory or {})
         flat.pull()
-        return head.metrics(outputs())
+        if named is None:
+            return head.metrics(outputs())
+        return head.metrics(named.watch(outputs())) | named.result()

@@ -11,7 +11,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 
 Features = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 """The inputs of a module for some examples."""

@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from tardigrad.learning.examples import Features, logits_of, predicted
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 
 TRACE_AFTER = 2000
 """Number of minibatches of one shape before it is traced. Tracing takes up to two seconds (most of it only

@@ -17,7 +17,7 @@ from tardigrad.errors import RunError
 from tardigrad.learning.examples import Features, mapped, take
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.gradient import Gradient, Loss, numbers
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 from tardigrad.learning.normalisation import BatchNormMode
 from tardigrad.learning.profile import Profile
 from tardigrad.learning.schedule import ConstantRate, Schedule

@@ -8,7 +8,7 @@ from torch import Tensor
 from tardigrad.learning.examples import Features
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.gradient import Gradient
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 
 
 def choose_memory_format(flat: FlatModule, head: Head, features: Features, labels: Tensor) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 from torch import Tensor
 
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import Head, Outputs
+from tardigrad.learning.heads import Head, Outputs
 
 IGNORED = -100
 """The label of a position that does not count, as in torch and in Hugging Face's models."""

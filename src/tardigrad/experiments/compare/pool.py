@@ -206,7 +206,7 @@ def _run_one(toml: str, folder: Path) -> str | None:
     try:
         config = parse_config(tomllib.loads(toml), str(folder))
         begun = (folder / "config.toml").exists() or (folder / ".lock").exists()
-        run(config, out=folder, resume=begun, observers=(PoolProgress(),))
+        run(config, out=folder, resume=begun, observers=(PoolProgress(),), progress=False)
     except KeyboardInterrupt:
         return "stopped"
     except TardigradError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from tardigrad.core.own_code import absolute_place, is_place
-from tardigrad.core.setting import Setting
+from tardigrad.core.setting_errors import explain
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.config.dotted_keys import locate, set_key
+from tardigrad.experiments.config.dotted_keys import set_key
 from tardigrad.experiments.config.schema import Config
 
 
@@ -72,30 +71,3 @@ def parse_config(values: Mapping[str, object], source: str, settings: Iterable[s
         return Config.model_validate(changed)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{source}: {line}" for line in explain(error, Config))) from None
-
-
-def explain(error: ValidationError, root: type[Setting]) -> list[str]:
-    """Return a sentence for each problem: the key, the given value, and what would be right."""
-    lines = []
-    for problem in error.errors():
-        path, owner = locate(root, problem["loc"])
-        key, given = ".".join(path) or "config", problem.get("input")
-        match problem["type"]:
-            case "extra_forbidden":
-                known = sorted(owner.model_fields) if owner else []
-                close = difflib.get_close_matches(path[-1], known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
-                lines.append(f"unknown key {key!r}; {hint}")
-            case "union_tag_invalid":
-                context = problem["ctx"]
-                lines.append(f"{key}.kind must be one of {context['expected_tags']}; got {context['tag']!r}")
-            case "union_tag_not_found":
-                lines.append(f"{key}.kind is missing: it says which of the kinds is meant")
-            case "missing":
-                lines.append(f"{key} is missing")
-            case _:
-                message = problem["msg"].removeprefix("Value error, ")
-                message = message.replace("Input should be", "must be").replace("Assertion failed, ", "")
-                value = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
-                lines.append(f"{key}: {message}{value}")
-    return lines

@@ -30,9 +30,10 @@ from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.fingerprints import Inputs, fingerprints, model_classes
 from tardigrad.experiments.runs.result import Result, RunTotals
+from tardigrad.experiments.runs.run_metrics import chosen_head, run_baseline, with_head, with_metrics
 from tardigrad.learning.examples import described, predicted
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head, MultiClass
+from tardigrad.learning.heads import Head, MultiClass
 from tardigrad.learning.memory_format import choose_memory_format
 from tardigrad.learning.models.own_model import is_own_model
 from tardigrad.learning.start import load_start
@@ -112,6 +113,8 @@ class Assembly:
             virtual_time=totals.time,
             bytes=totals.bytes,
             accuracy=totals.metrics.get("accuracy"),
+            main=self.config.evaluation.metric.name,
+            baseline=run_baseline(self.config, self.federation),
             loss=totals.metrics.get("loss"),
             model_sha256=hashlib.sha256(model.view(torch.uint8).numpy().data).hexdigest(),
             wall_seconds=round(wall_seconds, 3),
@@ -154,6 +157,7 @@ def assemble(
     already.
     """
     flat = FlatModule(module, config.local.personal, config.local.batch_norm)
+    config = with_metrics(config, federation)
     if federation is not None:
         if config.model is None or is_own_model(config.model):  # others work with channels last
             choose_memory_format(flat, federation.head, *federation.some_examples())
@@ -180,16 +184,16 @@ def make_federation(
 
     `clients`, `test`, `head`: the caller's own, in place of those of the config.
     """
+    head = chosen_head(config, head)
     if clients is not None:
         federation = given(clients, test, dtype, head)
     elif is_own_data(config.data):
         federation = config.data.federation(key(config.seed, "data"), head, dtype)
     elif config.data is not None:
-        federation = config.data.federation(key(config.seed, "data"))
+        federation = config.data.federation_for(head, key(config.seed, "data"))
     else:
         raise ConfigError("data: name a data set in the config, or give clients in Python")
-    if head is not None:
-        federation = replace(federation, head=head)
+    federation = with_head(federation, head, config.privacy is not None)
     if config.evaluation.held_out > 0:
         kept = HoldingOut(federation.clients, config.evaluation.held_out, key(config.seed, "held out"))
         federation = replace(federation, clients=kept)
