@@ -8,7 +8,7 @@ from torch import nn
 
 from tardigrad.learning.examples import described, logits_of, mapped, predicted, take, tensors
 from tardigrad.learning.head import MultiClass
-from tardigrad.learning.module_loss import ModuleLoss
+from tardigrad.learning.heads.module_loss import ModuleLoss
 
 X, Z = torch.arange(6.0).view(3, 2), torch.arange(3)
 INDEX = torch.tensor([2, 0])

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tardigrad.errors import ConfigError
-from tardigrad.learning.module_loss import ModuleLoss
+from tardigrad.learning.heads.module_loss import ModuleLoss
 
 LOGITS = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
 LABELS = torch.tensor([0, 1, 1])
