@@ -89,8 +89,8 @@ class Assembly:
         """Return the text of privacy.md: what is promised, and how much of it `steps` have used."""
         if self.guarantee is None or self.config.privacy is None:
             return NOTHING_PROMISED
-        algorithm = self.config.algorithm.name
-        return statement(self.guarantee, self.config.privacy, algorithm, self.population, steps)
+        algorithm, personal = self.config.algorithm.name, self.flat.has_personal
+        return statement(self.guarantee, self.config.privacy, algorithm, self.population, steps, personal)
 
     def result(
         self,
