@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from tardigrad.data.tables.preparation import Preparation
 from tardigrad.errors import ConfigError
 from tardigrad.learning.head import Head, MultiClass
 from tardigrad.learning.transform import Transform
@@ -67,6 +68,8 @@ class Federation:
     """Converts stored examples to the model's input."""
     vectors: Tensor | None = None
     """Initial values for an embedding, one row for each token."""
+    preparation: Preparation | None = None
+    """How tables were turned into these features; None if they were taken as they are."""
 
 
 class HoldingOut(Clients):
