@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
@@ -151,6 +151,28 @@ class Files(UserSource):
             )
         return kinds
 
+    def preparation_of(self, files: Sequence[Path]) -> Preparation:
+        """Return the preparation from tables at hand, each of which is one client's; every row counts."""
+        if self.prepare is None:
+            raise ConfigError("data.prepare: is not set, so there is nothing to find; set it to 'standard'")
+        tables = [self._owned(read_columns(file, self.separator), None, file.stem) for file in files]
+        kinds = self.kinds(tables)
+        parsed = parse_columns(tables, kinds, self.decimal or ".")
+        _, target = self._labels(tables, [], None)
+        ends = np.cumsum([len(table.clients) for table in tables])
+        parts = [np.arange(end - len(table.clients), end) for table, end in zip(tables, ends)]
+        return self.prepare.find(kinds, target, statistics_of_clients(parsed, parts, {}))
+
+    @property
+    def remote(self) -> bool:
+        return self.path is None
+
+    def resolved(self) -> Self:
+        if self.prepare is None:
+            return self
+        prepare = self.prepare.model_copy(update={"constants": self.prepare.given()})
+        return self.model_copy(update={"prepare": prepare})
+
     @property
     def finds_statistics(self) -> bool:
         """Whether a first pass over the clients finds the constants of the preparation."""
@@ -263,8 +285,8 @@ class Files(UserSource):
         """Return the targets of all rows, unscaled, and what they are."""
         if isinstance(self.partition, Dirichlet | DirichletByLabel | Shards):
             raise ConfigError(
-                f"data.partition.kind: {self.partition.kind!r} goes by classes, but the target is a number; use "
-                "'natural', 'iid' or one that goes by sizes"
+                f"data.partition.kind: {self.partition.kind!r} goes by classes, but the target is a number; "
+                "use 'natural', 'iid' or one that goes by sizes"
             )
         label = every[0].label
         target = PreparedTarget(name=label)

@@ -45,7 +45,8 @@ class TableFile:
         """Raise a ConfigError for the first row that is wrong, if there is one; it names the row's client."""
         rows = np.flatnonzero(wrong)
         if len(rows):
-            whose = f" (client {clients[rows[0]]!r})" if clients is not None else ""
+            client = "" if clients is None else clients[rows[0]]
+            whose = f" (client {client!r})" if client else ""
             more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
             raise ConfigError(f"{self.where(int(rows[0]))}, column {name!r}: {what}{whose}{more}")
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from tardigrad.data.tables.column_kinds import ColumnKind, missing, number, parse
 from tardigrad.data.tables.column_statistics import ClientStatistics
 from tardigrad.data.tables.preparation import NO_VALUE, Preparation
+from tardigrad.data.tables.reading_tables import TableFile
 from tardigrad.data.tables.targets import OwnedTable
 from tardigrad.errors import ConfigError
 
@@ -91,3 +92,17 @@ def prepared_features(
     return torch.from_numpy(
         np.concatenate([preparation.apply(columns, table.refuse) for columns, table in zip(parsed, tables)])
     )
+
+
+def apply_to_table(preparation: Preparation, table: TableFile, decimal: str = ".") -> np.ndarray:
+    """Return the features of one table after the preparation, such as that of a run.
+
+    >>> preparation = read_preparation(Path("runs/a/preparation.json"))  # doctest: +SKIP
+    >>> apply_to_table(preparation, read_columns(Path("new.csv")))  # doctest: +SKIP
+    """
+    names = tuple(preparation.kinds)
+    absent = [name for name in names if name not in table.columns]
+    if absent:
+        raise ConfigError(f"{table.file}: has no column {', '.join(map(repr, absent))}")
+    columns = {name: parse(table, name, kind, decimal) for name, kind in preparation.kinds.items()}
+    return preparation.apply(columns, table.refuse)

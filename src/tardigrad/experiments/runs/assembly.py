@@ -24,10 +24,12 @@ from tardigrad.core.events import ModelEvaluated
 from tardigrad.core.participation import Limits
 from tardigrad.core.situation import Situation
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
+from tardigrad.data.tables.preparation import FILE, Preparation
 from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.fingerprints import Inputs, fingerprints
 from tardigrad.experiments.runs.result import Result, RunTotals
+from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import Head, MultiClass
 from tardigrad.privacy.chosen import Chosen
@@ -55,6 +57,10 @@ class Assembly:
     situation: Situation
     guarantee: Guarantee | None
     """None if no privacy is promised."""
+    preparation: Preparation | None = None
+    """How tables are turned into features; None if examples are taken as they are."""
+    declaration: str = ""
+    """What a client of a server must bring that has a table and no code; "" if it needs code."""
 
     def inputs(self) -> Inputs:
         """Return fingerprints of what the config only names; a resumed run must have the same."""
@@ -79,6 +85,12 @@ class Assembly:
             return NOTHING_PROMISED
         algorithm = self.config.algorithm.name
         return statement(self.guarantee, self.config.privacy, algorithm, self.population, steps)
+
+    def write_texts(self, folder: RunFolder) -> None:
+        """Write the files that say how the data was prepared and what privacy is promised."""
+        if self.preparation is not None:
+            folder.write(FILE, self.preparation.to_json())
+        folder.write("privacy.md", self.privacy_text())
 
     def result(
         self,
@@ -149,7 +161,8 @@ def assemble(
     situation = replace(situation_of(config, clients), population=population)
     trial = Aggregator(config.algorithm, flat.vector, situation, config.evaluation.model_average)
     guarantee = _guarantee(config, situation, trial, chosen)
-    assembly = Assembly(config, federation, clients, population, flat, situation, guarantee)
+    preparation = None if federation is None else federation.preparation
+    assembly = Assembly(config, federation, clients, population, flat, situation, guarantee, preparation)
     if guarantee is not None:
         assembly.aggregator(NoiseKeys())
     return assembly

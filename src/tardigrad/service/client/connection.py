@@ -79,6 +79,7 @@ class Connection:
         self._stub = v1_grpc.FederationStub(self._channel)
         self.run = ""
         self.shapes: list[tuple[int, ...]] = []
+        self.declaration = ""
 
     async def __aenter__(self) -> Connection:
         try:
@@ -90,6 +91,7 @@ class Connection:
         self._signer.session = joined.session
         self.run = joined.run
         self.shapes = [tuple(shape.sizes) for shape in joined.shapes]
+        self.declaration = joined.declaration
         if self._pace is not None:
             self._pace.limit(joined.requests_per_second)
         return self

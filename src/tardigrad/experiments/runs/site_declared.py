@@ -1,0 +1,78 @@
+"""What a server declares to sites that bring a table and no code."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from tardigrad.core.draws import key
+from tardigrad.data.sets.own_files import Files
+from tardigrad.data.tables.preparation import Preparation
+from tardigrad.errors import ConfigError
+from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.assembly import Assembly
+from tardigrad.learning.models import MLP, FedACMLP
+from tardigrad.service.protocol.site_declaration import DeclaredModel, SiteDeclaration
+
+
+def declared_preparation(config: Config) -> Preparation | None:
+    """Return the columns that a server without data declares; None if it has data, or declares nothing."""
+    return config.data.declared() if isinstance(config.data, Files) and config.data.remote else None
+
+
+def declared_module(config: Config, preparation: Preparation, own_model: bool) -> nn.Module:
+    """Return the module of a server without data, for the columns and the target that it declares."""
+    if own_model or not isinstance(config.model, MLP | FedACMLP):
+        raise ConfigError(
+            "model.kind: sites that bring a table build the model themselves, without code from elsewhere; "
+            "use 'mlp', or leave [data] out and let clients join with --app"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(config.seed, "model"))
+        return config.model.build((preparation.width,), _outputs(preparation))
+
+
+def site_declaration(assembly: Assembly, own_model: bool) -> str:
+    """Return what a site needs besides its table, as JSON; "" if a table is not enough, because the model is
+    the operator's own, or one that is not for rows of a table."""
+    config, preparation = assembly.config, assembly.preparation
+    model = config.model
+    if own_model or not isinstance(model, MLP | FedACMLP) or preparation is None:
+        return ""
+    return SiteDeclaration(
+        model=DeclaredModel(kind=model.kind, hidden=model.hidden),
+        preparation=preparation,
+        held_out=_held_out(assembly),
+        seed=key(config.seed, "held out"),
+    ).to_json()
+
+
+def _outputs(preparation: Preparation) -> int:
+    target = preparation.target
+    return 1 if target is None or target.classes is None else len(target.classes)
+
+
+def _held_out(assembly: Assembly) -> float:
+    """Return the share of its rows that a site evaluates on: none if nobody asks for the metrics."""
+    data = assembly.config.data
+    assert isinstance(data, Files)
+    if assembly.guarantee is not None or assembly.federation is not None:
+        return 0.0
+    if data.test.by == "client":
+        raise ConfigError(
+            "data.test.by: sites that bring a table hold out a share of their rows; use 'example'"
+        )
+    return data.test.share
+
+
+def preparation_in(config: Config) -> Preparation:
+    """Return the preparation that a config declares, gives or finds in its tables."""
+    data = config.data
+    if not isinstance(data, Files):
+        raise ConfigError("data.kind: must be 'files', which declares the columns of tables")
+    if data.remote:
+        return data.declared()
+    found = data.federation(key(config.seed, "data")).preparation
+    if found is None:
+        raise ConfigError("data.prepare: is not set, so there are no constants; set it to 'standard'")
+    return found
