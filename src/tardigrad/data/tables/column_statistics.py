@@ -35,7 +35,8 @@ class Moments(Setting):
         if not len(known):
             return cls(missing=len(values))
         mean = math.fsum(known) / len(known)
-        m2 = math.fsum((known - mean) ** 2)
+        with np.errstate(over="ignore"):  # an infinite M2 is refused
+            m2 = math.fsum((known - mean) ** 2)
         return cls(count=len(known), missing=len(values) - len(known), mean=mean, m2=m2)
 
     def plus(self, other: Moments) -> Moments:

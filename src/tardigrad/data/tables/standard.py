@@ -54,7 +54,7 @@ class StandardPreparation(Setting):
         """
         try:
             combined, count, size = combine(clients)
-        except ValidationError:
+        except (ValidationError, OverflowError):
             raise ConfigError(
                 "data.prepare: some numbers are so large that their variance is not finite; leave their "
                 "column out of data.features"
