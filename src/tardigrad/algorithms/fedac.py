@@ -47,9 +47,9 @@ class FedAC(Individual):
     momentum: Literal["nadam", "none"] = "nadam"
     """The paper's adaptive update with prospective weighted momentum (APWM), which is Nadam; or plain
     steps along the weighted mean."""
-    beta1: float = Field(0.6, ge=0, lt=1)
+    beta1: float = Field(default=0.6, ge=0, lt=1)
     """Share of the past in m (nadam)."""
-    beta2: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.9, ge=0, lt=1)
     """Share of the past in v (nadam)."""
     adaptivity: PositiveFloat = 1e-8
     """Added to the root of v (nadam; the paper's epsilon)."""

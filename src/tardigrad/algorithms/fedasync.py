@@ -34,7 +34,7 @@ class FedAsync(Individual):
     kind: Literal["fedasync"] = "fedasync"
     single_upload: ClassVar[bool] = True
     default_buffer: ClassVar[int] = 1
-    alpha: float = Field(0.6, gt=0, le=1)
+    alpha: float = Field(default=0.6, gt=0, le=1)
     """The mixing weight of a fresh upload."""
     alpha_schedule: Literal["constant", "inverse_sqrt"] = "constant"
     """constant, or alpha / sqrt(t) at the t-th step."""

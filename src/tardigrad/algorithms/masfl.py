@@ -65,7 +65,7 @@ class _MasFL(SumOnly):
     remembers: ClassVar[bool] = True
     uses_local_steps: ClassVar[bool] = True
     undiscounted: ClassVar[frozenset[str]] = frozenset({"control"})
-    beta: float | None = Field(None, gt=0, le=1)
+    beta: float | None = Field(default=None, gt=0, le=1)
     """Share of the *new* gradient in the momentum. Default: the theorem's sqrt(S K / T), at most 1, for S
     uploads a step, K local steps and T server steps."""
     gamma: PositiveFloat | None = None

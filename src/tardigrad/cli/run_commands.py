@@ -90,6 +90,7 @@ def run(
             guard=guard,
             moved=moved,
             profile=profile,
+            progress=False,
             observers=(*displays[verbosity], *trackers),
         )
     summary = result.summary()

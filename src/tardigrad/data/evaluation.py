@@ -39,9 +39,9 @@ class Evaluation(Setting):
     """Evaluate each time this many versions were made (default 10, unless every_trips is given)."""
     every_trips: PositiveInt | None = None
     """Evaluate each time this many trips have ended, in place of every_steps."""
-    model_average: float | None = Field(None, gt=0, lt=1)
+    model_average: float | None = Field(default=None, gt=0, lt=1)
     """Evaluate a running average of the models with this decay, in place of the newest."""
-    held_out: float = Field(0.0, ge=0, lt=1)
+    held_out: float = Field(default=0.0, ge=0, lt=1)
     """Share of its examples that each client keeps for evaluation; 0 for none."""
     examples: PositiveInt | None = None
     """Evaluate on a random sample of this many test examples, drawn once (default: on all)."""

@@ -23,7 +23,7 @@ class _Delay(Setting):
     device_spread: NonNegativeFloat = 0.0
     """How much devices differ permanently: every duration is multiplied by a log-normal factor of its device
     (median 1) with this spread."""
-    give_up: float = Field(0.0, ge=0, lt=1)
+    give_up: float = Field(default=0.0, ge=0, lt=1)
     """The probability that a trip ends without an upload."""
 
     @abstractmethod

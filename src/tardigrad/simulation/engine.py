@@ -98,6 +98,7 @@ class Engine:
         """Sent so far, both ways: a download for each trip that began, an upload for each that arrived."""
         self._download_bytes = size_in_bytes(aggregator.broadcast())  # the same for all versions
         self._upload_bytes = 0
+        self._extra_bytes = sum(layer.wire.extra_bytes for layer in aggregator.layers)
         self.refused: Counter[str] = Counter()
         self.metrics: dict[str, float] = {}
         """Of the last evaluation."""
@@ -213,7 +214,7 @@ class Engine:
         upload, task = self._submissions.collect(item)
         for layer in self._aggregator.layers:
             upload = layer.client(upload, task)
-        self._upload_bytes = size_in_bytes(upload.vectors)
+        self._upload_bytes = size_in_bytes(upload.vectors) + self._extra_bytes
         self._aggregator.add(item, upload, task.vectors["model"])
         self._in_buffer.append(task.version)
         if self._tell_losses:

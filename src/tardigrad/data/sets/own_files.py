@@ -59,7 +59,7 @@ class Files(UserSource):
     as the values are)."""
     prepare: Prepare | None = None
     """"standard": scale numbers, encode categories and dates, impute missing values (default: nothing)."""
-    separator: str | None = Field(None, min_length=1, max_length=1)
+    separator: str | None = Field(default=None, min_length=1, max_length=1)
     """The separator of CSV files (default: the one of , ; tab | that the heading has)."""
     decimal: Literal[".", ","] | None = None
     """The decimal point of CSV files (default: a point)."""

@@ -83,7 +83,7 @@ class PreparedTarget(Setting):
     """The column that the model predicts: one of the classes, or a number."""
 
     name: Name
-    classes: tuple[str, ...] | None = Field(None, min_length=1)
+    classes: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The classes in the order of their numbers; None if the target is a number."""
     mean: FiniteFloat = 0.0
     scale: PositiveFloat = 1.0

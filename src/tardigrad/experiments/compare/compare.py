@@ -11,13 +11,14 @@ from rich.console import Console
 
 from tardigrad.core.files import write_text
 from tardigrad.core.setting import Setting
+from tardigrad.core.setting_errors import explain
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.compare.outcome import Outcome, read_outcome
 from tardigrad.experiments.compare.pool import PoolJob, fingerprint, locked_folder, run_all
 from tardigrad.experiments.compare.tables import comma_separated, latex, markdown, show
 from tardigrad.experiments.compare.tabulate import ComparisonTable, TuningTable, tabulate
 from tardigrad.experiments.compare.verbosity import Verbosity
-from tardigrad.experiments.config.reading import explain, parse_config, read_toml
+from tardigrad.experiments.config.reading import parse_config, read_toml
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.tune.search_space import Tune
 
@@ -30,9 +31,9 @@ class Comparison(Setting):
     """A comparison file: the entries, and the seeds and targets by which they are judged."""
 
     title: str = "Comparison"
-    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+    seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     """Every entry is run once with each seed."""
-    targets: tuple[Share, ...] = Field((0.9,), min_length=1)
+    targets: tuple[Share, ...] = Field(default=(0.9,), min_length=1)
     """The accuracies to reach."""
     base: Values = Field(default_factory=dict)
     """The config that all entries share."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import multiprocessing
 import multiprocessing.context
 import os
@@ -30,6 +31,7 @@ from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.compare.verbosity import Verbosity
 from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.fingerprints import own_code
 from tardigrad.experiments.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -47,9 +49,11 @@ class PoolJob:
 
 
 def fingerprint(config: Config) -> str:
-    """Return eight hexadecimal digits that identify a config. They are part of the name of the run's folder,
-    so that an edited config is run anew."""
-    return hashlib.sha256(config.to_toml().encode()).hexdigest()[:8]
+    """Return eight hexadecimal digits that identify a config and the user's own code in it. They are part of
+    the name of the run's folder, so that an edited config or file is run anew."""
+    own = own_code(config)
+    text = config.to_toml() + (json.dumps(own) if own else "")
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def run_all(jobs: Mapping[K, PoolJob], console: Console, verbosity: Verbosity = "normal") -> dict[K, str]:
@@ -202,7 +206,7 @@ def _run_one(toml: str, folder: Path) -> str | None:
     try:
         config = parse_config(tomllib.loads(toml), str(folder))
         begun = (folder / "config.toml").exists() or (folder / ".lock").exists()
-        run(config, out=folder, resume=begun, observers=(PoolProgress(),))
+        run(config, out=folder, resume=begun, observers=(PoolProgress(),), progress=False)
     except KeyboardInterrupt:
         return "stopped"
     except TardigradError as error:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import BaseModel
+
 from tardigrad.algorithms.algorithm import Individual
 from tardigrad.algorithms.registry import BuiltIn
 from tardigrad.core.pace import Pace
 from tardigrad.core.preconditioner import Preconditioner
 from tardigrad.core.setting import Setting
+from tardigrad.core.setting_errors import kinds_of
 from tardigrad.core.staleness import StalenessLaw
 from tardigrad.core.step import Momentum
 from tardigrad.data.catalogue import Source
 from tardigrad.data.partition import Partition
-from tardigrad.experiments.config.dotted_keys import kinds_of
 from tardigrad.learning.models import Model
 from tardigrad.learning.schedule import Schedule
 from tardigrad.privacy.settings import AnyNoise, Privacy
@@ -50,7 +52,7 @@ def entries(what: str) -> list[ListedKind]:
     return [_entry(setting) for setting in kinds_of(LISTS[what])]
 
 
-def _entry(setting: type[Setting]) -> ListedKind:
+def _entry(setting: type[BaseModel]) -> ListedKind:
     about = " ".join((setting.__doc__ or "").split("\n\n")[0].split())
     if issubclass(setting, Individual):
         about += " (Needs individual uploads.)"

@@ -9,9 +9,10 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from tardigrad.core.setting import Setting
+from tardigrad.core.setting_errors import explain
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.compare.compare import Comparison, Share, Values, merged
-from tardigrad.experiments.config.reading import explain, read_toml
+from tardigrad.experiments.config.reading import read_toml
 from tardigrad.experiments.reproduce.claims import Claim, Shown
 from tardigrad.experiments.reproduce.measures import MEASURES
 
@@ -33,8 +34,8 @@ class Problem(Setting):
 class Scale(Setting):
     """The size of the experiment."""
 
-    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
-    targets: tuple[Share, ...] = Field((0.8,), min_length=1)
+    seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
+    targets: tuple[Share, ...] = Field(default=(0.8,), min_length=1)
     """The accuracies to reach; claims are about the first."""
     base: Values = Field(default_factory=dict)
     """What it changes in the base config."""

@@ -21,17 +21,20 @@ from tardigrad.algorithms.layers import UploadLayer
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
 from tardigrad.core.events import ModelEvaluated
+from tardigrad.core.own_code import class_source
 from tardigrad.core.participation import Limits
 from tardigrad.core.situation import Situation
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
+from tardigrad.data.sets.own_data import is_own_data
 from tardigrad.data.tables.preparation import FILE, Preparation
 from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.experiments.config.schema import Config
-from tardigrad.experiments.runs.fingerprints import Inputs, fingerprints
+from tardigrad.experiments.runs.fingerprints import Inputs, fingerprints, model_classes
 from tardigrad.experiments.runs.result import Result, RunTotals
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.head import Head, MultiClass
+from tardigrad.learning.models.own_model import is_own_model
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
@@ -65,6 +68,11 @@ class Assembly:
     def inputs(self) -> Inputs:
         """Return fingerprints of what the config only names; a resumed run must have the same."""
         return fingerprints(self.config, self.federation, self.flat)
+
+    def own_source(self) -> str:
+        """Return the source of the classes of algorithm, model and head that are the user's own."""
+        head = () if self.federation is None else (type(self.federation.head),)
+        return class_source([type(self.config.algorithm), *model_classes(self.flat), *head])
 
     def bookkeeping(self) -> Bookkeeping:
         """Return new bookkeeping."""
@@ -181,6 +189,8 @@ def make_federation(
     """
     if clients is not None:
         federation = given(clients, test, dtype, head)
+    elif is_own_data(config.data):
+        federation = config.data.federation(key(config.seed, "data"), head, dtype)
     elif config.data is not None:
         federation = config.data.federation(key(config.seed, "data"))
     else:
@@ -194,13 +204,16 @@ def make_federation(
 
 
 def make_module(config: Config, model: nn.Module | None, federation: Federation | None) -> nn.Module:
-    """Return a copy of the caller's module, or build that of the config, which takes a federation."""
+    """Return a copy of the caller's module, or build that of the config, which takes a federation unless it
+    is from a file of the user's own."""
     if model is not None:
         return copy.deepcopy(model)
-    if config.model is None or federation is None:
-        raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(config.seed, "model"))
+        if federation is None and is_own_model(config.model):
+            return config.model.make({})
+        if config.model is None or federation is None:
+            raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
         return config.model.build_with(federation.vectors, federation.shape, federation.classes)
 
 

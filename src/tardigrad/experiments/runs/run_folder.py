@@ -30,6 +30,8 @@ NEW_RUN = "start a new run: a private run must neither be repeated nor go on fro
 ACCEPT = "--accept-loss goes on without what is missing"
 FIRST_FILES = (LOCK, "inputs.json", "inputs.json.partial", "config.toml.partial")
 """Files that a run may have written before its config."""
+OWN_CODE = "own_code.py"
+"""For the reader: the source of the classes of a run that are the user's own."""
 
 Snapshot = tuple[dict[str, Tensor], dict[str, Any]]
 """Tensors, and a JSON document with everything else."""

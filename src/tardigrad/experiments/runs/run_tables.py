@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tardigrad.core.event_log import read_events
 from tardigrad.core.events import ModelEvaluated, UploadReceived
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.progress import ProgressCounts
-from tardigrad.experiments.runs.run_folder import RunFolder
+from tardigrad.experiments.runs.run_folder import OWN_CODE, RunFolder
 
 PICTURES = (".png", ".svg", ".pdf")
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -88,6 +89,10 @@ def show_run(directory: Path, console: Console) -> None:
             highlight=False,
             markup=False,
         )
+    own = directory / OWN_CODE
+    if own.exists():
+        names = ", ".join(re.findall(r"^class (\w+)", own.read_text(), re.MULTILINE))
+        console.print(f"own code   {names} ({own})", highlight=False, markup=False, soft_wrap=True)
     if accuracy:
         console.print(
             f"accuracy   {_spark(accuracy)}  {accuracy[0]:.1%} to {accuracy[-1]:.1%}", highlight=False

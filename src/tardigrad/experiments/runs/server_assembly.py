@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from tardigrad.core.draws import key
+from tardigrad.algorithms.layers import check_layers_served
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.data.evaluation import RESERVED, Evaluator
 from tardigrad.data.tables.preparation import Preparation
@@ -22,16 +22,17 @@ from tardigrad.experiments.runs.site_declared import (
     site_declaration,
 )
 from tardigrad.learning.head import BUILT_IN
+from tardigrad.learning.models.own_model import OwnModel, is_own_model
 from tardigrad.privacy.chosen import Chosen
+from tardigrad.privacy.layers.local_noise import LocalNoiseLayer
 from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
-from tardigrad.service.client.app import load_module
 from tardigrad.service.protocol.task_settings import LocalNoise
 from tardigrad.service.server.remote_clients import RemoteClients
 from tardigrad.service.server.run_plan import RunPlan, check_servable
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.simulation.device import Device
 
-NO_MODEL = "model: give --model FILE.py:NAME, or data and model in the config"
+NO_MODEL = "model: give --model FILE.py:NAME, or model (and data, unless the clients have it) in the config"
 
 
 def assemble_server(
@@ -47,6 +48,8 @@ def assemble_server(
     population.
     """
     settings = config.service or ServiceSettings()
+    if isinstance(model, str):
+        config, model = config.model_copy(update={"model": OwnModel(kind=model)}), None
     _check_config(config)
     preparation = declared_preparation(config)
     federation = None if config.data is None or config.data.remote else make_federation(config)
@@ -72,10 +75,13 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
     evaluate = None
     if federation is not None and (federation.test is not None or config.evaluation.held_out > 0):
         evaluate = Evaluator(flat, federation, config.evaluation, lambda client: 1.0, config.seed)
+    aggregator, local_noise = assembly.aggregator(secrets.noise), _local_noise(assembly)
+    told = [] if local_noise is None else [x for x in aggregator.layers if isinstance(x, LocalNoiseLayer)]
+    check_layers_served(aggregator.layers, told)
     return RunPlan(
         algorithm=config.algorithm,
         local=config.local,
-        aggregator=assembly.aggregator(secrets.noise),
+        aggregator=aggregator,
         book=assembly.bookkeeping(),
         stop=config.stop,
         evaluation=config.evaluation,
@@ -87,7 +93,7 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
         private=guarantee is not None,
         release=secrets.release,
         metrics=_metrics(config, federation),
-        local_noise=_local_noise(assembly),
+        local_noise=local_noise,
         declaration=assembly.declaration,
     )
 
@@ -112,16 +118,11 @@ def build_server(
 
 
 def _module(
-    config: Config,
-    model: nn.Module | str | None,
-    federation: Federation | None,
-    preparation: Preparation | None,
+    config: Config, model: nn.Module | None, federation: Federation | None, preparation: Preparation | None
 ) -> nn.Module:
     if preparation is not None:
         return declared_module(config, preparation, own_model=model is not None)
-    if isinstance(model, str):
-        return load_module(model, key(config.seed, "model"))
-    if model is None and (federation is None or config.model is None):
+    if model is None and not is_own_model(config.model) and (federation is None or config.model is None):
         raise ConfigError(NO_MODEL)
     return make_module(config, model, federation)
 

@@ -99,15 +99,22 @@ def assemble_simulation(
         raise ConfigError(f"model: must be a torch.nn.Module, or a model such as td.MLP(), not {model!r}")
     if model is not None and not isinstance(model, nn.Module):
         config, model = config.model_copy(update={"model": model}), None
-    dtypes = [p.dtype for p in model.parameters()] if model is not None else []
-    federation = make_federation(config, clients, test, head, dtypes[0] if dtypes else torch.float32)
+    dtype = torch.float32 if model is None else _dtype(model)
+    federation = make_federation(config, clients, test, head, dtype)
     module = make_module(config, model, federation)
+    if _dtype(module) != dtype:  # a model of one's own file, which is built for the data
+        federation = make_federation(config, clients, test, head, _dtype(module))
     if clients is not None:
         config = config.model_copy(update={"data": None})
     if model is not None:
         config = config.model_copy(update={"model": None})
     population = len(federation.clients)
     return assemble(config.resolved(population), federation, module, federation.clients, population, chosen)
+
+
+def _dtype(module: nn.Module) -> torch.dtype:
+    """Return the dtype of a module's first parameter."""
+    return next((parameter.dtype for parameter in module.parameters()), torch.float32)
 
 
 def training_parts(assembly: Assembly, workers: int | str = 0) -> TrainingParts:

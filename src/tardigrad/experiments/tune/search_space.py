@@ -27,7 +27,7 @@ class Dimension(Setting):
     """The largest."""
     log: bool = False
     """Whether orders of magnitude are equally likely, as for a learning rate."""
-    choices: tuple[Value, ...] | None = Field(None, min_length=1)
+    choices: tuple[Value, ...] | None = Field(default=None, min_length=1)
     """In place of low and high."""
 
     @model_validator(mode="after")
@@ -73,7 +73,7 @@ class Tune(Setting):
     """When a trial ends. Default: the entry's own `stop`."""
     objective: Literal["accuracy", "trips"] = "accuracy"
     """The most accuracy at the budget, or the fewest client trips to the first of `targets`."""
-    seeds: tuple[NonNegativeInt, ...] | None = Field(None, min_length=1)
+    seeds: tuple[NonNegativeInt, ...] | None = Field(default=None, min_length=1)
     """Every trial is run with each, and their mean counts. Default: one seed above all of `seeds`."""
     pruning: bool = True
     """End a trial early whose accuracy is below the median of earlier trials at the same evaluation."""
@@ -113,7 +113,7 @@ def with_settings(
                 table["kind"] = place.model_dump(include={"kind"})["kind"]
             inner[name] = table
             inner = table
-        if last not in type(place).model_fields:
+        if last not in type(place).model_fields and type(place).model_config.get("extra") != "allow":
             known = ", ".join(type(place).model_fields)
             raise ConfigError(f"{source}: {key}: there is no setting {last!r} here; known: {known}")
         inner[last] = value

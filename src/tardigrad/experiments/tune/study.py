@@ -149,7 +149,7 @@ def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], worke
             judge = _Judge(trial, subject.pruning and index == 0)
             try:
                 config = subject.with_settings(settings, seed)
-                run(config, observers=(judge, *observers), workers=workers)
+                run(config, observers=(judge, *observers), workers=workers, progress=False)
             finally:
                 spent += judge.trips
             score, there = _score(judge, subject)

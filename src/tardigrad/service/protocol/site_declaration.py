@@ -47,7 +47,7 @@ class SiteDeclaration(Setting):
 
     model: DeclaredModel
     preparation: Preparation
-    held_out: float = Field(0.0, ge=0, lt=1)
+    held_out: float = Field(default=0.0, ge=0, lt=1)
     """The share of its rows that a site evaluates on and does not train on."""
     seed: NonNegativeInt = 0
     """Decides which rows these are, together with the site's name."""
