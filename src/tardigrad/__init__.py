@@ -50,7 +50,7 @@ _WHERE = {
     "tardigrad.algorithms.scaffold": ["SCAFFOLD"],
     "tardigrad.algorithms.sgd": ["SGD"],
     "tardigrad.algorithms.weight_prediction": ["WeightPrediction"],
-    "tardigrad.learning.head": ["Binary", "Head", "MultiClass", "MultiLabel", "NextToken"],
+    "tardigrad.learning.heads": ["Binary", "Head", "MultiClass", "MultiLabel", "NextToken", "Regression"],
     "tardigrad.learning.local": ["Local"],
     "tardigrad.learning.models": [
         "MLP",
@@ -210,11 +210,11 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.experiments.runs.result import Result as Result
     from tardigrad.experiments.runs.run import run as run
     from tardigrad.experiments.runs.serve import serve as serve
-    from tardigrad.learning.head import Binary as Binary
-    from tardigrad.learning.head import Head as Head
-    from tardigrad.learning.head import MultiClass as MultiClass
-    from tardigrad.learning.head import MultiLabel as MultiLabel
-    from tardigrad.learning.head import NextToken as NextToken
+    from tardigrad.learning.heads import Binary as Binary
+    from tardigrad.learning.heads import Head as Head
+    from tardigrad.learning.heads import MultiClass as MultiClass
+    from tardigrad.learning.heads import MultiLabel as MultiLabel
+    from tardigrad.learning.heads import NextToken as NextToken
     from tardigrad.learning.images import CentreCrop as CentreCrop
     from tardigrad.learning.images import Flip as Flip
     from tardigrad.learning.images import RandomCrop as RandomCrop

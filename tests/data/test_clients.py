@@ -8,7 +8,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from tardigrad.data.clients import Given, HoldingOut, given
 from tardigrad.data.dataset import Holders
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import Binary
+from tardigrad.learning.heads import Binary
 
 
 def partitioned(sizes):

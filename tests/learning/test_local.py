@@ -17,7 +17,7 @@ from tardigrad.core.upload import Task
 from tardigrad.data.clients import Given
 from tardigrad.errors import RunError
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head, MultiClass
+from tardigrad.learning.heads import Head, MultiClass
 from tardigrad.learning.local import Local, Trainer
 from tardigrad.simulation.executors.inline import Inline
 from tardigrad.simulation.executors.protocol import TrainingJob

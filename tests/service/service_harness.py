@@ -165,12 +165,15 @@ def app_of(simulation, client):
     )
 
 
-def trace_of(config):
-    """A simulated run and what happened in it: check-ins, deliveries and givings up, in order."""
-    simulation = build(config)
+def trace_of(config, **own):
+    """A simulated run and what happened in it: check-ins, deliveries and givings up, in order.
+
+    `own`: the model, clients, test set and head, if they are not those of the config.
+    """
+    simulation = build(config, **own)
     events = [to_record(event) for events in simulation.engine.run() for event in events]
     end = sum(1 for event in events if event["event"] in ("upload", "give_up"))
-    planner, steps = build(config).planner, []
+    planner, steps = build(config, **own).planner, []
     while end:
         for item in planner.advance():
             if isinstance(item, Ticket):
@@ -224,14 +227,14 @@ async def two_puppets(running, simulation, names):
         ]
 
 
-async def replay(running, simulation, steps, puppets=None):
-    """Let clients do these steps in this very order."""
+async def replay(running, simulation, steps, puppets=None, app=app_of):
+    """Let clients do these steps in this very order. `app`: makes the client of a simulated one."""
     puppets = {} if puppets is None else puppets
     async with contextlib.AsyncExitStack() as stack:
         for what, client, trip in steps:
             if client not in puppets:
                 connection = await stack.enter_async_context(running.connect(str(client)))
-                trainee = ClientTrainer(str(client), app_of(simulation, client))
+                trainee = ClientTrainer(str(client), app(simulation, client))
                 puppets[client] = Puppet(connection, trainee, running.keys / f"{client}.state")
             puppet = puppets[client]
             if what == "fetch":

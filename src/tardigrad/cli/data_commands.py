@@ -33,6 +33,7 @@ def data_show(
     from tardigrad.data.sets.own_files import Files
     from tardigrad.data.tables.table_fit import declared_columns
     from tardigrad.experiments.config.reading import load_config
+    from tardigrad.experiments.runs.run_metrics import chosen_head
 
     look_in(data_dir)
     config = load_config(file, settings or ())
@@ -40,13 +41,13 @@ def data_show(
         raise ConfigError(f"{file}: names no data set; `tardigrad list datasets`")
     console = Console(stderr=as_json)
     if isinstance(config.data, Files) and config.data.remote:
-        declared = config.data.declared()
+        declared = config.data.declared(chosen_head(config))
         console.print(fit_table(declared_columns(declared)))
         console.print("a client must bring these columns; the server has no data", highlight=False)
         if as_json:
             print_json({"preparation": declared.model_dump(mode="json", exclude_none=True)})
         return
-    federation = config.data.federation(key(config.seed, "data"))
+    federation = config.data.federation_for(chosen_head(config), key(config.seed, "data"))
     held = holdings(federation)
     console.print(held.table(), highlight=False)
     columns: dict[str, object] = {}
@@ -108,6 +109,7 @@ def data_prepare(
     from tardigrad.core.files import write_text
     from tardigrad.data.sets.own_files import Files
     from tardigrad.experiments.config.reading import load_config
+    from tardigrad.experiments.runs.run_metrics import chosen_head
     from tardigrad.experiments.runs.site_declared import preparation_in
 
     look_in(data_dir)
@@ -117,7 +119,7 @@ def data_prepare(
         raise ConfigError(f"{file}: data.kind must be 'files' and data.prepare 'standard'")
     data = data.model_copy(update={"prepare": data.prepare.model_copy(update={"constants": None})})
     if tables:
-        found = data.preparation_of(tables)
+        found = data.preparation_of(tables, chosen_head(config))
     elif data.remote:
         raise ConfigError(
             f"{file}: has no data.path; name the tables: tardigrad data prepare {file} public.csv"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
@@ -13,16 +14,18 @@ from tardigrad.algorithms.algorithm import Algorithm, Rule
 from tardigrad.core.setting import Setting
 from tardigrad.core.upload import Task, Upload, Vectors
 from tardigrad.errors import RunError
+from tardigrad.learning.examples import Features, mapped, take
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.gradient import Gradient, Loss, numbers
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
+from tardigrad.learning.normalisation import BatchNormMode
 from tardigrad.learning.profile import Profile
 from tardigrad.learning.schedule import ConstantRate, Schedule
 from tardigrad.learning.transform import Transform
 
 CPU = torch.device("cpu")
 
-Examples = tuple[Tensor, Tensor, Tensor | None]
+Examples = tuple[Features, Tensor, Tensor | None]
 """Features and labels, first dimension the example, and which of them are the client's (nothing: all)."""
 
 
@@ -50,6 +53,12 @@ class Local(Setting):
     lr_normalisation: bool = False
     """Scale the learning rate by n / batch_size on minibatches with n < batch_size examples
     (FedBuff, section 5)."""
+    batch_norm: BatchNormMode | None = None
+    """What becomes of BatchNorm and other layers with running statistics. "client": each client keeps its own
+    statistics and parameters of these layers (FedBN). "group_norm": GroupNorm replaces them. Default: a model
+    that has such layers is refused."""
+    personal: tuple[str, ...] | None = None
+    """Parameters that stay with their client, by patterns of their names, such as ["head.*"]."""
 
     @model_validator(mode="after")
     def _epochs_or_steps(self) -> Local:
@@ -102,7 +111,7 @@ class Trainer:
     def remembers(self) -> bool:
         """Whether clients keep something between trips. In a client's memory, names without a slash belong to
         the rule of the algorithm."""
-        return self.algorithm.remembers
+        return self.algorithm.remembers or self.flat.has_personal
 
     def train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
         """Run one trip. Returns what to upload, and what the client would remember if it counts.
@@ -123,12 +132,12 @@ class Trainer:
 
     @torch.no_grad()
     def _train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
-        local, x, gradient = self.local, self.flat.vector, self.flat.gradient
+        local, flat = self.local, self.flat
+        x, gradient, shared, shared_gradient = flat.vector, flat.gradient, flat.shared, flat.shared_gradient
         rule = self.rule(task, memory)
-        if not self.flat.module.training:
-            self.flat.module.train()
-        x.copy_(rule.start)
-        self.flat.reset_buffers()
+        if not flat.module.training:
+            flat.train()
+        flat.load(rule.start, memory)
         lr_sum = 0.0
         losses: list[Loss] = []
         for features, labels in self.minibatches(examples, seed):
@@ -138,20 +147,23 @@ class Trainer:
             lr = rule.lr
             if local.lr_normalisation:
                 lr *= len(labels) / local.batch_size
-            x.sub_(rule.direction(gradient, x), alpha=lr)
+            x.sub_(flat.whole(rule.direction(shared_gradient, shared)), alpha=lr)
             lr_sum += lr
-        return self.finished(task, memory, rule, x, numbers(losses), lr_sum, number(examples))
+        return self.finished(task, memory, rule, shared, numbers(losses), lr_sum, number(examples))
 
     def rule(self, task: Task, memory: Vectors) -> Rule:
-        """The client's half of the algorithm, for one trip."""
+        """The client's half of the algorithm, for one trip. It sees only its own part of the memory."""
+        if any("/" in name for name in memory):
+            memory = {name: vector for name, vector in memory.items() if "/" not in name}
         return self.algorithm.rule(task, memory, self.local.lr * self.local.schedule.factor(task.version))
 
-    def minibatches(self, examples: Examples, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def minibatches(self, examples: Examples, seed: int) -> Iterator[tuple[Features, Tensor]]:
         """A trip's minibatches as the module takes them, on its device.
 
         What is random about them is drawn on the CPU, so that it is the same on every device.
         """
-        prepare, prepared, data = self.transform.train, self.flat.prepared, self.profile.part("data")
+        prepare = cast(Callable[[Features, torch.Generator], Features], self.transform.train)
+        prepared, data = self.flat.prepared, self.profile.part("data")
         generator = torch.Generator().manual_seed(seed)
         if self._elsewhere:
             with data:
@@ -160,16 +172,17 @@ class Trainer:
         for batch in self.local.minibatches(number(examples), generator, self.flat.device):
             with data:
                 chosen = batch if index is None else index[batch]
-                x, y = features.index_select(0, chosen), labels.index_select(0, chosen)
+                x, y = take(features, chosen), labels.index_select(0, chosen)
                 minibatch = prepared(prepare(x, generator)), y
             yield minibatch
 
     def _moved(self, examples: Examples) -> Examples:
         """A client's own examples, on the module's device."""
         features, labels, index = examples
+        device = self.flat.device
         if index is not None:
-            features, labels = features[index], labels[index]
-        return features.to(self.flat.device), labels.to(self.flat.device), None
+            features, labels = take(features, index), labels[index]
+        return mapped(features, lambda tensor: tensor.to(device)), labels.to(device), None
 
     def finished(
         self,
@@ -193,13 +206,14 @@ class Trainer:
                 f"lower local.lr (now {self.local.lr:g}) or the algorithm's learning rate"
             )
         vectors = rule.finish(end, len(losses), lr_sum)
+        kept = rule.memory | self.flat.personal_memory() if self.flat.has_personal else rule.memory
         if self.accept_divergence and not (
-            math.isfinite(mean) and _all_finite(vectors) and _all_finite(rule.memory)
+            math.isfinite(mean) and _all_finite(vectors) and _all_finite(kept)
         ):
             model = task.vectors["model"]
             vectors = {n: model.clone() if n == "model" else torch.zeros_like(v) for n, v in vectors.items()}
             return Upload(vectors, examples, len(losses), 0.0), memory
-        return Upload(vectors, examples, len(losses), mean), rule.memory
+        return Upload(vectors, examples, len(losses), mean), kept
 
 
 def _mean(losses: list[float]) -> float:

@@ -144,8 +144,8 @@ class Engine:
         yield [*last, RunEnded(reason, *self._position())]
 
     def _reason_to_stop(self) -> str | None:
-        accuracy = self.metrics.get("accuracy", 0.0)
-        return self._stop.reason(self.trips, self.version, self.time, accuracy, self._aggregator.objection)
+        objection = self._aggregator.objection
+        return self._stop.reason(self.trips, self.version, self.time, self.metrics, objection)
 
     def _position(self) -> RunPosition:
         return RunPosition(self.version, self.trips, self.time, self.bytes)
@@ -239,7 +239,7 @@ class Engine:
 
     def _evaluate(self) -> Event:
         with self._profile.part("evaluation"):
-            self.metrics = self._evaluator(self._aggregator.evaluated_model, self.version)
+            self.metrics = self._evaluator(self._aggregator.evaluated_model, self.version, self.memories)
         self._evaluated = self.version
         return ModelEvaluated(*self._position(), metrics=self.metrics)
 

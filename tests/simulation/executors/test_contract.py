@@ -19,7 +19,7 @@ from tardigrad.core.upload import Task
 from tardigrad.data.clients import Given
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import MultiClass
+from tardigrad.learning.heads import MultiClass
 from tardigrad.learning.local import Trainer
 from tardigrad.simulation.executors import TrainingJob, dispatch, make_executor
 from tardigrad.simulation.executors.dispatch import Dispatcher

@@ -22,7 +22,7 @@ from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.upload import Task
 from tardigrad.data.clients import Given
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import MultiClass
+from tardigrad.learning.heads import MultiClass
 from tardigrad.learning.local import Trainer
 from tardigrad.simulation.executors import dispatch
 from tardigrad.simulation.executors.ray import session, workers

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from tardigrad.data.clients import Examples, Federation
+from tardigrad.data.clients import Federation, TensorExamples
 from tardigrad.data.dataset import DataSet, DataSource
 from tardigrad.data.partition import Dirichlet, Partition
 
@@ -28,7 +28,7 @@ class Digits(DataSource):
         return Federation(clients, test, data.shape, data.classes)
 
 
-def load_digits() -> tuple[Examples, Examples]:
+def load_digits() -> tuple[TensorExamples, TensorExamples]:
     """Return the training set (four fifths) and the test set (one fifth), always the same.
 
     Pixels are between 0 and 1.

@@ -12,7 +12,7 @@ from tardigrad.core.own_code import absolute_place, call_own, load_name, own_arg
 from tardigrad.data.clients import Federation, given
 from tardigrad.data.dataset import DataSource
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 
 RETURNS = (
     'a mapping {id: (features, labels), ...}, a pair (clients, test), a dict {"clients": ..., "test": ..., '

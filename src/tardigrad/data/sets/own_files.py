@@ -29,6 +29,7 @@ from tardigrad.data.tables.table_features import (
 )
 from tardigrad.data.tables.targets import OwnedTable, class_numbers, find_classes, target_numbers
 from tardigrad.errors import ConfigError
+from tardigrad.learning.heads import Head
 from tardigrad.learning.transform import Transform
 
 Classes = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -69,9 +70,10 @@ class Files(UserSource):
     """Maximum size of the test set; a larger one is reduced to a random sample, drawn once (default: all)."""
 
     def federation(self, seed: int) -> Federation:
-        return self._federation(seed, regression=False)
+        return self.federation_for(None, seed)
 
-    def _federation(self, seed: int, regression: bool) -> Federation:
+    def federation_for(self, head: Head | None, seed: int) -> Federation:
+        regression = head is not None and head.task == "regression"
         tables, test_tables = self.tables()
         every, decimal = [*tables, *test_tables], self.decimal or "."
         constants = None if self.prepare is None else self.prepare.given()
@@ -151,17 +153,22 @@ class Files(UserSource):
             )
         return kinds
 
-    def preparation_of(self, files: Sequence[Path]) -> Preparation:
+    def preparation_of(self, files: Sequence[Path], head: Head | None = None) -> Preparation:
         """Return the preparation from tables at hand, each of which is one client's; every row counts."""
         if self.prepare is None:
             raise ConfigError("data.prepare: is not set, so there is nothing to find; set it to 'standard'")
         tables = [self._owned(read_columns(file, self.separator), None, file.stem) for file in files]
         kinds = self.kinds(tables)
         parsed = parse_columns(tables, kinds, self.decimal or ".")
-        _, target = self._labels(tables, [], None)
+        scaled: Parsed = {}
+        if head is not None and head.task == "regression":
+            numbers, target = self._targets(tables, None)
+            scaled = {target.name: numbers} if self.prepare.target else {}
+        else:
+            _, target = self._labels(tables, [], None)
         ends = np.cumsum([len(table.clients) for table in tables])
         parts = [np.arange(end - len(table.clients), end) for table, end in zip(tables, ends)]
-        return self.prepare.find(kinds, target, statistics_of_clients(parsed, parts, {}))
+        return self.prepare.find(kinds, target, statistics_of_clients(parsed, parts, scaled))
 
     @property
     def remote(self) -> bool:
@@ -178,9 +185,14 @@ class Files(UserSource):
         """Whether a first pass over the clients finds the constants of the preparation."""
         return self.prepare is not None and self.prepare.constants is None
 
-    def declared(self) -> Preparation:
-        """Return what a server without data declares: the columns and the target of each client's table."""
-        classes = (self.columns or {}).get(self._label)
+    def declared(self, head: Head | None = None) -> Preparation:
+        """Return what a server without data declares: the columns and the target of each client's table.
+
+        `head`: the one that was chosen; None for classes.
+        """
+        regression = head is not None and head.task == "regression"
+        declared = (self.columns or {}).get(self._label)
+        classes = declared if isinstance(declared, tuple) else None
         if self.prepare is not None:
             given = self.prepare.given()
             if given is None:
@@ -188,10 +200,15 @@ class Files(UserSource):
                     "data.prepare.constants: a server without data cannot find them; `tardigrad data "
                     "prepare` writes preparation.json from tables at hand, such as public or older ones"
                 )
-            if given.target is None:
-                raise ConfigError("data.prepare.constants: must name the target and its classes")
+            if given.target is None or (given.target.classes is None) != regression:
+                wanted = "a number, for head 'regression'" if regression else "its classes"
+                raise ConfigError(f"data.prepare.constants: must name the target, and {wanted}")
             return given
-        if not isinstance(classes, tuple):
+        if regression and declared not in (None, "number"):
+            raise ConfigError(
+                f"data.columns.{self._label}: head 'regression' predicts a number; give 'number'"
+            )
+        if classes is None and not regression:
             raise ConfigError(
                 f"data.columns.{self._label}: a server without data must know the classes; give their list, "
                 "such as ['no', 'yes']"

@@ -10,6 +10,7 @@ import numpy as np
 from tardigrad.data.tables.column_kinds import category_texts, missing, number, parse, plain_number
 from tardigrad.data.tables.reading_tables import Column, TableFile
 from tardigrad.errors import ConfigError
+from tardigrad.learning.heads.labels import check_labels
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,6 @@ def _whole_numbers_or_words(table: OwnedTable) -> Column:
     table.refuse(missing(labels), table.label, "no label (missing, or NaN)")
     with np.errstate(invalid="ignore"):
         whole = labels.astype(np.int64)
-    ask = f"not a whole number, so not a class; for classes, set data.columns.{table.label} = 'category'"
-    table.refuse(whole != labels, table.label, ask)
+    check_labels(f"{table.table.file}, column {table.label!r}", labels, None)
+    table.refuse(whole != labels, table.label, "not a whole number")
     return whole

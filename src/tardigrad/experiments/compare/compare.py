@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, cast
+from typing import cast
 
 from pydantic import Field, ValidationError
 from rich.console import Console
@@ -16,13 +16,12 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.compare.outcome import Outcome, read_outcome
 from tardigrad.experiments.compare.pool import PoolJob, fingerprint, locked_folder, run_all
 from tardigrad.experiments.compare.tables import comma_separated, latex, markdown, show
-from tardigrad.experiments.compare.tabulate import ComparisonTable, TuningTable, tabulate
+from tardigrad.experiments.compare.tabulate import ComparisonTable, TuningTable, metric_of, tabulate
 from tardigrad.experiments.compare.verbosity import Verbosity
 from tardigrad.experiments.config.reading import parse_config, read_toml
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.tune.search_space import Tune
 
-Share = Annotated[float, Field(gt=0, le=1)]
 Values = dict[str, object]
 """A config, or a part of it, as it is written in a TOML file."""
 
@@ -33,8 +32,8 @@ class Comparison(Setting):
     title: str = "Comparison"
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     """Every entry is run once with each seed."""
-    targets: tuple[Share, ...] = Field(default=(0.9,), min_length=1)
-    """The accuracies to reach."""
+    targets: tuple[float, ...] = Field(default=(0.9,), min_length=1)
+    """The accuracies to reach, or the values of evaluation.main or of the head's own metric."""
     base: Values = Field(default_factory=dict)
     """The config that all entries share."""
     entries: dict[str, Values] = Field(min_length=1)
@@ -53,7 +52,15 @@ class Comparison(Setting):
         values = merged(self.base, self.entries[label])
         if "seed" in values:
             raise ConfigError(f"{source}, entry {label!r}: seed is set by `seeds`, which every entry shares")
-        return parse_config(values | {"seed": seed}, f"{source}, entry {label!r}")
+        config = parse_config(values | {"seed": seed}, f"{source}, entry {label!r}")
+        if config.head is None and config.evaluation.main is None:
+            for target in self.targets:
+                if not 0 < target <= 1:
+                    raise ConfigError(
+                        f"{source}: targets: {target:g} is no accuracy, which is from 0 to 1; for another "
+                        "metric, name it (evaluation.main) or the task (head)"
+                    )
+        return config
 
 
 def compare(file: Path, out: Path, console: Console, verbosity: Verbosity = "normal") -> ComparisonTable:
@@ -76,7 +83,7 @@ def compare(file: Path, out: Path, console: Console, verbosity: Verbosity = "nor
             table["tuning"] = tuning
             write_text(out / "tuning.json", json.dumps(tuning, indent=2) + "\n")
         write_tables(table, out)
-        drawn = picture(comparison, outcomes, out / "comparison.png")
+        drawn = picture(table, outcomes, out / "comparison.png")
     show(table, console)
     if drawn:
         console.print(f"picture: {out / 'comparison.png'}", highlight=False, soft_wrap=True)
@@ -149,19 +156,21 @@ def merged(base: Values, changes: Values) -> Values:
     return both
 
 
-def picture(comparison: Comparison, outcomes: list[Outcome], file: Path) -> bool:
+def picture(table: ComparisonTable, outcomes: list[Outcome], file: Path) -> bool:
     """Draw the curves, and return whether there were any."""
     from tardigrad.experiments.compare.plot import Curve, draw_comparison
 
     curves = []
-    for label in comparison.entries:
+    for label in dict.fromkeys(outcome.label for outcome in outcomes):
         runs = [
-            [(point.trips, point.time, point.accuracy) for point in outcome.curve]
+            [(point.trips, point.time, point.value) for point in outcome.curve]
             for outcome in outcomes
             if outcome.label == label and outcome.curve
         ]
         if runs:
             curves.append(Curve(label, runs))
     if curves:
-        draw_comparison(curves, comparison.targets, comparison.title, file)
+        row = table.get("baseline")
+        line = None if row is None else (row["says"], row["value"]["mean"])
+        draw_comparison(curves, table["targets"], table["title"], file, metric_of(table), line)
     return bool(curves)

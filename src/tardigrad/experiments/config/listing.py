@@ -16,6 +16,7 @@ from tardigrad.core.staleness import StalenessLaw
 from tardigrad.core.step import Momentum
 from tardigrad.data.catalogue import Source
 from tardigrad.data.partition import Partition
+from tardigrad.learning.heads.head_choice import BuiltInHead
 from tardigrad.learning.models import Model
 from tardigrad.learning.schedule import Schedule
 from tardigrad.privacy.settings import AnyNoise, Privacy
@@ -31,6 +32,7 @@ LISTS: dict[str, object] = {
     "datasets": Source,
     "partitions": Partition,
     "models": Model,
+    "heads": BuiltInHead,
     "schedules": Schedule,
     "privacy": Privacy,
     "noise": AnyNoise,
@@ -68,7 +70,7 @@ def _entry(setting: type[BaseModel]) -> ListedKind:
             default = _short(field.default)
         else:
             default = "-" if field.default is None else str(field.default)
-        rows.append((name, default, " ".join((field.description or "").split())))
+        rows.append((field.alias or name, default, " ".join((field.description or "").split())))
     kind = setting.model_fields["kind"].default
     return ListedKind(str(kind), about, rows)
 

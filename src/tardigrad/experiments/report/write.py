@@ -13,7 +13,7 @@ from tardigrad.experiments.report.chart import remove_pictures
 from tardigrad.experiments.report.curves import curve_charts
 from tardigrad.experiments.report.momentum_chart import matrix_charts
 from tardigrad.experiments.report.page import Section, page
-from tardigrad.experiments.report.participation_chart import accuracy_charts, not_drawn, participation_charts
+from tardigrad.experiments.report.participation_chart import not_drawn, participation_charts, serving_charts
 from tardigrad.experiments.report.partition_chart import partition_charts
 from tardigrad.experiments.report.population import PopulationFindings, find_out
 from tardigrad.experiments.report.privacy_section import as_html
@@ -137,12 +137,12 @@ def _staleness(entries: list[Series]) -> list[Section]:
 def _clients(entries: list[Series], found: PopulationFindings) -> list[Section]:
     populations = found.populations
     taking_part = participation_charts(entries, populations)
-    served = accuracy_charts(entries, populations)
+    served = serving_charts(entries, populations)
     said = "".join(map(facts.paragraph, not_drawn(populations))) + facts.items(found.unknown, "note")
-    tried = [one for one in populations.values() if any(a is not None for a in one.accuracy)]
+    tried = [one for one in populations.values() if any(v is not None for v in one.values)]
     on = ""
     if tried:
-        count = sum(a is not None for a in tried[0].accuracy)
+        count = sum(v is not None for v in tried[0].values)
         hold = "holds" if count == 1 else "hold"
         what = "kept for evaluation" if tried[0].held_out else f"{hold}, and also trained on"
         on = facts.paragraph(
@@ -151,7 +151,7 @@ def _clients(entries: list[Series], found: PopulationFindings) -> list[Section]:
         )
     return [
         Section("Who takes part", said, taking_part),
-        Section("Accuracy over clients", on, served),
+        Section("How clients are served", on, served),
     ]
 
 

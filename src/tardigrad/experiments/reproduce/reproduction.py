@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
 from tardigrad.core.setting import Setting
 from tardigrad.core.setting_errors import explain
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.compare.compare import Comparison, Share, Values, merged
+from tardigrad.experiments.compare.compare import Comparison, Values, merged
 from tardigrad.experiments.config.reading import read_toml
 from tardigrad.experiments.reproduce.claims import Claim, Shown
 from tardigrad.experiments.reproduce.measures import MEASURES
 
 Size = Literal["smoke", "small", "paper"]
 SIZES: tuple[Size, ...] = ("smoke", "small", "paper")
+
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Problem(Setting):

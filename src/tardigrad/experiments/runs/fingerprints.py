@@ -16,7 +16,9 @@ from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.own_code import class_source, is_place
 from tardigrad.data.clients import Federation
 from tardigrad.experiments.config.schema import Config
+from tardigrad.learning.examples import Features, mapped, take, tensors
 from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.frozen import frozen_digest
 
 Inputs = dict[str, str]
 
@@ -72,13 +74,20 @@ def _digest(content: bytes) -> str:
 def _model(flat: FlatModule) -> str:
     sha = hashlib.sha256(str(flat.module).encode())
     _add(sha, flat.vector)
+    _add_frozen(sha, flat)
     return sha.hexdigest()
 
 
 def _model_without_data(flat: FlatModule) -> str:
     sha = hashlib.sha256(str(flat.module).encode())
     sha.update(flat.vector.detach().cpu().numpy().data)
+    _add_frozen(sha, flat)
     return sha.hexdigest()
+
+
+def _add_frozen(sha: hashlib._Hash, flat: FlatModule) -> None:
+    if len(list(flat.module.parameters())) > len(flat.names):  # runs of other models keep their fingerprints
+        sha.update(frozen_digest(flat.module))
 
 
 def _data(federation: Federation) -> str:
@@ -89,12 +98,18 @@ def _data(federation: Federation) -> str:
     for client in sorted({0, len(clients) // 2, len(clients) - 1}):
         features, labels, index = clients.indexed(client)
         some = torch.arange(min(len(labels), SOME_EXAMPLES)) if index is None else index[:SOME_EXAMPLES]
-        _add(sha, features[some])
+        _add_features(sha, take(features, some))
         _add(sha, labels[some])
     if federation.test is not None:
-        _add(sha, federation.test[0][:SOME_EXAMPLES])
+        _add_features(sha, mapped(federation.test[0], lambda tensor: tensor[:SOME_EXAMPLES]))
         _add(sha, federation.test[1])
     return sha.hexdigest()
+
+
+def _add_features(sha: hashlib._Hash, features: Features) -> None:
+    for name, tensor in tensors(features):
+        sha.update(name.encode())
+        _add(sha, tensor)
 
 
 def _add(sha: hashlib._Hash, tensor: Tensor) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from tardigrad.core.event_log import read_events
 from tardigrad.core.events import ModelEvaluated, evaluations
 from tardigrad.experiments.runs.run_folder import RunFolder
+from tardigrad.learning.heads.baseline import Baseline
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class Result:
     """Bytes sent in both directions."""
     accuracy: float | None
     """Of the last evaluation; None if it has none."""
+    main: str = field(default="accuracy", kw_only=True)
+    """The metric that targets, tables and charts are about; its value is `result.metrics[result.main]`."""
+    baseline: Baseline | None = field(default=None, kw_only=True)
+    """What a model that ignores its input gets on the test set; None if that is not known."""
     loss: float | None
     """Of the last evaluation; None if it has none."""
     model_sha256: str

@@ -31,7 +31,7 @@ from tardigrad.experiments.runs.private_run import (
 from tardigrad.experiments.runs.result import Result, result_of
 from tardigrad.experiments.runs.run_folder import OWN_CODE, RunFolder, Snapshot
 from tardigrad.experiments.runs.simulation_assembly import Simulation, assemble_simulation, training_parts
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 from tardigrad.learning.local import Local
 from tardigrad.learning.models import Model
 from tardigrad.privacy.chosen import CHOSEN, Chosen
@@ -50,7 +50,7 @@ def run(
     model: nn.Module | Model | Named | None = None,
     clients: Mapping[Hashable, object] | None = None,
     test: object | None = None,
-    head: Head | None = None,
+    head: Head | Named | None = None,
     local: Local | Table = KEPT,
     pace: Pace | Named | None = KEPT,
     buffer: Buffer | Table = KEPT,
@@ -84,7 +84,8 @@ def run(
     `model`: the model that is trained, a torch module or one such as `td.MLP()`.
     `clients`, `test`: the examples of each client by its name, and a central test set, in place of `data`.
     Examples are a pair of features and labels (arrays or tensors).
-    `head`: the loss and the metrics, in place of those of the data.
+    `head`: the loss and the metrics, in place of those of the data: an object such as `td.Regression()`, or
+    what a config can say, such as "regression".
     `local`: how a client trains: learning rate, epochs, batch size.
     `pace`: which clients may start when; default asynchronous, or in rounds if the algorithm works in rounds.
     `buffer`: which uploads count, and how many make a step.
@@ -115,10 +116,12 @@ def run(
     (20, 2)
     """
     own_model = model if isinstance(model, nn.Module) else None
+    own_head = head if isinstance(head, Head) else None
     config = with_keywords(
         config, seed=seed, algorithm=algorithm, data=data, local=local, pace=pace, buffer=buffer, delay=delay,
         privacy=privacy, device=device, stop=stop, evaluation=evaluation, service=service,
-        model=KEPT if model is None or own_model is not None else model, **unknown,
+        model=KEPT if model is None or own_model is not None else model,
+        head=KEPT if head is None or own_head is not None else head, **unknown,
     )  # fmt: skip
     observers = (*observers, *progress_bars(progress))
     workers = _check_workers(workers, config)
@@ -126,7 +129,7 @@ def run(
         raise ConfigError("guard: is for a run with a folder; give out too")
     with one_thread(), ExitStack() as stack:
         chosen = Chosen.read(Path(out) / CHOSEN) if out is not None and resume else None
-        assembly = assemble_simulation(config, own_model, clients, test, head, chosen)
+        assembly = assemble_simulation(config, own_model, clients, test, own_head, chosen)
         parts = training_parts(assembly, workers)
         stack.callback(parts.executor.close)
         parts.trainer.profile.on = profile

@@ -171,7 +171,8 @@ class RunFolder:
         self._recovery.complete()
 
     def _record_start(self, config: Config) -> None:
-        self.record([RunStarted(SCHEMA, config.seed, config.algorithm.oracle)])
+        metric, oracle = config.evaluation.metric, config.algorithm.oracle
+        self.record([RunStarted(SCHEMA, config.seed, oracle, metric.name, metric.lower_is_better)])
 
     def record(self, events: list[Event]) -> None:
         """Append events."""

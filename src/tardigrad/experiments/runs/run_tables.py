@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tardigrad.core.event_log import read_events
-from tardigrad.core.events import ModelEvaluated, UploadReceived
+from tardigrad.core.events import ModelEvaluated, RunStarted, UploadReceived
+from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.progress import ProgressCounts
 from tardigrad.experiments.runs.run_folder import OWN_CODE, RunFolder
@@ -29,7 +30,9 @@ def show_summary(summary: Mapping[str, Any], console: Console, title: str = "") 
     table.add_column(style="cyan")
     table.add_column()
     for name, value in summary.items():
-        if name in ("metrics", "profile") or (name in ("oracle", "epsilon", "privacy_void") and not value):
+        if name in ("metrics", "profile", "baseline", "main"):
+            continue
+        if name in ("oracle", "epsilon", "privacy_void", "accuracy", "loss") and value in (None, False):
             continue
         if name == "oracle":
             text = "yes: it used the simulated future, which no real run can"
@@ -46,7 +49,17 @@ def show_summary(summary: Mapping[str, Any], console: Console, title: str = "") 
         if name not in summary:
             text = "not finite" if value is None else f"{value:.4g}"
             table.add_row(Text(name.replace("_", " ")), text)  # not markup: a client may have chosen the name
+    if summary.get("baseline"):
+        table.add_row("baseline", Text(_baseline_text(summary)))
     console.print(table)
+
+
+def _baseline_text(summary: Mapping[str, Any]) -> str:
+    """Return what a model that ignores its input gets on the test set."""
+    one, metric = summary["baseline"], Metric.named(summary.get("main", "accuracy"))
+    value = one["metrics"].get(metric.name)
+    shown = "no value" if value is None else metric.shown(value)
+    return f"{metric} {shown}: {one['says']} (learned from {one['of']})"
 
 
 def show_profile(seconds: dict[str, float], console: Console) -> None:
@@ -71,13 +84,13 @@ def show_profile(seconds: dict[str, float], console: Console) -> None:
 
 
 def show_run(directory: Path, console: Console) -> None:
-    """Print the result, the accuracy over time and the distribution of staleness of a run's folder."""
+    """Print the result, its metric over time and the distribution of staleness of a run's folder."""
     events = _events(directory)
-    counts, accuracy = ProgressCounts(), []
+    counts, values = ProgressCounts(), []
     for event in read_events(events):
         counts.see([event])
-        found = event.metric("accuracy") if isinstance(event, ModelEvaluated) else None
-        accuracy += [] if found is None else [found]
+        found = event.metric(counts.metric.name) if isinstance(event, ModelEvaluated) else None
+        values += [] if found is None else [found]
     summary_file = directory / "summary.json"
     if summary_file.exists():
         show_summary(RunFolder(directory).summary or {}, console, str(directory))
@@ -93,10 +106,10 @@ def show_run(directory: Path, console: Console) -> None:
     if own.exists():
         names = ", ".join(re.findall(r"^class (\w+)", own.read_text(), re.MULTILINE))
         console.print(f"own code   {names} ({own})", highlight=False, markup=False, soft_wrap=True)
-    if accuracy:
-        console.print(
-            f"accuracy   {_spark(accuracy)}  {accuracy[0]:.1%} to {accuracy[-1]:.1%}", highlight=False
-        )
+    if values:
+        metric = counts.metric
+        ends = " to ".join(f"{v:.1%}" if metric.percent else f"{v:.4g}" for v in (values[0], values[-1]))
+        console.print(f"{metric!s:<9}  {_spark(values)}  {ends}", highlight=False)
     if counts.staleness:
         top = max(counts.staleness)
         line = _spark([float(counts.staleness[s]) for s in range(top + 1)], floor=0.0)
@@ -104,22 +117,25 @@ def show_run(directory: Path, console: Console) -> None:
 
 
 def plot_run(directory: Path, file: Path) -> None:
-    """Draw accuracy over trips and over virtual time, and the staleness of accepted uploads."""
+    """Draw a run's metric over trips and over virtual time, and the staleness of accepted uploads."""
     from tardigrad.experiments.compare.plot import Curve, draw_run
 
     curve: list[tuple[float, float, float]] = []
     staleness: list[int] = []
+    metric = ACCURACY
     for event in read_events(_events(directory)):
-        if isinstance(event, ModelEvaluated):
-            accuracy = event.metric("accuracy")
-            if accuracy is not None:
-                curve.append((event.trips, event.time, accuracy))
+        if isinstance(event, RunStarted):
+            metric = Metric(event.metric, event.lower_is_better)
+        elif isinstance(event, ModelEvaluated):
+            value = event.metric(metric.name)
+            if value is not None:
+                curve.append((event.trips, event.time, value))
         elif isinstance(event, UploadReceived) and event.accepted and event.staleness is not None:
             staleness.append(event.staleness)
     if not curve:
-        raise ConfigError(f"{directory}: no evaluation with an accuracy yet, so there is nothing to draw")
+        raise ConfigError(f"{directory}: no evaluation of {metric} yet, so there is nothing to draw")
     check_picture(file)
-    draw_run(Curve(directory.name, [curve]), staleness, file)
+    draw_run(Curve(directory.name, [curve]), staleness, file, metric)
 
 
 def check_picture(file: Path) -> None:

@@ -45,10 +45,13 @@ def check_same_run(folder: Path, config: Config, inputs: Inputs, option: str) ->
 
 
 def _decisive(config: dict[str, object]) -> dict[str, object]:
-    """Return the settings that the result depends on: of a server's limits, the population alone."""
-    service = config.get("service")
+    """Return the settings that the result depends on: of a server's limits, the population alone; and not the
+    main metric, which follows from the head if it is not given."""
+    service, evaluation = config.get("service"), config.get("evaluation")
     population = service.get("population") if isinstance(service, dict) else None
-    return config | {"service": {"population": population}}
+    if isinstance(evaluation, dict):
+        evaluation = {name: value for name, value in evaluation.items() if name not in ("main", "better")}
+    return config | {"service": {"population": population}, "evaluation": evaluation}
 
 
 def _differences(a: object, b: object, path: str = "") -> list[str]:

@@ -16,12 +16,14 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federation, make_module
 from tardigrad.experiments.runs.private_run import Secrets
+from tardigrad.experiments.runs.run_metrics import names_to_compute
 from tardigrad.experiments.runs.site_declared import (
     declared_module,
     declared_preparation,
     site_declaration,
 )
-from tardigrad.learning.head import BUILT_IN
+from tardigrad.learning.frozen import frozen_digest
+from tardigrad.learning.heads import BUILT_IN
 from tardigrad.learning.models.own_model import OwnModel, is_own_model
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.layers.local_noise import LocalNoiseLayer
@@ -73,8 +75,10 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
     config, flat, federation = assembly.config, assembly.flat, assembly.federation
     guarantee = assembly.guarantee
     evaluate = None
-    if federation is not None and (federation.test is not None or config.evaluation.held_out > 0):
-        evaluate = Evaluator(flat, federation, config.evaluation, lambda client: 1.0, config.seed)
+    central = federation is not None and (federation.test is not None or config.evaluation.held_out > 0)
+    if federation is not None and central and not flat.has_personal:  # those parts only clients have
+        names = names_to_compute(config, federation.head)
+        evaluate = Evaluator(flat, federation, config.evaluation, lambda client: 1.0, config.seed, names)
     aggregator, local_noise = assembly.aggregator(secrets.noise), _local_noise(assembly)
     told = [] if local_noise is None else [x for x in aggregator.layers if isinstance(x, LocalNoiseLayer)]
     check_layers_served(aggregator.layers, told)
@@ -86,7 +90,8 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
         stop=config.stop,
         evaluation=config.evaluation,
         evaluate=evaluate,
-        shapes=[tuple(shape) for shape in flat.shapes],
+        shapes=[tuple(shape) for shape in flat.shared_shapes],
+        frozen=frozen_digest(flat.module),
         seed=config.seed,
         settings=config.service or ServiceSettings(),
         budget=None if guarantee is None else guarantee.allowed,

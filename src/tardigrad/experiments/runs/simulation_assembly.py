@@ -15,8 +15,9 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federation, make_module
 from tardigrad.experiments.runs.private_run import Secrets, secrets_in_memory
+from tardigrad.experiments.runs.run_metrics import names_to_compute
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 from tardigrad.learning.local import Trainer
 from tardigrad.learning.models import Architecture, Model
 from tardigrad.privacy.chosen import Chosen
@@ -132,7 +133,8 @@ def training_parts(assembly: Assembly, workers: int | str = 0) -> TrainingParts:
         assembly.flat, federation.head, config.algorithm, config.local, federation.transform,
         accept_divergence=assembly.guarantee is not None,
     )  # fmt: skip
-    evaluator = Evaluator(assembly.flat, federation, config.evaluation, durations.factor, config.seed)
+    names = names_to_compute(config, federation.head)
+    evaluator = Evaluator(assembly.flat, federation, config.evaluation, durations.factor, config.seed, names)
     return TrainingParts(
         durations, trainer, make_executor(workers, config.device, trainer, clients), evaluator
     )

@@ -71,12 +71,13 @@ class Tune(Setting):
     """Settings to try for each entry; the first is the entry as it stands."""
     budget: Stop | None = None
     """When a trial ends. Default: the entry's own `stop`."""
-    objective: Literal["accuracy", "trips"] = "accuracy"
-    """The most accuracy at the budget, or the fewest client trips to the first of `targets`."""
+    objective: Literal["metric", "accuracy", "trips"] = "metric"
+    """The best value of the run's metric at the budget ("accuracy" is its former name), or the fewest client
+    trips to the first of `targets`."""
     seeds: tuple[NonNegativeInt, ...] | None = Field(default=None, min_length=1)
     """Every trial is run with each, and their mean counts. Default: one seed above all of `seeds`."""
     pruning: bool = True
-    """End a trial early whose accuracy is below the median of earlier trials at the same evaluation."""
+    """End a trial early whose metric is worse than the median of earlier trials at the same evaluation."""
     ranges: Literal["practical", "papers", "none"] = "practical"
     """Which shipped search spaces to begin with: those that a few dozen trials can cover, those that the
     papers name (up to twelve orders of magnitude), or none."""

@@ -26,7 +26,7 @@ class Subject:
     trials: int
     pruning: bool
     target: float | None = None
-    """Count the trips to this accuracy. If None, the accuracy at the end counts."""
+    """Count the trips to this value of the run's metric. If None, its value at the end counts."""
 
     @property
     def config(self) -> Config:

@@ -16,6 +16,7 @@ import tomli_w
 from rich.console import Console
 
 from tardigrad.core.files import write_text
+from tardigrad.core.stop import Stop
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.compare.compare import Comparison, Values, load_comparison, merged
 from tardigrad.experiments.compare.pool import (
@@ -27,6 +28,7 @@ from tardigrad.experiments.compare.pool import (
 )
 from tardigrad.experiments.compare.tabulate import EntryTuning, TuningTable
 from tardigrad.experiments.compare.verbosity import Verbosity
+from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.tune.search_space import Tune, with_settings
 from tardigrad.experiments.tune.shipped_spaces import search_space
 from tardigrad.experiments.tune.study import StudyResult, continue_study, findings, open_study
@@ -115,7 +117,7 @@ def subjects(comparison: Comparison, source: str) -> list[Subject]:
     found = []
     for label, entry in comparison.entries.items():
         config = comparison.config(label, seeds[0], source)
-        stop = (settings.budget or config.stop).model_copy(update={"accuracy": target})
+        stop = _trial_stop(settings.budget or config.stop, config, target)
         values = merged(comparison.base, entry) | {"stop": stop.model_dump(exclude_none=True)}
         space = search_space(config, settings.ranges) | settings.spaces.get(label, {})
         trials = settings.trials if space else 1
@@ -124,6 +126,13 @@ def subjects(comparison: Comparison, source: str) -> list[Subject]:
         subject.check()
         found.append(subject)
     return found
+
+
+def _trial_stop(stop: Stop, config: Config, target: float | None) -> Stop:
+    """Return the stop rules of a trial, which ends when it reaches the target, if there is one."""
+    if config.head is None and config.evaluation.main is None:
+        return stop.model_copy(update={"accuracy": target})
+    return stop.model_copy(update={"accuracy": None, "target": target, "metric": None, "better": None})
 
 
 def tuned(comparison: Comparison, chosen: list[Subject], found: dict[str, StudyResult]) -> Values:

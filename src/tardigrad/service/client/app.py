@@ -11,7 +11,7 @@ from torch import nn
 from tardigrad.algorithms.algorithm import Algorithm
 from tardigrad.algorithms.registry import load_name
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 from tardigrad.learning.transform import Transform
 
 

@@ -62,8 +62,11 @@ class Participant(Reconnecting):
         ended = await self.connected(session)
         return ended.reason if isinstance(ended, RunIsOver) else ended
 
+    def _connection(self) -> Connection:
+        return Connection(self._address, self._signer, self._authority, self._pace, self._trainer.frozen)
+
     async def _session(self, connection: Connection) -> str:
-        self._trainer.check_shapes(connection.shapes)
+        self._trainer.check_shapes(connection.shapes, connection.settings)
         if connection.run != self._run:
             self._run, self._unsent = connection.run, None
             self._memory = ClientMemory(self._state / connection.run)

@@ -11,9 +11,8 @@ import torch
 from tardigrad.core.draws import key
 from tardigrad.data.tables.reading_tables import TableFile, read_columns
 from tardigrad.data.tables.table_features import parse_columns, prepared_features
-from tardigrad.data.tables.targets import OwnedTable, class_numbers
+from tardigrad.data.tables.targets import OwnedTable, class_numbers, target_numbers
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import MultiClass
 from tardigrad.service.client.app import Client
 from tardigrad.service.protocol.site_declaration import SiteDeclaration, held_out_rows, read_declaration
 
@@ -54,16 +53,18 @@ class SiteTable:
                 f"--data {self.file}: {len(table):,} rows of {preparation.width:,} columns would take "
                 f"{size >> 30} GiB of memory; at most {LARGEST_TABLE >> 30} are possible"
             )
-        if target.classes is None:
-            raise ConfigError(f"the server declares the target {target.name!r} without classes")
         owned = OwnedTable(table, features, target.name, [name] * len(table))
-        module = declaration.model.build(preparation.width, len(target.classes))
+        module = declaration.model.build(preparation.width, declaration.outputs)
         parsed = parse_columns([owned], preparation.kinds, self.decimal)
         x = prepared_features([owned], parsed, preparation)
-        y = torch.from_numpy(class_numbers(owned, target.classes))
+        if target.classes is None:
+            numbers = (target_numbers(owned, self.decimal) - target.mean) / target.scale
+            y = torch.from_numpy(numbers.astype(np.float32))
+        else:
+            y = torch.from_numpy(class_numbers(owned, target.classes))
         kept, own = _split(declaration, name, len(table))
         held_out = (x[own], y[own]) if len(own) else None
-        return Client(module, examples=(x[kept], y[kept]), held_out=held_out, head=MultiClass())
+        return Client(module, examples=(x[kept], y[kept]), held_out=held_out, head=declaration.head)
 
 
 def _split(declaration: SiteDeclaration, name: str, rows: int) -> tuple[torch.Tensor, torch.Tensor]:

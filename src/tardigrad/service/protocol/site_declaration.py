@@ -16,6 +16,7 @@ from torch import nn
 from tardigrad.core.setting import Setting
 from tardigrad.data.tables.preparation import Preparation
 from tardigrad.errors import ConfigError
+from tardigrad.learning.heads import Binary, MultiClass, Regression
 from tardigrad.learning.models import MLP
 
 LONGEST = 1 << 20
@@ -42,15 +43,27 @@ class DeclaredModel(Setting):
         return MLP(hidden=self.hidden).build((width,), outputs)
 
 
+DeclaredHead = Annotated[MultiClass | Binary | Regression, Field(discriminator="kind")]
+
+
 class SiteDeclaration(Setting):
     """All that a site needs besides its table."""
 
     model: DeclaredModel
     preparation: Preparation
+    head: DeclaredHead = MultiClass()
+    """The loss and the metrics."""
     held_out: float = Field(default=0.0, ge=0, lt=1)
     """The share of its rows that a site evaluates on and does not train on."""
     seed: NonNegativeInt = 0
     """Decides which rows these are, together with the site's name."""
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of the model."""
+        target = self.preparation.target
+        classes = target.classes if target is not None else None
+        return len(classes) if classes is not None and isinstance(self.head, MultiClass) else 1
 
     def to_json(self) -> str:
         """Return the declaration as a server sends it; raise a ConfigError if it is too long."""
@@ -77,8 +90,9 @@ def read_declaration(text: str) -> SiteDeclaration:
     except (ValidationError, RecursionError) as error:
         said = " ".join(str(error).split())[:300]
         raise ConfigError(f"the server's declaration cannot be used here ({said}); is it newer?") from None
-    if declaration.preparation.target is None:
-        raise ConfigError("the server's declaration names no target")
+    target = declaration.preparation.target
+    if target is None or (target.classes is None) != isinstance(declaration.head, Regression):
+        raise ConfigError("the server's declaration names no target that fits its head")
     return declaration
 
 

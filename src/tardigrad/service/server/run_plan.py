@@ -46,6 +46,8 @@ class RunPlan:
     shapes: list[tuple[int, ...]]
     """Shapes of the model's parameters."""
     seed: int
+    frozen: bytes = b""
+    """The digest of the frozen part of the model, which clients must have too; b"" if it is not compared."""
     settings: ServiceSettings = field(default_factory=ServiceSettings)
     budget: int | None = None
     """Steps that the privacy budget allows; None without privacy, for any number."""
@@ -94,6 +96,7 @@ def facts_of(plan: RunPlan) -> TaskFacts:
         private=plan.private,
         metrics=plan.metrics,
         declaration=plan.declaration,
+        frozen=plan.frozen,
     )
 
 

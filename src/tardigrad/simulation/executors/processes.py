@@ -88,8 +88,8 @@ class ForkedWorkers:
         self._context = multiprocessing.get_context("fork")
         self._pipes: list[Connection] = []  # this process's ends
         self._versions = VersionSlots()
-        vector = trainer.flat.vector.numel() * trainer.flat.vector.element_size()
-        self._memory_size = 4 * vector + 4096
+        vector = trainer.flat.shared.numel() * trainer.flat.shared.element_size()
+        self._memory_size = 4 * vector + trainer.flat.personal_bytes + 4096
         # a slot has three parts: the memory that is sent, the memory that is returned, and the upload
         self._slots = Slots(3 * self._memory_size, 8 * BATCHES * MOST_TRIPS * workers)
         self._slot_of: dict[int, int] = {}  # by trip

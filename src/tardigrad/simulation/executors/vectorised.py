@@ -16,6 +16,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from tardigrad.algorithms.algorithm import Rule
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError
+from tardigrad.learning.examples import logits_of
 from tardigrad.learning.local import Trainer
 from tardigrad.simulation.executors.inline import Inline
 from tardigrad.simulation.executors.protocol import TrainedTrip, TrainingJob
@@ -35,8 +36,13 @@ class Vectorised(Inline):
         self._sizes: dict[int, tuple[int, ...]] = {}
         self._results: dict[int, TrainedTrip | RunError] = {}
         self._gradients = vmap(grad_and_value(self._loss))
-        self.vectorised = True
+        self.vectorised = not trainer.flat.has_personal
         """Whether the module can be vectorised. True until the first attempt fails."""
+        if not self.vectorised:
+            warnings.warn(
+                "device.clients_at_once: trips of a model with personal parts are trained one by one",
+                stacklevel=2,
+            )
 
     def result(self, trip: int) -> TrainedTrip:
         if trip not in self._results and self.vectorised:
@@ -115,7 +121,7 @@ class Vectorised(Inline):
             examples = [self._clients.indexed(job.client) for job in jobs]
         trips = [trainer.minibatches(own, job.seed) for own, job in zip(examples, jobs)]
         losses, lr_sums = [], [0.0] * len(jobs)
-        trainer.flat.module.train()
+        trainer.flat.train()
         with torch.no_grad():
             trainer.flat.reset_buffers()
             rows = torch.stack([rule.start for rule in rules])
@@ -143,4 +149,4 @@ class Vectorised(Inline):
         outputs = functional_call(flat.module, tensors, (features,))
         if any(tensors[name] is not buffer for name, buffer in buffers.items()):
             raise ValueError("it replaces one of its buffers")
-        return self._trainer.head.loss(outputs, labels)
+        return self._trainer.head.loss(logits_of(outputs), labels)

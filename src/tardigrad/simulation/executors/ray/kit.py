@@ -45,10 +45,11 @@ def unpack(packed: PackedVectors) -> Vectors:
 def pack_kit(cloudpickle: ModuleType, trainer: Trainer, clients: Clients) -> Kit:
     """Return the kit of a worker. Tensors are kept apart from the pickle, so that the workers of a node share
     them; a tensor that is mapped from a file is read here and sent with the others."""
-    trainer.flat.reset_buffers()  # so that the workers' modules begin in the state that ours began in
+    with torch.no_grad():  # so that the workers' modules begin in the state that ours began in
+        trainer.flat.load(trainer.flat.shared, {})
     parts = (
-        trainer.flat.module, trainer.head, trainer.algorithm, trainer.local, trainer.transform,
-        trainer.accept_divergence,
+        trainer.flat.module, trainer.flat.contiguous, trainer.head, trainer.algorithm, trainer.local,
+        trainer.transform, trainer.accept_divergence,
     )  # fmt: skip
     own = own_modules()  # Ray sends __main__ in any case
     for module in own:  # their code is sent; other modules must be installed on every node
@@ -70,8 +71,11 @@ def unpack_kit(kit: Kit) -> tuple[Trainer, Clients]:
     # The pickle was made by the user's own process and came through the user's own Ray
     with _read_only():
         parts, clients = pickle.loads(kit[0], buffers=kit[1])
-    module, *rest = copy.deepcopy(parts)  # a module may write to its buffers
-    return Trainer(FlatModule(module), *rest), clients
+    # copied, because a module may write to its buffers
+    module, contiguous, head, algorithm, local, *rest = copy.deepcopy(parts)
+    flat = FlatModule(module, local.personal, local.batch_norm)
+    flat.use_contiguous(contiguous)
+    return Trainer(flat, head, algorithm, local, *rest), clients
 
 
 def kit_size(kit: Kit) -> int:
