@@ -42,13 +42,15 @@ def declared_module(config: Config, preparation: Preparation, own_model: bool) -
 
 
 def site_declaration(assembly: Assembly, own_model: bool) -> str:
-    """Return what a site needs besides its table, as JSON; "" if a table is not enough, because the model is
-    the operator's own, or one that is not for rows of a table."""
+    """Return what a site needs besides its table, as JSON; "" if a table is not enough, because the model or
+    the head is the operator's own, or not for rows of a table."""
     config, preparation = assembly.config, assembly.preparation
     model = config.model
     if own_model or not isinstance(model, MLP | FedACMLP) or preparation is None:
         return ""
     federation = assembly.federation
+    if federation is not None and not isinstance(federation.head, MultiClass | Binary | Regression):
+        return ""
     head = _table_head(chosen_head(config) if federation is None else federation.head)
     declaration = _declaration(config, model, preparation, head)
     return declaration.model_copy(update={"held_out": _held_out(assembly)}).to_json()
@@ -71,8 +73,8 @@ def _table_head(head: Head | None) -> MultiClass | Binary | Regression:
         return MultiClass()
     if not isinstance(head, MultiClass | Binary | Regression):
         raise ConfigError(
-            "head: sites that bring a table use 'multiclass', 'binary' or 'regression'; for another head, leave "
-            "[data] out and let clients join with --app"
+            "head: sites that bring a table use 'multiclass', 'binary' or 'regression'; for another head, "
+            "leave [data] out and let clients join with --app"
         )
     if getattr(head, "class_weights", None) == "balanced":
         raise ConfigError("head.class_weights: a server without data cannot count labels; give numbers")
