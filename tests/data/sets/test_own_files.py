@@ -242,7 +242,7 @@ def test_malformed_npz_file_is_refused(tmp_path):
     good = {"x": np.ones((6, 2)), "y": np.arange(6) % 2, "client": np.arange(6) % 3}
     for changes, message in (
         ({"y": np.arange(5)}, "different lengths: x has 6, y has 5"),
-        ({"y": np.array([0, 1, 0.5, 1, 0, 1])}, "row 3, column 'y': not a whole number"),
+        ({"y": np.array([0, 1, 0.5, 1, 0, 1])}, "row 3, column 'y': its labels are fractions such as 0.5"),
         (
             {"y": np.array([0, 1, np.nan, 1, 0, 1])},
             "row 3, column 'y': no label .missing, or NaN. .client '2'",

@@ -3,6 +3,7 @@
 import csv
 import datetime
 import json
+import math
 import statistics
 from pathlib import Path
 
@@ -161,7 +162,7 @@ def test_fractions_as_labels_are_never_classes(tmp_path, write_visits):
     heading = ("clinic", "x", "sick")
     file = write_visits(tmp_path / "a.csv", [("c", i, i / 4) for i in range(12)], heading=heading)
     source = Files(path=file, client="clinic", label="sick")
-    with pytest.raises(ConfigError, match=r"line 3, column 'sick': not a whole number"):
+    with pytest.raises(ConfigError, match=r"line 3, column 'sick': its labels are fractions .*regression"):
         source.federation(0)
     asked = source.model_copy(update={"columns": {"sick": "category"}})
     assert asked.federation(0).classes == 12
@@ -234,3 +235,33 @@ def test_private_run_needs_given_constants(tmp_path, write_visits, privacy):
     constants = Files(**settings, prepare="standard").federation(0).preparation
     result = td.run(data=Files(**settings, prepare={"constants": constants}), **private)
     assert result.steps == 4
+
+
+def regression_table(tmp_path, write_visits):
+    rows = [(f"c{i % 3}", i / 10, 1000 + 50 * math.sin(i)) for i in range(60)]
+    return write_visits(tmp_path / "a.csv", rows, heading=("clinic", "x", "cost"))
+
+
+def test_target_that_is_a_number_is_scaled_only_on_request(tmp_path, write_visits):
+    file = regression_table(tmp_path, write_visits)
+    settings = {"path": file, "client": "clinic", "label": "cost"}
+    plain = Files(**settings, prepare="standard").federation_for(td.Regression(), 0)
+    scaled = Files(**settings, prepare={"target": True}).federation_for(td.Regression(), 0)
+    raw = torch.cat([plain.clients.load(c)[1] for c in range(3)]).double()
+    found = torch.cat([scaled.clients.load(c)[1] for c in range(3)]).double()
+    assert raw.mean() > 900
+    assert torch.allclose(found, (raw - raw.mean()) / raw.std(correction=0), atol=1e-4)
+    target = scaled.preparation.target
+    assert (target.classes, plain.preparation.target.scale) == (None, 1.0)
+    assert target.mean == pytest.approx(float(raw.mean()), rel=1e-6)
+
+
+def test_regression_run_on_a_table_is_judged_by_rmse(tmp_path, write_visits):
+    file = regression_table(tmp_path, write_visits)
+    data = Files(path=file, client="clinic", label="cost", prepare={"target": True})
+    result = td.run(data=data, head="regression", **SETTINGS)
+    assert 0 < result.metrics["rmse"] < 2
+    with pytest.raises(ConfigError, match=r"data\.partition\.kind: 'shards' goes by classes"):
+        td.run(
+            data=data.model_copy(update={"partition": td.Shards(clients=2)}), head="regression", **SETTINGS
+        )

@@ -181,3 +181,17 @@ def test_unknown_categories_and_missing_values_are_taken(sites):
 def test_server_with_another_model_declares_nothing(sites):
     module = torch.nn.Linear(4, 2)
     assert build_server(with_data(sites), module).plan.declaration == ""
+
+
+@pytest.mark.parametrize("head", ["regression", "binary"])
+def test_site_uses_the_head_that_the_server_declares(sites, head):
+    columns = {"age": "number", "sick": ("no", "yes")}
+    data = Files(label="sick", features=("age",), columns=columns)
+    if head == "regression":
+        data = Files(label="age", features=("size",), columns={"size": "number", "age": "number"})
+    text = declaration_of(without_data(sites, data=data, head=head))
+    (sites / "site.csv").write_text("sick,age,size\nyes,3.5,1\nno,7,2\n")
+    client = SiteTable(sites / "site.csv").client("ann", text)
+    assert (client.head.kind, client.module(client.examples[0]).shape) == (head, (1, 1))
+    labels = torch.cat([client.examples[1], client.held_out[1]])
+    assert sorted(labels.tolist()) == ([3.5, 7.0] if head == "regression" else [0, 1])

@@ -105,6 +105,7 @@ def _whole_numbers_or_words(table: OwnedTable) -> Column:
     table.refuse(missing(labels), table.label, "no label (missing, or NaN)")
     with np.errstate(invalid="ignore"):
         whole = labels.astype(np.int64)
-    check_labels(f"{table.table.file}, column {table.label!r}", labels, None)
+    for row in np.flatnonzero(whole != labels)[:1].tolist():  # the first that is not a class
+        check_labels(f"{table.table.where(row)}, column {table.label!r}", labels, None)
     table.refuse(whole != labels, table.label, "not a whole number")
     return whole
