@@ -65,7 +65,9 @@ _WHERE = {
         "ResNet18",
         "Transformer",
     ],
+    "tardigrad.learning.optimiser": ["AdamW", "LocalMomentum", "LocalSGD"],
     "tardigrad.learning.schedule": ["ConstantRate", "Cosine", "StepDecay"],
+    "tardigrad.learning.trip_schedule": ["ConstantInTrip", "CosineInTrip", "LinearInTrip"],
     "tardigrad.data.sets.celeba": ["CelebA"],
     "tardigrad.data.sets.chat": ["Chat"],
     "tardigrad.data.sets.cifar10": ["CIFAR10"],
@@ -111,9 +113,13 @@ _WHERE = {
     "tardigrad.core.stop": ["Stop"],
     "tardigrad.experiments.config.reading": ["load_config"],
     "tardigrad.experiments.config.schema": ["Config"],
+    "tardigrad.experiments.compare.compared": ["Compared", "compare"],
+    "tardigrad.experiments.report.write": ["Report", "report"],
     "tardigrad.experiments.runs.result": ["Result"],
     "tardigrad.experiments.runs.run": ["run"],
     "tardigrad.experiments.runs.serve": ["serve"],
+    "tardigrad.experiments.tune.search_space": ["Tune"],
+    "tardigrad.experiments.tune.tuned_entries": ["Tuned", "tune"],
     "tardigrad.service.client.app": ["Client"],
     "tardigrad.service.server.endpoint": ["Endpoint"],
     "tardigrad.service.server.service_settings": ["ServiceSettings"],
@@ -205,16 +211,24 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.errors import ConfigError as ConfigError
     from tardigrad.errors import RunError as RunError
     from tardigrad.errors import TardigradError as TardigradError
+    from tardigrad.experiments.compare.compared import Compared as Compared
+    from tardigrad.experiments.compare.compared import compare as compare
     from tardigrad.experiments.config.reading import load_config as load_config
     from tardigrad.experiments.config.schema import Config as Config
+    from tardigrad.experiments.report.write import Report as Report
+    from tardigrad.experiments.report.write import report as report
     from tardigrad.experiments.runs.result import Result as Result
     from tardigrad.experiments.runs.run import run as run
     from tardigrad.experiments.runs.serve import serve as serve
+    from tardigrad.experiments.tune.search_space import Tune as Tune
+    from tardigrad.experiments.tune.tuned_entries import Tuned as Tuned
+    from tardigrad.experiments.tune.tuned_entries import tune as tune
     from tardigrad.learning.heads import Binary as Binary
     from tardigrad.learning.heads import Head as Head
     from tardigrad.learning.heads import MultiClass as MultiClass
     from tardigrad.learning.heads import MultiLabel as MultiLabel
     from tardigrad.learning.heads import NextToken as NextToken
+    from tardigrad.learning.heads import Regression as Regression
     from tardigrad.learning.images import CentreCrop as CentreCrop
     from tardigrad.learning.images import Flip as Flip
     from tardigrad.learning.images import RandomCrop as RandomCrop
@@ -230,9 +244,15 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.learning.models import MasFLCNN as MasFLCNN
     from tardigrad.learning.models import ResNet18 as ResNet18
     from tardigrad.learning.models import Transformer as Transformer
+    from tardigrad.learning.optimiser import AdamW as AdamW
+    from tardigrad.learning.optimiser import LocalMomentum as LocalMomentum
+    from tardigrad.learning.optimiser import LocalSGD as LocalSGD
     from tardigrad.learning.schedule import ConstantRate as ConstantRate
     from tardigrad.learning.schedule import Cosine as Cosine
     from tardigrad.learning.schedule import StepDecay as StepDecay
+    from tardigrad.learning.trip_schedule import ConstantInTrip as ConstantInTrip
+    from tardigrad.learning.trip_schedule import CosineInTrip as CosineInTrip
+    from tardigrad.learning.trip_schedule import LinearInTrip as LinearInTrip
     from tardigrad.privacy.blt import BLT as BLT
     from tardigrad.privacy.clipping import AdaptiveClip as AdaptiveClip
     from tardigrad.privacy.independent import Independent as Independent

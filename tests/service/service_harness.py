@@ -21,7 +21,7 @@ from tardigrad.service.access.signed_requests import RequestVerifier, Signer
 from tardigrad.service.client.app import Client
 from tardigrad.service.client.client_memory import ClientMemory
 from tardigrad.service.client.client_trainer import ClientTrainer
-from tardigrad.service.client.connection import Connection
+from tardigrad.service.client.connection import Connection, RetryLater
 from tardigrad.service.server.clock import SYSTEM, Clock
 from tardigrad.service.server.listener import Server
 from tardigrad.service.server.rpc import Servicer
@@ -187,6 +187,15 @@ def trace_of(config, **own):
     return simulation, events, steps
 
 
+async def fetched(connection, held=()):
+    """Fetch a task. A server that has too much to do in time asks a client to come again."""
+    for _ in range(100):
+        found = await connection.fetch(held)
+        if not isinstance(found, RetryLater):
+            return found
+    raise AssertionError(f"no task: {found.reason}")
+
+
 class Puppet:
     """A client that does what it is told, one thing at a time."""
 
@@ -197,7 +206,7 @@ class Puppet:
         self.finished = {}
 
     async def fetch(self):
-        found = await self.connection.fetch(self.holding)
+        found = await fetched(self.connection, self.holding)
         self.holding[found.task.trip] = found
         return found.task.trip
 

@@ -79,6 +79,13 @@ class _MasFL(SumOnly):
         return True
 
     @property
+    def assumes_sgd(self) -> str | None:
+        return (
+            "every local step has the momentum of all clients in its direction already, and the step sizes "
+            "of the theorem are those of plain steps along it"
+        )
+
+    @property
     def opening(self) -> bool:
         return self.first_pass
 

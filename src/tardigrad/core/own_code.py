@@ -184,8 +184,15 @@ def _source(cls: type) -> str:
         pass  # a notebook has no file, but its cells are known by the methods
     for method in vars(cls).values():
         if isinstance(method, FunctionType):
-            text = "".join(linecache.getlines(method.__code__.co_filename))
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
-                    return ast.get_source_segment(text, node) or cls.__qualname__
+            return _class_in("".join(linecache.getlines(method.__code__.co_filename)), cls.__name__)
     return cls.__qualname__
+
+
+def _class_in(text: str, name: str) -> str:
+    """Return the source of a class in the text of a notebook's cell, or the whole text."""
+    try:
+        nodes = ast.walk(ast.parse(text))
+        found = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name]
+    except SyntaxError:  # with magic commands
+        found = []
+    return (found and ast.get_source_segment(text, found[-1])) or text or name

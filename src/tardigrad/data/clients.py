@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tardigrad.core.plural import counted
+from tardigrad.data.loaders import without_loader
 from tardigrad.data.own_examples import features_and_labels, shapes_of
 from tardigrad.data.tables.preparation import Preparation
 from tardigrad.errors import ConfigError
@@ -161,7 +163,9 @@ class Given(Clients):
 
 
 def _as_tensors(where: str, data: object, dtype: torch.dtype) -> Examples:
-    """Convert a pair of arrays, a dict or a torch Dataset to tensors; errors begin with `where`."""
+    """Convert a pair of arrays, a dict, a torch Dataset or a DataLoader to tensors; errors begin with
+    `where`."""
+    data = without_loader(where, data)
     try:
         features, labels = features_and_labels(data)
         counts = {name: len(tensor) for name, tensor in tensors(features)}
@@ -180,9 +184,23 @@ def _as_tensors(where: str, data: object, dtype: torch.dtype) -> Examples:
     if not counts:
         raise ConfigError(f"{where}: there are labels but no features")
     if labels.dtype.is_floating_point and not torch.isfinite(labels).all():
-        raise ConfigError(f"{where}: its labels are not all finite numbers")
+        raise ConfigError(f"{where}: its labels are not all finite numbers{_first_nan(labels)}")
+    for name, tensor in tensors(features):
+        if said := _first_nan(tensor):
+            raise ConfigError(
+                f"{where}: its features{name and f' {name!r}'} have missing values{said}; fill them in, or "
+                "leave such examples out"
+            )
     features = mapped(features, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
     return features, labels.to(dtype if labels.dtype.is_floating_point else torch.int64)
+
+
+def _first_nan(values: Tensor) -> str:
+    """Return where the first NaN of these values is, in words, or "" if there is none."""
+    if not values.is_floating_point() or not torch.isnan(values).any():
+        return ""
+    rows = torch.isnan(values).reshape(len(values), -1).any(dim=1).nonzero().flatten()
+    return f" (NaN in {counted(len(rows), 'example')} of {len(values):,}, first in number {int(rows[0])})"
 
 
 def given(

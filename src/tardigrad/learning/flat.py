@@ -80,7 +80,6 @@ class FlatModule:
         whole = shared == size
         self.shared = self.vector if whole else self.vector[:shared]
         """The shared part of `vector`, which is the model of the server; all of it if nothing is personal."""
-        self.shared_gradient = self.gradient if whole else self.gradient[:shared]
         self._own_values = self.vector[shared:]
         self._own_start = self._own_values.clone()
         layers = trained_statistics(module).values() if batch_norm == "client" else ()
@@ -139,15 +138,6 @@ class FlatModule:
         """The size of `personal_memory` in bytes."""
         own = self._own_values
         return own.numel() * own.element_size() + 8 * sum(tensor.numel() for tensor in self._statistics)
-
-    def whole(self, direction: Tensor) -> Tensor:
-        """Return the direction of a step of the whole vector, given that of its shared part: personal
-        parameters follow their gradient."""
-        if self.shared is self.vector:
-            return direction
-        if direction.data_ptr() != self.gradient.data_ptr():
-            self.shared_gradient.copy_(direction)
-        return self.gradient
 
     def reset_buffers(self) -> None:
         """Restore the initial values of the module's buffers.

@@ -37,18 +37,24 @@ def numbers(losses: list[Loss]) -> list[float]:
     return losses  # type: ignore[return-value]
 
 
+def autocast(device: torch.device, enabled: bool = True) -> torch.autocast:
+    """Return the context in which a device computes in bfloat16 where torch considers it safe."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
+
+
 class Gradient:
     """Computes the loss of a minibatch and stores its gradient in `flat.gradient`."""
 
-    def __init__(self, flat: FlatModule, head: Head, trace: bool = True) -> None:
-        self._flat, self._head = flat, head
+    def __init__(self, flat: FlatModule, head: Head, trace: bool = True, autocast: bool = False) -> None:
+        """`autocast`: in bfloat16 where torch does; such gradients are not traced."""
+        self._flat, self._head, self._autocast = flat, head, autocast
         self._read: Callable[[Tensor], Loss] = Tensor.item if flat.device.type == "cpu" else Tensor.detach
         # Tracing does not speed convolutions up (measured ratio: 0.95 to 1.05), and recurrent layers take
         # long to trace and give other bits.
         untraced = (nn.modules.conv._ConvNd, nn.RNNBase)
         own_loss = head.labels_for_module is not None
         self._trace = trace and not (
-            own_loss or any(isinstance(part, untraced) for part in flat.module.modules())
+            autocast or own_loss or any(isinstance(part, untraced) for part in flat.module.modules())
         )
         self._seen: Counter[Shape] = Counter()
         self._graphs: dict[Shape, Graph | None] = {}
@@ -71,15 +77,23 @@ class Gradient:
 
     @torch.enable_grad()
     def _eager(self, features: Features, labels: Tensor) -> Loss:
-        flat, head = self._flat, self._head
+        flat = self._flat
         flat.gradient.zero_()
         if flat.contiguous:
             flat.pull()
-        loss = head.loss(predicted(flat.module, head, features, labels), labels)
+        if self._autocast:
+            with autocast(flat.device):
+                loss = self._loss(features, labels)
+        else:
+            loss = self._loss(features, labels)
         loss.backward()
         if flat.contiguous:
             flat.push()
         return self._read(loss)
+
+    def _loss(self, features: Features, labels: Tensor) -> Tensor:
+        head = self._head
+        return head.loss(predicted(self._flat.module, head, features, labels), labels)
 
     def _traced(self, features: Tensor, labels: Tensor) -> Graph | None:
         """Trace a graph for this shape; return None if it cannot be traced or gives other bits."""

@@ -233,7 +233,7 @@ def test_what_was_found_of_clients_is_kept_until_the_model_changes(own):
     file = entry.first.folder / CACHE
     find_out([entry])
     kept = json.loads(file.read_text())
-    file.write_text(json.dumps(kept | {"accuracy": [0.125] * 30}))
+    file.write_text(json.dumps(kept | {"values": [0.125] * 30}))
     assert find_out([entry]).populations[entry.first.folder].values == [0.125] * 30
     file.write_text(json.dumps(kept | {"accuracy": [0.125] * 30, "model_sha256": "another"}))
     assert find_out([entry]).populations[entry.first.folder].values == kept["values"]

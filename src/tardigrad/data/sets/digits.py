@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -42,8 +43,9 @@ def load_digits() -> tuple[TensorExamples, TensorExamples]:
     return (x[:cut], y[:cut]), (x[cut:], y[cut:])
 
 
+@cache
 def _read_rows() -> np.ndarray:
-    """Return one row for each image: 64 pixels from 0 to 16, then the label.
+    """Return one row for each image: 64 pixels from 0 to 16, then the label. They are read once a process.
 
     Importing scikit-learn takes longer than training on these images, so its data file is read directly. If
     the file is not where it is expected, scikit-learn is imported after all.

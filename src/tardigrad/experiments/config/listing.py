@@ -18,7 +18,9 @@ from tardigrad.data.catalogue import Source
 from tardigrad.data.partition import Partition
 from tardigrad.learning.heads.head_choice import BuiltInHead
 from tardigrad.learning.models import Model
+from tardigrad.learning.optimiser import ClientOptimiser
 from tardigrad.learning.schedule import Schedule
+from tardigrad.learning.trip_schedule import TripSchedule
 from tardigrad.privacy.settings import AnyNoise, Privacy
 from tardigrad.simulation.delay import Delay
 
@@ -34,6 +36,8 @@ LISTS: dict[str, object] = {
     "models": Model,
     "heads": BuiltInHead,
     "schedules": Schedule,
+    "optimisers": ClientOptimiser,
+    "trip_schedules": TripSchedule,
     "privacy": Privacy,
     "noise": AnyNoise,
 }

@@ -93,9 +93,9 @@ def _chart(
             axis.set_ylim(0, min(axis.get_ylim()[1], 1.3 * max(firsts)))
         for target in targets:
             shown = f"{100 * target:.3g} %" if metric.percent else f"{target:.4g}"
-            _level(axis, target, f"target {shown}", (1, 2))
+            _level(axis, target, f"target {shown}", (1, 2), metric)
         if line is not None and metric.name != "loss":
-            _level(axis, line[1], f"{line[0]}: {metric.shown(line[1])}", (6, 3))
+            _level(axis, line[1], f"{line[0]}: {metric.shown(line[1])}", (6, 3), metric)
         label_ends(axis, ends)
     best = (min if metric.lower_is_better else max)(last, key=lambda number: last[number])
     end = f"{last[best]:.1%}" if metric.percent else f"{last[best]:.3g}"
@@ -110,10 +110,11 @@ def _chart(
     return Chart(f"{metric.name}-{over}", title, says, figure, turn=AXES[over])
 
 
-def _level(axis: Axes, value: float, text: str, dashes: tuple[int, int]) -> None:
-    """Draw a horizontal line with a text on it."""
+def _level(axis: Axes, value: float, text: str, dashes: tuple[int, int], metric: Metric) -> None:
+    """Draw a horizontal line with a text on it, at the end that is farther from the curves."""
+    end, side = (1, "right") if metric.lower_is_better else (0, "left")
     axis.axhline(value, color=MUTED, linewidth=1, linestyle=(0, dashes))
     axis.annotate(
-        text, (0, value), xycoords=("axes fraction", "data"), xytext=(4, 3), textcoords="offset points",
-        fontsize=9, color=MUTED,
+        text, (end, value), xycoords=("axes fraction", "data"), xytext=(4 - 8 * end, 3),
+        textcoords="offset points", ha=side, fontsize=9, color=MUTED,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federation, make_module
 from tardigrad.experiments.runs.private_run import Secrets
-from tardigrad.experiments.runs.run_metrics import names_to_compute
+from tardigrad.experiments.runs.run_metrics import chosen_head, names_to_compute
 from tardigrad.experiments.runs.site_declared import (
     declared_module,
     declared_preparation,
@@ -98,6 +98,7 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
         private=guarantee is not None,
         release=secrets.release,
         metrics=_metrics(config, federation),
+        asked=() if evaluate is not None else _asked(config),
         local_noise=local_noise,
         declaration=assembly.declaration,
     )
@@ -169,9 +170,17 @@ def _check_resolved(config: Config, federation: Federation | None, population: i
 def _metrics(config: Config, federation: Federation | None) -> frozenset[str]:
     """Return the metrics that clients may report: those of their head, or of all built-in heads on a server
     without data, and those that the config names."""
-    heads = BUILT_IN if federation is None else (type(federation.head),)
-    names = {name for head in heads for name in head.names} | set(config.evaluation.metrics or ())
+    head = chosen_head(config) if federation is None else federation.head
+    heads = BUILT_IN if head is None else (type(head),)
+    names = {name for head in heads for name in head.names} | set(_asked(config))
     return frozenset(names - RESERVED)
+
+
+def _asked(config: Config) -> tuple[str, ...]:
+    """Return the metrics that the config names: to look at, to be judged by, and to stop at."""
+    evaluation = config.evaluation
+    named = (*(evaluation.metrics or ()), evaluation.main, config.stop.metric)
+    return tuple(dict.fromkeys(name for name in named if name is not None))
 
 
 def _local_noise(assembly: Assembly) -> LocalNoise | None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Annotated, cast
 
 from pydantic import ConfigDict, Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
 
-from tardigrad.algorithms.registry import load_name
+from tardigrad.core.own_code import absolute_place, load_name
 from tardigrad.core.setting import Setting, by_name
 from tardigrad.errors import ConfigError
 from tardigrad.learning.heads import Binary, MultiClass, MultiLabel, NextToken, Regression
@@ -47,8 +46,7 @@ def _own_or_built_in(value: object, built_in: ValidatorFunctionWrapHandler) -> o
     if isinstance(value, OwnHead):
         return value
     if isinstance(value, dict) and ".py:" in str(value.get("kind")):
-        file, _, name = str(value["kind"]).rpartition(":")
-        return OwnHead.model_validate(value | {"kind": f"{Path(file).resolve()}:{name}"})
+        return OwnHead.model_validate(value | {"kind": absolute_place(str(value["kind"]))})
     return built_in(value)
 
 

@@ -29,12 +29,17 @@ class UndefinedMetric(Exception):
     """A metric has no value on these examples; the text says why."""
 
 
+def can_compute(name: str, head: Head) -> bool:
+    """Return whether a metric that is not the head's own can be computed for its task."""
+    general = "top5" if top_k(name) is not None else name
+    return head.task is not None and name not in head.names and general in BY_TASK[head.task]
+
+
 def check_names(names: Iterable[str], head: Head, key: str) -> None:
     """Raise a ConfigError that begins with `key` if the head gives no metric of one of these names."""
     offered = () if head.task is None else BY_TASK[head.task]
     for name in names:
-        general = "top5" if top_k(name) is not None else name
-        if name not in head.names and general not in offered:
+        if name not in head.names and not can_compute(name, head):
             known = ", ".join(dict.fromkeys((*head.names, *offered)))
             raise ConfigError(f"{key}: the head {type(head).__name__} has no metric {name!r}; it has {known}")
 
@@ -143,8 +148,8 @@ def _f1(truth: np.ndarray, chances: np.ndarray, task: LearningTask | None) -> fl
     occurs = truth.any(axis=0)
     if not occurs.any():
         raise UndefinedMetric("no example is of the class that is looked for")
-    decided = _decisions(chances, task)
-    return float(f1_score(truth[:, occurs], decided[:, occurs], average="macro", zero_division=0))
+    columns = zip(truth.T[occurs], _decisions(chances, task).T[occurs])
+    return float(np.mean([f1_score(own, decided, zero_division=0) for own, decided in columns]))
 
 
 def _auc(truth: np.ndarray, chances: np.ndarray, task: LearningTask | None) -> float:

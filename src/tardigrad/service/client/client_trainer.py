@@ -12,12 +12,13 @@ from tardigrad.errors import ConfigError
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.frozen import frozen_digest
+from tardigrad.learning.heads.named_metrics import NamedMetrics, can_compute
 from tardigrad.learning.local import Trainer
 from tardigrad.learning.memory_format import choose_memory_format
 from tardigrad.learning.transform import Transform
 from tardigrad.service.client.app import Client
 from tardigrad.service.client.client_memory import TrainedUpload
-from tardigrad.service.protocol.task_settings import from_json, is_private, local_noise
+from tardigrad.service.protocol.task_settings import asked_metrics, from_json, is_private, local_noise
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class ClientTrainer:
         if assignment.evaluate and self._federation.test is not None:
             metrics = evaluate(
                 trainer.flat, self._federation.head, task.vectors["model"], *self._federation.test,
-                trainer.transform, memory=memory,
+                trainer.transform, memory=memory, named=self._asked(assignment.settings),
             )  # fmt: skip
             evaluated = len(self._federation.test[1])
         upload, remembered = trainer.train(task, memory, self._federation.clients.indexed(0), assignment.seed)
@@ -82,6 +83,12 @@ class ClientTrainer:
         return TrainedUpload(
             task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch
         )
+
+    def _asked(self, settings: str) -> NamedMetrics | None:
+        """Return the metrics that the server asks for, as far as the client's head can have them."""
+        head = self._federation.head
+        names = [name for name in asked_metrics(settings) if can_compute(name, head)]
+        return NamedMetrics(names, head) if names else None
 
     def _trainer_for(self, settings: str) -> Trainer:
         if self._trainer is None or settings != self._settings:
