@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from tardigrad.cli import app
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tables"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
@@ -29,8 +33,8 @@ def test_three_sites_train_with_their_tables_over_tls(tmp_path, monkeypatch):
     shutil.copy(EXAMPLE / "run.toml", tmp_path)
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLE / "make_tables.py"))
-    assert run(tmp_path, "data", "prepare", "run.toml", "public.csv")[0] == 0
-    assert run(tmp_path, "enroll", "north", "south", "east")[0] == 0
+    for words in (("data", "prepare", "run.toml", "public.csv"), ("enroll", "north", "south", "east")):
+        assert CliRunner().invoke(app, words).exit_code == 0
     server = start(
         tmp_path, "serve", "run.toml", "--out", "live", "--port", "0", "--log-level", "error",
         "--set", "stop.trips=45", "--set", "service.linger_seconds=12",
