@@ -1,7 +1,7 @@
 """Make the tables of the example: three clinics and a small public table, all drawn at random.
 
-Each row is a visit: age, blood pressure (sometimes missing), sex, department, date, and whether the patient came
-back within a month.
+Each row is a visit: age, blood pressure (sometimes missing), sex, department, date, and whether the patient
+came back within a month.
 """
 
 import csv
@@ -25,7 +25,7 @@ def rows(seed, count, older=0.0, pressure_known=0.9):
 
 
 def write(file, rows, separator=","):
-    with open(file, "w", newline="") as out:
+    with Path(file).open("w", newline="") as out:
         table = csv.writer(out, delimiter=separator)
         table.writerow(("age", "pressure", "sex", "department", "visit", "returned"))
         table.writerows(rows)
