@@ -350,7 +350,7 @@ def test_dropout_sets_some_activations_to_zero():
 # -- errors --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [float("inf"), float("-inf")])
 def test_error_for_a_loss_that_is_not_finite_names_trip_and_client(value):
     with pytest.raises(RunError, match=r"trip 7 of client .*: the training loss is not finite") as caught:
         trip(Local(lr=0.25), [1.0, value])
