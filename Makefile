@@ -8,8 +8,7 @@ export OPENBLAS_NUM_THREADS := 1
 .PHONY: demo test lint types tests claims bench bench-quick bench-peers bench-service soak clean
 
 demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make a report to open in a browser
-	$(BIN)/tardigrad compare experiments/demo.toml --out runs/demo
-	$(BIN)/tardigrad report runs/demo
+	$(BIN)/tardigrad demo
 
 test: lint types tests  ## the whole fast suite
 

@@ -50,7 +50,15 @@ _WHERE = {
     "tardigrad.algorithms.scaffold": ["SCAFFOLD"],
     "tardigrad.algorithms.sgd": ["SGD"],
     "tardigrad.algorithms.weight_prediction": ["WeightPrediction"],
-    "tardigrad.learning.heads": ["Binary", "Head", "MultiClass", "MultiLabel", "NextToken", "Regression"],
+    "tardigrad.learning.heads": [
+        "Binary",
+        "Head",
+        "ModuleLoss",
+        "MultiClass",
+        "MultiLabel",
+        "NextToken",
+        "Regression",
+    ],
     "tardigrad.learning.local": ["Local"],
     "tardigrad.learning.models": [
         "MLP",
@@ -113,9 +121,13 @@ _WHERE = {
     "tardigrad.core.stop": ["Stop"],
     "tardigrad.experiments.config.reading": ["load_config"],
     "tardigrad.experiments.config.schema": ["Config"],
+    "tardigrad.experiments.compare.compared": ["Compared", "compare"],
+    "tardigrad.experiments.report.write": ["Report", "report"],
     "tardigrad.experiments.runs.result": ["Result"],
     "tardigrad.experiments.runs.run": ["run"],
     "tardigrad.experiments.runs.serve": ["serve"],
+    "tardigrad.experiments.tune.search_space": ["Tune"],
+    "tardigrad.experiments.tune.tuned_entries": ["Tuned", "tune"],
     "tardigrad.service.client.app": ["Client"],
     "tardigrad.service.server.endpoint": ["Endpoint"],
     "tardigrad.service.server.service_settings": ["ServiceSettings"],
@@ -207,16 +219,25 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.errors import ConfigError as ConfigError
     from tardigrad.errors import RunError as RunError
     from tardigrad.errors import TardigradError as TardigradError
+    from tardigrad.experiments.compare.compared import Compared as Compared
+    from tardigrad.experiments.compare.compared import compare as compare
     from tardigrad.experiments.config.reading import load_config as load_config
     from tardigrad.experiments.config.schema import Config as Config
+    from tardigrad.experiments.report.write import Report as Report
+    from tardigrad.experiments.report.write import report as report
     from tardigrad.experiments.runs.result import Result as Result
     from tardigrad.experiments.runs.run import run as run
     from tardigrad.experiments.runs.serve import serve as serve
+    from tardigrad.experiments.tune.search_space import Tune as Tune
+    from tardigrad.experiments.tune.tuned_entries import Tuned as Tuned
+    from tardigrad.experiments.tune.tuned_entries import tune as tune
     from tardigrad.learning.heads import Binary as Binary
     from tardigrad.learning.heads import Head as Head
+    from tardigrad.learning.heads import ModuleLoss as ModuleLoss
     from tardigrad.learning.heads import MultiClass as MultiClass
     from tardigrad.learning.heads import MultiLabel as MultiLabel
     from tardigrad.learning.heads import NextToken as NextToken
+    from tardigrad.learning.heads import Regression as Regression
     from tardigrad.learning.images import CentreCrop as CentreCrop
     from tardigrad.learning.images import Flip as Flip
     from tardigrad.learning.images import RandomCrop as RandomCrop

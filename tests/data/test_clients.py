@@ -200,7 +200,7 @@ def test_nan_in_features_is_named_with_client_and_example():
     x, y = np.ones((4, 2)), [0, 1, 0, 1]
     x[2, 1] = np.nan
     says = r"clients\['ann'\]: its features have missing values \(NaN in 1 example of 4, first in number 2\)"
-    with pytest.raises(td.ConfigError, match=says):
+    with pytest.raises(ConfigError, match=says):
         given({"bob": (np.ones((4, 2)), y), "ann": (x, y)}, None)
-    with pytest.raises(td.ConfigError, match=r"test: its features have missing values"):
+    with pytest.raises(ConfigError, match=r"test: its features have missing values"):
         given({"bob": (np.ones((4, 2)), y)}, (x, y))

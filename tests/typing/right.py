@@ -23,7 +23,7 @@ class Mean(td.SumOnly):
 config = td.Config(
     seed=1,
     algorithm=td.FedBuff(lr=0.5, momentum=td.HeavyBall(beta=0.9), staleness=td.Polynomial(a=0.5)),
-    data=td.Digits(clients=20, partition=td.Dirichlet(alpha=0.3)),
+    data=td.Digits(partition=td.Dirichlet(clients=20, alpha=0.3)),
     model=td.MLP(hidden=(64,)),
     local=td.Local(epochs=1, lr=0.1, schedule=td.Cosine(steps=100)),
     pace=td.Asynchronous(concurrency=10),
@@ -66,6 +66,19 @@ losses: list[float | None] = [evaluation.metric("loss") for evaluation in result
 served: td.Result | None = td.serve(
     config, out="live", model=module, endpoint=td.Endpoint(port=7433), stop=td.Stop(steps=10)
 )
+compared = td.compare(
+    {"FedBuff": td.Config(algorithm=td.FedBuff()), "own": {"algorithm": Mean(), "buffer": {"size": 5}}},
+    base={"local": td.Local(lr=0.1)},
+    model=module,
+    clients={"a": tensors},
+    seeds=[0, 1],
+    out="runs/compared",
+)
+failed: dict[str, list[str]] = compared.failed
+tuned: td.Tuned = td.tune("compare.toml", settings=td.Tune(trials=5), out=Path("runs/tuned"))
+page: Path = td.report([compared.out, "runs/first"]).page
+result.plot("curves.png", metrics=["loss"])
+
 try:
     td.Local(lr=-1.0)
 except td.ConfigError as error:

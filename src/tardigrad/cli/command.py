@@ -13,6 +13,8 @@ from rich.markup import escape
 from tardigrad.cli import (
     compare_commands,
     data_commands,
+    demo_command,
+    join_command,
     listing_commands,
     privacy_commands,
     run_commands,
@@ -28,6 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(run_commands.app)
+app.add_typer(demo_command.app)
 app.add_typer(compare_commands.app)
 app.add_typer(listing_commands.app)
 served = typer.Typer()
@@ -35,7 +38,7 @@ served.command(epilog="Example: `tardigrad serve run.toml --out runs/live --keys
     service_commands.serve
 )
 served.command(epilog="Example: `tardigrad join HOST:7433 --app my.py:client --key keys/ann.key`")(
-    service_commands.join
+    join_command.join
 )
 served.command(epilog="Example: `tardigrad enroll ann bob --keys keys`")(service_commands.enroll)
 served.command(epilog="Example: `tardigrad status runs/live`")(service_commands.status)

@@ -72,7 +72,7 @@ class LocalMomentum(_Optimiser):
     """
 
     kind: Literal["momentum"] = "momentum"
-    beta: float = Field(0.9, ge=0, lt=1)
+    beta: float = Field(default=0.9, ge=0, lt=1)
     """Share of the past in m (torch: momentum)."""
     nesterov: bool = False
     """Nesterov's momentum: step along g + beta m, in place of m."""

@@ -59,7 +59,7 @@ class LinearInTrip(_TripSchedule):
     """
 
     kind: Literal["linear"] = "linear"
-    floor: float = Field(0.0, ge=0, le=1)
+    floor: float = Field(default=0.0, ge=0, le=1)
     """What it falls to, as a share of the learning rate."""
 
     def _after(self, progress: float) -> float:
@@ -74,7 +74,7 @@ class CosineInTrip(_TripSchedule):
     """
 
     kind: Literal["cosine"] = "cosine"
-    floor: float = Field(0.0, ge=0, le=1)
+    floor: float = Field(default=0.0, ge=0, le=1)
     """What it falls to, as a share of the learning rate."""
 
     def _after(self, progress: float) -> float:

@@ -13,6 +13,7 @@ import tardigrad as td
 from observers import InterruptAfter
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.experiments.compare.compare import compare, load_comparison
+from tardigrad.experiments.runs.in_memory import InMemory
 from tardigrad.experiments.tune.search_space import Dimension
 from tardigrad.experiments.tune.shipped_spaces import search_space, shipped_space
 from tardigrad.experiments.tune.study import (
@@ -123,7 +124,7 @@ def test_a_trial_behind_the_others_is_ended_early(tmp_path):
     study = open_study(tmp_path / "t.db", subject(both, pruning=True))
     for lr in [0.3] * RANDOM_TRIALS + [1e-9]:
         study.enqueue_trial({"local.lr": lr})
-        said = _make(study, subject(both, pruning=True), (), 0)
+        said = _make(study, subject(both, pruning=True), (), InMemory())
     assert said == "ended early"
     last = study.trials[-1]
     assert last.state.name == "PRUNED"

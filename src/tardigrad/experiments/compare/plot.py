@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+import matplotlib.ticker
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -39,7 +36,8 @@ def draw_comparison(
 ) -> None:
     """Draw a metric over trips and over virtual time, with mean and range over seeds, the targets, and the
     baseline (what it predicts, and its value)."""
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, layout="constrained")
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
     for axis, column, label in ((axes[0], 0, "client trips"), (axes[1], 1, "virtual time")):
         for number, curve in enumerate(curves):
             _band(axis, curve, column, number)
@@ -87,7 +85,8 @@ def _metric_axis(axis: Axes, metric: Metric, before: str = "") -> None:
 
 def draw_run(curve: Curve, staleness: list[int], file: Path, metric: Metric = ACCURACY) -> None:
     """Draw one run: a metric over trips and over time, and the staleness of its uploads."""
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
+    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    axes = figure.subplots(1, 3)
     for axis, column, label in ((axes[0], 0, "client trips"), (axes[1], 1, "virtual time")):
         _band(axis, curve, column, 0)
         axis.set_xlabel(label)
@@ -134,4 +133,3 @@ def _tidy(axis: Axes) -> None:
 def _save(figure: Figure, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=140)
-    plt.close(figure)

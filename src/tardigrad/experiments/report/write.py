@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tardigrad.core.files import write_text
 from tardigrad.core.plural import counted
@@ -29,12 +31,41 @@ MOST_OTHERS = 8
 """Maximum number of charts of numbers that algorithms report."""
 
 
-def report(folders: list[Path], out: Path | None = None, pictures: Path | None = None) -> tuple[Path, Path]:
-    """Write a report on run folders and comparison folders, and return the paths of page and pictures.
+class Report(NamedTuple):
+    """The files of a report. A notebook shows a link to the page."""
 
-    >>> report([Path("runs/demo")])  # doctest: +SKIP
-    (PosixPath('runs/demo/report.html'), PosixPath('runs/demo/report'))
+    page: Path
+    """One HTML page, which opens offline."""
+    pictures: Path
+    """The folder with every chart as PNG and SVG."""
+
+    def _repr_html_(self) -> str:
+        return f'<a href="{html.escape(str(self.page))}" target="_blank">{html.escape(str(self.page))}</a>'
+
+
+def report(
+    folders: Path | str | Sequence[Path | str],
+    out: Path | str | None = None,
+    pictures: Path | str | None = None,
+) -> Report:
+    """Write one HTML page about runs and comparisons, and return the paths of page and pictures.
+
+    `folders`: the folder of a run or a comparison, or several.
+    `out`: the page; default: report.html in the first folder.
+    `pictures`: the folder for each chart as PNG and SVG; default: beside the page.
+
+    >>> report("runs/demo")  # doctest: +SKIP
+    Report(page=PosixPath('runs/demo/report.html'), pictures=PosixPath('runs/demo/report'))
     """
+    folders = [folders] if isinstance(folders, Path | str) else folders
+    return _write(
+        [Path(folder) for folder in folders],
+        None if out is None else Path(out),
+        None if pictures is None else Path(pictures),
+    )
+
+
+def _write(folders: list[Path], out: Path | None, pictures: Path | None) -> Report:
     if not folders:
         raise ConfigError("report: name at least one folder of a run or a comparison")
     out = folders[0] / "report.html" if out is None else out
@@ -53,7 +84,7 @@ def report(folders: list[Path], out: Path | None = None, pictures: Path | None =
         write_text(out, page(_title(sources), _lead(sources.entries), sections, drawings))
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be written ({error})") from None
-    return out, pictures
+    return Report(out, pictures)
 
 
 def _title(sources: Sources) -> str:

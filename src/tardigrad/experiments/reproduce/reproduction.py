@@ -13,6 +13,7 @@ from tardigrad.core.setting_errors import explain
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.compare.compare import Comparison, Values, merged
 from tardigrad.experiments.config.reading import read_toml
+from tardigrad.experiments.library import LIBRARY
 from tardigrad.experiments.reproduce.claims import Claim, Shown
 from tardigrad.experiments.reproduce.measures import MEASURES
 
@@ -91,9 +92,7 @@ class Reproduction(Setting):
 
 def library(folder: Path | None = None) -> dict[str, Path]:
     """Return the files of all reproductions, by name ("fedbuff/table1")."""
-    places = (
-        [folder] if folder is not None else [Path("experiments"), Path(__file__).parents[3] / "experiments"]
-    )
+    places = [folder] if folder is not None else [Path("experiments"), LIBRARY]
     for place in places:
         found = {
             f"{file.parent.name}/{file.stem}": file
@@ -103,9 +102,7 @@ def library(folder: Path | None = None) -> dict[str, Path]:
         if found:
             return found
     said = f"{places[0]}: " if folder else ""
-    raise ConfigError(
-        f"{said}there are no reproductions here; give --from DIR, the project's folder experiments"
-    )
+    raise ConfigError(f"{said}there are no reproductions here; without --from, those of the package are run")
 
 
 def chosen(names: Sequence[str], files: dict[str, Path]) -> dict[str, Path]:

@@ -26,9 +26,22 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 def show_summary(summary: Mapping[str, Any], console: Console, title: str = "") -> None:
     """Print the summary of a run as a table."""
+    console.print(summary_table(summary, title))
+
+
+def summary_table(summary: Mapping[str, Any], title: str = "") -> Table:
+    """Return the summary of a run as a table for the terminal."""
     table = Table(title=escape(title) or None, show_header=False, title_justify="left")
     table.add_column(style="cyan")
     table.add_column()
+    for name, text in summary_rows(summary):
+        table.add_row(Text(name), Text(text))  # not markup: a client may have chosen the name of a metric
+    return table
+
+
+def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the summary of a run as names and texts."""
+    rows = []
     for name, value in summary.items():
         if name in ("metrics", "profile", "baseline", "main"):
             continue
@@ -44,14 +57,13 @@ def show_summary(summary: Mapping[str, Any], console: Console, title: str = "") 
             text = ", ".join(f"{reason}: {count:,}" for reason, count in value.items()) or "none"
         else:
             text = f"{value:,}" if isinstance(value, int) else str(value)
-        table.add_row(name.replace("_", " "), Text(text))
+        rows.append((name.replace("_", " "), text))
     for name, value in summary.get("metrics", {}).items():
         if name not in summary:
-            text = "not finite" if value is None else f"{value:.4g}"
-            table.add_row(Text(name.replace("_", " ")), text)  # not markup: a client may have chosen the name
+            rows.append((name.replace("_", " "), "not finite" if value is None else f"{value:.4g}"))
     if summary.get("baseline"):
-        table.add_row("baseline", Text(_baseline_text(summary)))
-    console.print(table)
+        rows.append(("baseline", _baseline_text(summary)))
+    return rows
 
 
 def _baseline_text(summary: Mapping[str, Any]) -> str:

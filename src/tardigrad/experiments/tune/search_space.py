@@ -109,7 +109,7 @@ def with_settings(
                 raise ConfigError(f"{source}: {key}: there is no table {name!r} here")
             place = below
             old = inner.get(name, {})
-            table = dict(old) if isinstance(old, dict) else {"kind": old}
+            table = dict(old) if isinstance(old, dict | Setting) else {"kind": old}
             if "kind" not in table and "kind" in type(place).model_fields:
                 table["kind"] = place.model_dump(include={"kind"})["kind"]
             inner[name] = table
@@ -118,4 +118,7 @@ def with_settings(
             known = ", ".join(type(place).model_fields)
             raise ConfigError(f"{source}: {key}: there is no setting {last!r} here; known: {known}")
         inner[last] = value
+        given = values.get(tables[0]) if tables else None
+        if isinstance(given, Setting):  # in Python, a table may be an object, whose class has no name in TOML
+            changed[tables[0]] = type(given).model_validate(changed[tables[0]])
     return changed

@@ -16,7 +16,7 @@ from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.drive import Observer
-from tardigrad.experiments.runs.run import run
+from tardigrad.experiments.runs.in_memory import InMemory
 from tardigrad.experiments.tune.search_space import Dimension, Value
 from tardigrad.experiments.tune.subject import Subject
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
+NOTHING_OWN = InMemory()
 RANDOM_TRIALS = 5
 """Number of trials that are chosen at random, before there is enough to learn from."""
 EVALUATIONS_BEFORE_PRUNING = 3
@@ -118,7 +119,7 @@ def open_study(file: Path, subject: Subject) -> Study:
 
 
 def continue_study(
-    study: Study, subject: Subject, observers: tuple[Observer, ...] = (), workers: int = 0
+    study: Study, subject: Subject, observers: tuple[Observer, ...] = (), own: InMemory = NOTHING_OWN
 ) -> Iterator[str]:
     """Make the trials that are left, and yield the outcome of each in words.
 
@@ -138,10 +139,10 @@ def continue_study(
         )
         if number == 0 and not study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)):
             study.enqueue_trial(subject.own_settings)
-        yield _make(study, subject, observers, workers)
+        yield _make(study, subject, observers, own)
 
 
-def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], workers: int) -> str:
+def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], own: InMemory) -> str:
     """Make one trial, and return its outcome in words."""
     import optuna
 
@@ -155,7 +156,7 @@ def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], worke
             judge = _Judge(trial, subject.pruning and index == 0)
             try:
                 config = subject.with_settings(settings, seed)
-                run(config, observers=(judge, *observers), workers=workers, progress=False)
+                own.run(config, observers=(judge, *observers))
             finally:
                 spent += judge.trips
             score, there = _score(judge, subject)

@@ -27,7 +27,7 @@ class Regression(Setting, Head):
     main: ClassVar[str] = "rmse"
     task: ClassVar[LearningTask | None] = "regression"
     kind: Literal["regression"] = "regression"
-    error: Literal["squared", "absolute", "huber"] = Field("squared", alias="loss")
+    error: Literal["squared", "absolute", "huber"] = Field(default="squared", alias="loss")
     """The loss: "squared", "absolute", or "huber" (squared up to `delta`, and linear beyond it)."""
     delta: PositiveFloat = 1.0
     """Where the Huber loss becomes linear."""
