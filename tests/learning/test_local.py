@@ -88,7 +88,8 @@ def test_accumulating_takes_the_examples_of_larger_minibatches(examples, batch_s
 
 
 def test_default_learning_rate_follows_from_the_optimiser():
-    assert [Local(optimiser=kind).lr for kind in ("sgd", "momentum", "adamw")] == [0.1, 0.1, 0.001]
+    kinds = ("sgd", "momentum", "adamw", {"kind": "adamw"}, td.AdamW())
+    assert [Local(optimiser=kind).lr for kind in kinds] == [0.1, 0.1, 0.001, 0.001, 0.001]
     assert Local(optimiser="adamw", lr=0.1).lr == 0.1
 
 
@@ -353,7 +354,7 @@ def test_dropout_sets_some_activations_to_zero():
 @pytest.mark.parametrize("value", [float("inf"), float("-inf")])
 def test_error_for_a_loss_that_is_not_finite_names_trip_and_client(value):
     with pytest.raises(RunError, match=r"trip 7 of client .*: the training loss is not finite") as caught:
-        trip(Local(lr=0.25), [1.0, value])
+        trip(Local(lr=0.25), [1.0, 1.0], w=value)
     assert "local.lr (now 0.25)" in str(caught.value)
     assert "\n" not in str(caught.value)
 

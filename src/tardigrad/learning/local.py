@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Algorithm, Rule
@@ -20,7 +20,7 @@ from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.gradient import Gradient, Loss, numbers
 from tardigrad.learning.heads import Head
 from tardigrad.learning.normalisation import BatchNormMode
-from tardigrad.learning.optimiser import ClientOptimiser, LocalSGD
+from tardigrad.learning.optimiser import AdamW, ClientOptimiser, LocalSGD
 from tardigrad.learning.profile import Profile
 from tardigrad.learning.schedule import ConstantRate, Schedule
 from tardigrad.learning.transform import Transform
@@ -59,7 +59,7 @@ class Local(Setting):
     memory of batch_size; the last step of a pass may have fewer."""
     optimiser: ClientOptimiser = LocalSGD()
     """sgd, momentum or adamw. `tardigrad list optimisers`"""
-    lr: PositiveFloat = Field(default_factory=lambda settings: _default_lr(settings))
+    lr: PositiveFloat = LocalSGD.default_lr
     """The client's learning rate (default 0.1; with adamw 0.001)."""
     schedule: Schedule = ConstantRate()
     """constant, step_decay or cosine, by the version that the trip starts from."""
@@ -80,6 +80,17 @@ class Local(Setting):
     that has such layers is refused."""
     personal: tuple[str, ...] | None = None
     """Parameters that stay with their client, by patterns of their names, such as ["head.*"]."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lr_of_adamw(cls, values: object) -> object:
+        """Add the default learning rate of adamw if there is none."""
+        if isinstance(values, dict) and "lr" not in values:
+            given = values.get("optimiser")
+            kind = given.get("kind") if isinstance(given, dict) else getattr(given, "kind", given)
+            if kind == "adamw":
+                return values | {"lr": AdamW.default_lr}
+        return values
 
     @model_validator(mode="after")
     def _epochs_or_steps(self) -> Local:
@@ -108,12 +119,6 @@ class Local(Setting):
             for first in range(0, min(examples, left * size), size):
                 yield order[first : first + size]
                 left -= 1
-
-
-def _default_lr(settings: dict[str, object]) -> float:
-    """Return the learning rate of a config that names none, for its optimiser."""
-    optimiser = settings.get("optimiser")  # missing if it was refused
-    return getattr(optimiser, "default_lr", LocalSGD.default_lr)
 
 
 class Trainer:
