@@ -17,7 +17,7 @@ class Regression(Setting, Head):
     """Numbers: one output for each target; squared, absolute or Huber loss; RMSE and MAE.
 
     >>> head = Regression(loss="huber", delta=2.0)
-    >>> head.loss(torch.tensor([[1.0], [5.0]]), torch.tensor([1.0, 1.0]))
+    >>> head.loss(Tensor([[1.0], [5.0]]), Tensor([1.0, 1.0]))
     tensor(3.)
     """
 
