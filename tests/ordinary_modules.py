@@ -13,7 +13,6 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import tardigrad as td
-from tardigrad.learning.module_loss import ModuleLoss
 
 
 @dataclass(frozen=True)
@@ -389,7 +388,7 @@ CASES = {
         LogitsDict, masked_sentences, loss=named(lambda o, y: F.cross_entropy(o["logits"], y))
     ),
     "the module's own loss": Case(
-        LogitsObject, masked_sentences, ModuleLoss(), lambda module, x, y: module(**x, labels=y).loss
+        LogitsObject, masked_sentences, td.ModuleLoss(), lambda module, x, y: module(**x, labels=y).loss
     ),
     "tied embedding": Case(
         TiedLanguageModel, next_tokens, td.NextToken(pad=0),

@@ -50,7 +50,15 @@ _WHERE = {
     "tardigrad.algorithms.scaffold": ["SCAFFOLD"],
     "tardigrad.algorithms.sgd": ["SGD"],
     "tardigrad.algorithms.weight_prediction": ["WeightPrediction"],
-    "tardigrad.learning.heads": ["Binary", "Head", "MultiClass", "MultiLabel", "NextToken", "Regression"],
+    "tardigrad.learning.heads": [
+        "Binary",
+        "Head",
+        "ModuleLoss",
+        "MultiClass",
+        "MultiLabel",
+        "NextToken",
+        "Regression",
+    ],
     "tardigrad.learning.local": ["Local"],
     "tardigrad.learning.models": [
         "MLP",
@@ -225,6 +233,7 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.experiments.tune.tuned_entries import tune as tune
     from tardigrad.learning.heads import Binary as Binary
     from tardigrad.learning.heads import Head as Head
+    from tardigrad.learning.heads import ModuleLoss as ModuleLoss
     from tardigrad.learning.heads import MultiClass as MultiClass
     from tardigrad.learning.heads import MultiLabel as MultiLabel
     from tardigrad.learning.heads import NextToken as NextToken

@@ -14,6 +14,7 @@ from tardigrad.cli import (
     compare_commands,
     data_commands,
     demo_command,
+    join_command,
     listing_commands,
     privacy_commands,
     run_commands,
@@ -37,7 +38,7 @@ served.command(epilog="Example: `tardigrad serve run.toml --out runs/live --keys
     service_commands.serve
 )
 served.command(epilog="Example: `tardigrad join HOST:7433 --app my.py:client --key keys/ann.key`")(
-    service_commands.join
+    join_command.join
 )
 served.command(epilog="Example: `tardigrad enroll ann bob --keys keys`")(service_commands.enroll)
 served.command(epilog="Example: `tardigrad status runs/live`")(service_commands.status)

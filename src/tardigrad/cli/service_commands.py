@@ -1,4 +1,4 @@
-"""The commands of a served run: serve, join, enroll, status."""
+"""The commands of a server: serve, enroll, status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +15,16 @@ import typer
 from rich.console import Console
 
 from tardigrad.cli.options import Guard, Moved, look_in
+from tardigrad.cli.service_options import (
+    CA,
+    LogFormat,
+    LogFormatOption,
+    LogLevel,
+    LogLevelOption,
+    authority_of,
+    fault_of,
+    say,
+)
 from tardigrad.core.plain_json import plain_json
 from tardigrad.errors import ConfigError
 
@@ -27,28 +36,6 @@ os.environ.setdefault(
 )  # gRPC's own lines would fill the log, and strangers can cause them
 
 
-class LogFormat(Enum):
-    """The format of the log."""
-
-    text = "text"
-    json = "json"
-
-
-class LogLevel(Enum):
-    """The lowest level that is written to the log."""
-
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
-
-
-LogFormatOption = Annotated[LogFormat, typer.Option(help="The format of the log on stderr.")]
-LogLevelOption = Annotated[LogLevel, typer.Option(help="The lowest level that is logged.")]
-CA = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="The server's ca.pem (default: beside the key)."),
-]
 Keys = Annotated[
     Path, typer.Option(metavar="DIR", help="The folder of keys, certificates and the list of clients.")
 ]
@@ -106,72 +93,13 @@ def serve(
     look_in(data_dir)
     endpoint = Endpoint(host, port, keys, insecure, durability, metrics_port, metrics_host)
     result = serve_run(
-        load_config(file, settings or ()), out=out, endpoint=endpoint, model=model, say=_say,
+        load_config(file, settings or ()), out=out, endpoint=endpoint, model=model, say=say,
         accept_loss=accept_loss, guard=guard, moved=moved,
     )  # fmt: skip
     if result is not None:
-        _say(f"the run is over ({result.stopped_by}): tardigrad show {out}")
+        say(f"the run is over ({result.stopped_by}): tardigrad show {out}")
     else:
-        _say("stopped; the same command goes on" if durability else "stopped")
-
-
-def join(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", show_default=False)],
-    app: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE.py[:NAME]",
-            help="The client's module and examples: a tardigrad.Client or a function that returns one.",
-        ),
-    ],
-    key: Annotated[Path, typer.Option(metavar="FILE", help="The client's key, from `tardigrad enroll`.")],
-    name: Annotated[
-        str | None, typer.Option(help="The client's name (default: the name of the key file).")
-    ] = None,
-    ca: CA = None,
-    state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The client's memory (default: beside the key).")
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; for tests.")] = False,
-    patience: Annotated[
-        float, typer.Option(min=0, help="Seconds after which a server that does not answer is given up.")
-    ] = 600.0,
-    log_format: LogFormatOption = LogFormat.text,
-    log_level: LogLevelOption = LogLevel.info,
-) -> None:
-    """Take part in a served run until it is over."""
-    import torch
-
-    from tardigrad.service.access.enrolment import check_name, read_key
-    from tardigrad.service.access.signed_requests import Signer
-    from tardigrad.service.client.app import load_app
-    from tardigrad.service.client.client_trainer import ClientTrainer
-    from tardigrad.service.client.participant import Participant
-    from tardigrad.service.monitor.logs import log_to_stderr
-
-    if fault := _fault(address):
-        raise ConfigError(f"the server's address must be HOST:PORT, but {fault}")
-    authority = None if insecure else _authority(ca, key)
-    log_to_stderr(log_format.value, log_level.value)
-    torch.set_num_threads(1)
-    client = check_name(name or key.stem)
-    signer = Signer(client, read_key(key))
-    trainer = ClientTrainer(client, load_app(app, client))
-    folder = state or key.parent / f"{client}.state"
-    participant = Participant(address, signer, authority, trainer, folder, patience, _say)
-
-    async def take_part() -> str:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as Ctrl-C does
-        return await participant.take_part()
-
-    try:
-        reason = asyncio.run(take_part())
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        _say("stopped; the same command goes on")
-        raise typer.Exit(130) from None
-    _say(f"the run is over ({reason})")
+        say("stopped; the same command goes on" if durability else "stopped")
 
 
 def enroll(
@@ -206,11 +134,11 @@ def enroll(
         print(plain_json({"clients": new.public_keys, "files": [str(file) for file in new.files]}))
         return
     for name, text in new.public_keys.items():
-        _say(f"{name} {text}")
+        say(f"{name} {text}")
         if key_only:
-            _say(f"the server's operator lets {name} in with: tardigrad enroll {name} --public {text}")
+            say(f"the server's operator lets {name} in with: tardigrad enroll {name} --public {text}")
     if new.certificates:
-        _say(f"wrote {keys / AUTHORITY} for the clients, and the server's certificate")
+        say(f"wrote {keys / AUTHORITY} for the clients, and the server's certificate")
 
 
 def status(
@@ -231,7 +159,7 @@ def status(
         source = watch_folder(Path(where))
     elif ":" not in where:
         raise ConfigError(f"{where}: is neither the folder of a served run nor HOST:PORT")
-    elif fault := _fault(where):
+    elif fault := fault_of(where):
         raise ConfigError(f"neither the folder of a served run nor HOST:PORT was given, because {fault}")
     elif key is None:
         raise ConfigError(
@@ -243,22 +171,9 @@ def status(
         from tardigrad.service.monitor.watching import watch_server
 
         signer = Signer(check_name(key.stem), read_key(key))
-        source = watch_server(where, signer, None if insecure else _authority(ca, key))
+        source = watch_server(where, signer, None if insecure else authority_of(ca, key))
     with suppress(KeyboardInterrupt):
         asyncio.run(_watch(source, once, as_json))
-
-
-def _fault(address: str) -> str:
-    """Return what is wrong with HOST:PORT, or "".
-
-    The text never has the whole address, because rich would show parts such as ":100:" as an emoji.
-    """
-    host, _, port = address.rpartition(":")
-    if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
-        return f"{port[:20]!r} is not a port from 1 to 65535"
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        return "an IPv6 address must be in brackets, such as [::1]:7433"
-    return "" if host and not any(c.isspace() for c in host) else f"{host!r} is not a host"
 
 
 async def _watch(source: AsyncIterator[Status], once: bool, as_json: bool) -> None:
@@ -279,25 +194,3 @@ async def _watch(source: AsyncIterator[Status], once: bool, as_json: bool) -> No
             before = found
             if once:
                 return
-
-
-def _say(line: str) -> None:
-    Console().print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _authority(ca: Path | None, key: Path) -> bytes:
-    from cryptography import x509
-
-    from tardigrad.service.access.certificates import AUTHORITY
-
-    file = ca or key.parent / AUTHORITY
-    try:
-        content = file.read_bytes()
-        x509.load_pem_x509_certificates(content)
-    except OSError as error:
-        raise ConfigError(
-            f"--ca {file}: cannot be read ({error.strerror}); give the server's ca.pem"
-        ) from None
-    except ValueError:
-        raise ConfigError(f"--ca {file}: is not a certificate in PEM; give the server's ca.pem") from None
-    return content

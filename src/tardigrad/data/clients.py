@@ -14,6 +14,7 @@ from torch import Tensor
 from tardigrad.core.plural import counted
 from tardigrad.data.loaders import without_loader
 from tardigrad.data.own_examples import features_and_labels, shapes_of
+from tardigrad.data.tables.preparation import Preparation
 from tardigrad.errors import ConfigError
 from tardigrad.learning.examples import Features, mapped, take, tensors
 from tardigrad.learning.heads import Head, MultiClass
@@ -74,6 +75,8 @@ class Federation:
     """Converts stored examples to the model's input."""
     vectors: Tensor | None = None
     """Initial values for an embedding, one row for each token."""
+    preparation: Preparation | None = None
+    """How tables were turned into these features; None if they were taken as they are."""
 
     def some_examples(self) -> Examples:
         """Return a few examples of the first client as the module takes them, and their labels."""

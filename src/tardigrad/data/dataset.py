@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -109,6 +109,15 @@ class DataSet:
 
 class DataSource(Setting):
     """A data set that a config can name: the settings, and how to build the clients from them."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether only the clients of a server have the data, and the config says what they must bring."""
+        return False
+
+    def resolved(self) -> Self:
+        """Return a copy that has the contents of files that it names, if they are settings."""
+        return self
 
     @abstractmethod
     def federation(self, seed: int) -> Federation:

@@ -61,7 +61,7 @@ def with_group_norm(module: nn.Module) -> nn.Module:
     if id(module) in replaced:
         return replaced[id(module)]
     for part in list(module.modules()):
-        for name, child in part.named_children():
+        for name, child in list(part._modules.items()):  # one layer may be a child more than once
             if id(child) in replaced:
                 setattr(part, name, replaced[id(child)])
     return module

@@ -25,9 +25,17 @@ NOT_SAMPLED = """> **The sampling is assumed, not made.** This run did not sampl
 
 
 def statement(
-    guarantee: Guarantee, privacy: Privacy, algorithm: str, population: int, made: int | None = None
+    guarantee: Guarantee,
+    privacy: Privacy,
+    algorithm: str,
+    population: int,
+    made: int | None = None,
+    personal: bool = False,
 ) -> str:
-    """Return the statement as Markdown: of the plan, or of the run if the number of `made` steps is given."""
+    """Return the statement as Markdown: of the plan, or of the run if the number of `made` steps is given.
+
+    `personal`: whether parts of the model stay with their clients.
+    """
     g = guarantee
     after = "when all planned steps are made" if made is None else f"after {_count(made, 'step')}"
     if isinstance(privacy, LocalPrivacy):
@@ -80,7 +88,7 @@ def statement(
             "",
             "## What is not protected",
             "",
-            *(f"- {line}" for line in _unprotected(g, privacy)),
+            *(f"- {line}" for line in _unprotected(g, privacy, personal)),
             "",
         ]
     )
@@ -224,7 +232,7 @@ def _assumptions(g: Guarantee, privacy: Privacy) -> list[str]:
     return lines
 
 
-def _unprotected(g: Guarantee, privacy: Privacy) -> list[str]:
+def _unprotected(g: Guarantee, privacy: Privacy, personal: bool) -> list[str]:
     """Return what the guarantee does not cover."""
     lines = [
         "The fact that a client takes part at all, when, and for how long. events.jsonl, metrics.csv, "
@@ -239,4 +247,10 @@ def _unprotected(g: Guarantee, privacy: Privacy) -> list[str]:
     ]
     if not g.version_gamma and not isinstance(privacy, LocalPrivacy):
         lines.append("The version that an upload started from (privacy.versions = 'public').")
+    if personal:
+        lines.append(
+            "Personal parts of the model (local.personal, local.batch_norm): they stay with their clients, "
+            "are in no released model, and get no noise. A client that passes its own model on passes on "
+            "what it has learnt from its examples."
+        )
     return lines

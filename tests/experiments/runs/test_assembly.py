@@ -30,7 +30,7 @@ CASES = {
     "labels beyond the outputs": ({"clients": {0: (X, Y), 1: (X, Y + 3)}}, r"^model: it has 2 outputs, but .* 4;"),
     "negative labels": ({"clients": {0: (X, Y), "b": (X, Y - 5)}}, r"^clients\['b'\]: its labels are torch.int64 from -5 on"),
     "labels that are no numbers": ({"clients": {0: (X, np.full(20, np.nan))}}, r"clients\[0\]: its labels are not"),
-    "labels with fractions": ({"clients": {0: (X, Y + 0.5)}}, r"^clients\[0\]: its labels are torch.float(32|64) from 0.5 on"),
+    "labels with fractions": ({"clients": {0: (X, Y + 0.5)}}, r"^clients\[0\]: its labels are fractions such as 0.5"),
     "a test set of another width": ({"test": (X[:, :3], Y)}, r"^test: its examples have the shape \(3,\)"),
     "a test set with negative labels": ({"test": (X, Y - 1)}, r"^test: its labels are"),
     "a negative number of workers": ({"workers": -1}, r"^workers: must be 'auto', a whole number"),

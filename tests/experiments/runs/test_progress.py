@@ -31,7 +31,7 @@ def test_counts_of_the_events_are_those_of_the_result(tmp_path):
         result.virtual_time,
     )
     assert (counts.refused, counts.given_up) == (result.refused, result.given_up)
-    assert counts.accuracy == result.accuracy
+    assert counts.value == result.accuracy
     stale = [e.staleness for e in events if isinstance(e, UploadReceived) and e.accepted]
     assert counts.mean_staleness == pytest.approx(sum(stale) / len(stale))
     assert counts.refused.total() > 0 and counts.given_up > 0, "or this test shows little"  # noqa: PT018
@@ -55,7 +55,7 @@ def test_resumed_run_goes_on_from_its_last_evaluation():
     assert text.share == 0.1
     text.counts.see([ModelMoved(version=5, trips=25, time=2.5)])
     shown = text.fields()
-    assert (shown["trips"], shown["steps"], shown["accuracy"]) == ("20 trips", "5 steps", "accuracy 60.0%")
+    assert (shown["trips"], shown["steps"], shown["metric"]) == ("20 trips", "5 steps", "accuracy 60.0%")
     assert shown["rate"] == "0 trips/s", "trips of earlier sessions do not count"
     assert shown["epsilon"] == ""
 

@@ -163,3 +163,18 @@ def test_no_file_of_a_run_has_nan_or_infinity(tmp_path):
     assert strict(told.stdout)["metrics"] == {"loss": None}
     told = CliRunner().invoke(app, ["status", str(tmp_path), "--once"], catch_exceptions=False)
     assert "loss not finite" in told.stdout
+
+
+def test_metric_is_averaged_over_the_clients_that_have_it_also_after_a_restart():
+    reports = ClientEvaluations()
+    reports.enter(0, 10, {"loss": 1.0})
+    reports.enter(0, 30, {"loss": 2.0, "auc": 0.9})
+    again = ClientEvaluations()
+    again.restore(json.loads(json.dumps(reports.state())))
+    for one in (reports, again):
+        one.enter(0, 10, {"loss": 3.0, "auc": 0.5})
+        one.enter(0, 50, {"loss": 1.0})
+        (event,) = one.finished([0], RunPosition())
+        assert event.metrics == pytest.approx({"loss": 1.5, "auc": 0.8})
+    old = {"rows": reports.state()["rows"], "metrics": {}}
+    again.restore(old)

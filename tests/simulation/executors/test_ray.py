@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -15,12 +16,15 @@ from pathlib import Path
 import pytest
 import torch
 
+import own_code_file
 import tardigrad as td
 from observers import InterruptAfter
 from tardigrad.algorithms.algorithm import Rule
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.upload import Task
 from tardigrad.data.clients import Given
+from tardigrad.experiments.config.reading import parse_config
+from tardigrad.experiments.runs.simulation_assembly import assemble_simulation, training_parts
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.heads import MultiClass
 from tardigrad.learning.local import Trainer
@@ -360,3 +364,29 @@ def test_vectors_of_every_type_are_sent(dtype):
     for name, vector in vectors.items():
         assert back[name].dtype == dtype
         assert torch.equal(back[name], vector)
+
+
+# -- the user's own code ---------------------------------------------------------------------------
+
+UNPACK = """
+import pickle, sys
+from tardigrad.simulation.executors.ray.kit import unpack_kit
+trainer, clients = unpack_kit(pickle.load(open(sys.argv[1], "rb")))
+print(type(trainer.flat.module).__name__, type(trainer.algorithm).__name__, clients.name(1))
+"""
+
+
+@needs_ray
+def test_the_kit_has_the_code_of_a_file_of_ones_own(tmp_path):
+    """A worker on another machine does not have the file."""
+    file = tmp_path / "own.py"
+    file.write_text(own_code_file.OWN)
+    assembly = assemble_simulation(parse_config(own_code_file.own_values(file), "test"))
+    parts = training_parts(assembly)
+    kit = pack_kit(ray.cloudpickle, parts.trainer, assembly.clients)
+    (tmp_path / "kit").write_bytes(pickle.dumps(kit))
+    file.unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", UNPACK, str(tmp_path / "kit")], capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout.split() == ["Net", "Half", "site-1"], done.stderr

@@ -20,6 +20,7 @@ from tardigrad.core.pace import (
     Synchronous,
 )
 from tardigrad.core.plural import counted
+from tardigrad.data.sets.own_files import Files
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.simulation.delay import read_trace
@@ -126,6 +127,11 @@ def _check_privacy(config: Config) -> None:
     if privacy is None:
         return
     name = algorithm.name
+    if isinstance(config.data, Files) and config.data.finds_statistics:
+        raise ConfigError(
+            "data.prepare.constants: with privacy they must be given, because statistics of the clients' "
+            "data are outside of what is promised; `tardigrad data prepare` writes them from public data"
+        )
     if config.buffer.weights != "equal":
         raise ConfigError(
             "buffer.weights: with privacy all clients weigh the same, because the number of examples is "

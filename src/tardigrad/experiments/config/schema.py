@@ -74,7 +74,8 @@ class Config(Setting):
         """
         pace = self.pace if self.pace is not None else self.algorithm.default_pace(population)
         buffer = buffer_for(self.algorithm, pace, self.buffer)
-        config = self.model_copy(update={"pace": pace, "buffer": buffer})
+        data = None if self.data is None else self.data.resolved()
+        config = self.model_copy(update={"pace": pace, "buffer": buffer, "data": data})
         check_tables(config, pace, population)
         return config
 

@@ -26,10 +26,12 @@ from tardigrad.core.participation import Limits
 from tardigrad.core.situation import Situation
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.data.sets.own_data import is_own_data
+from tardigrad.data.tables.preparation import FILE, Preparation
 from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.fingerprints import Inputs, fingerprints, model_classes
 from tardigrad.experiments.runs.result import Result, RunTotals
+from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.experiments.runs.run_metrics import chosen_head, run_baseline, with_head, with_metrics
 from tardigrad.learning.examples import described, predicted
 from tardigrad.learning.flat import FlatModule
@@ -62,6 +64,10 @@ class Assembly:
     situation: Situation
     guarantee: Guarantee | None
     """None if no privacy is promised."""
+    preparation: Preparation | None = None
+    """How tables are turned into features; None if examples are taken as they are."""
+    declaration: str = ""
+    """What a client of a server must bring that has a table and no code; "" if it needs code."""
 
     def inputs(self) -> Inputs:
         """Return fingerprints of what the config only names; a resumed run must have the same."""
@@ -89,8 +95,14 @@ class Assembly:
         """Return the text of privacy.md: what is promised, and how much of it `steps` have used."""
         if self.guarantee is None or self.config.privacy is None:
             return NOTHING_PROMISED
-        algorithm = self.config.algorithm.name
-        return statement(self.guarantee, self.config.privacy, algorithm, self.population, steps)
+        algorithm, personal = self.config.algorithm.name, self.flat.has_personal
+        return statement(self.guarantee, self.config.privacy, algorithm, self.population, steps, personal)
+
+    def write_texts(self, folder: RunFolder) -> None:
+        """Write the files that say how the data was prepared and what privacy is promised."""
+        if self.preparation is not None:
+            folder.write(FILE, self.preparation.to_json())
+        folder.write("privacy.md", self.privacy_text())
 
     def result(
         self,
@@ -167,7 +179,8 @@ def assemble(
     situation = replace(situation_of(config, clients), population=population)
     trial = Aggregator(config.algorithm, flat.shared, situation, config.evaluation.model_average)
     guarantee = _guarantee(config, situation, trial, chosen)
-    assembly = Assembly(config, federation, clients, population, flat, situation, guarantee)
+    preparation = None if federation is None else federation.preparation
+    assembly = Assembly(config, federation, clients, population, flat, situation, guarantee, preparation)
     if guarantee is not None:
         assembly.aggregator(NoiseKeys())
     return assembly

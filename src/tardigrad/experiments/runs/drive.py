@@ -58,7 +58,7 @@ class Drive:
     def run(self, observers: tuple[Observer, ...] = ()) -> Result:
         """Run to the end and return the result; raise KeyboardInterrupt after a snapshot if interrupted."""
         if self._folder is not None:
-            self._folder.write("privacy.md", self._simulation.assembly.privacy_text())
+            self._simulation.assembly.write_texts(self._folder)
         self._began = time.monotonic()
         for observer in observers:
             observer.begin(self._simulation.config, self._history)

@@ -139,7 +139,7 @@ def serve(
         plan = make_plan(assembly, secrets)
         if begun:
             folder.go_on()
-        folder.write("privacy.md", assembly.privacy_text())
+        assembly.write_texts(folder)
         served = asyncio.run(
             serve_plan(
                 plan, endpoint, path, folder, snapshot,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -11,11 +11,17 @@ from torch import nn
 from tardigrad.algorithms.layers import check_layers_served
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.data.evaluation import RESERVED, Evaluator
+from tardigrad.data.tables.preparation import Preparation
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federation, make_module
 from tardigrad.experiments.runs.private_run import Secrets
 from tardigrad.experiments.runs.run_metrics import chosen_head, names_to_compute
+from tardigrad.experiments.runs.site_declared import (
+    declared_module,
+    declared_preparation,
+    site_declaration,
+)
 from tardigrad.learning.frozen import frozen_digest
 from tardigrad.learning.heads import BUILT_IN
 from tardigrad.learning.models.own_model import OwnModel, is_own_model
@@ -47,13 +53,17 @@ def assemble_server(
     if isinstance(model, str):
         config, model = config.model_copy(update={"model": OwnModel(kind=model)}), None
     _check_config(config)
-    federation = None if config.data is None else make_federation(config)
-    module = _module(config, model, federation)
+    preparation = declared_preparation(config)
+    federation = None if config.data is None or config.data.remote else make_federation(config)
+    module = _module(config, model, federation, preparation)
     clients: Clients = RemoteClients(settings.population or 1) if federation is None else federation.clients
     population = settings.population or len(clients)
     config = complete(config.resolved(population), population)
     _check_resolved(config, federation, population)
     assembly = assemble(config, federation, module, clients, population, chosen)
+    if preparation is not None or assembly.preparation is not None:
+        assembly = replace(assembly, preparation=preparation or assembly.preparation)
+        assembly = replace(assembly, declaration=site_declaration(assembly, own_model=model is not None))
     dtype = assembly.flat.vector.dtype
     if dtype != torch.float32:
         raise ConfigError(f"model: its parameters are {dtype}; they travel as float32")
@@ -90,6 +100,7 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
         metrics=_metrics(config, federation),
         asked=() if evaluate is not None else _asked(config),
         local_noise=local_noise,
+        declaration=assembly.declaration,
     )
 
 
@@ -112,7 +123,11 @@ def build_server(
     return AssembledServer(assembly, make_plan(assembly, secrets or Secrets()))
 
 
-def _module(config: Config, model: nn.Module | None, federation: Federation | None) -> nn.Module:
+def _module(
+    config: Config, model: nn.Module | None, federation: Federation | None, preparation: Preparation | None
+) -> nn.Module:
+    if preparation is not None:
+        return declared_module(config, preparation, own_model=model is not None)
     if model is None and not is_own_model(config.model) and (federation is None or config.model is None):
         raise ConfigError(NO_MODEL)
     return make_module(config, model, federation)

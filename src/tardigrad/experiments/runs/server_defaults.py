@@ -42,10 +42,10 @@ def stored_defaults(folder: Path) -> StoredDefaults | None:
 
 
 def with_population(config: Config, keys: Path, folder: Path) -> Config:
-    """Return the config with a population: if it names no data, the number of clients that were enrolled when
+    """Return the config with a population: if it has no data, the number of clients that were enrolled when
     the run began."""
     settings = config.service or ServiceSettings()
-    if config.data is None and settings.population is None:
+    if (config.data is None or config.data.remote) and settings.population is None:
         population = len(Enrolled(keys / LIST))
         stored = stored_defaults(folder)
         if stored is None:

@@ -10,11 +10,11 @@ from pydantic import ConfigDict, Field, PlainSerializer, ValidatorFunctionWrapHa
 from tardigrad.core.own_code import absolute_place, load_name
 from tardigrad.core.setting import Setting, by_name
 from tardigrad.errors import ConfigError
-from tardigrad.learning.heads import Binary, MultiClass, MultiLabel, NextToken, Regression
+from tardigrad.learning.heads import Binary, ModuleLoss, MultiClass, MultiLabel, NextToken, Regression
 from tardigrad.learning.heads.task_head import Head
 
 BuiltInHead = Annotated[
-    MultiClass | Binary | MultiLabel | NextToken | Regression, Field(discriminator="kind")
+    MultiClass | Binary | MultiLabel | NextToken | Regression | ModuleLoss, Field(discriminator="kind")
 ]
 
 

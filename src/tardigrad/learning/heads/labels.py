@@ -28,9 +28,9 @@ def check_labels(where: str, labels: Tensor | np.ndarray, head: Head | None) -> 
     """
     values = torch.as_tensor(labels)
     task = "multiclass" if head is None else head.task
-    if task in (None, "regression") or not values.dtype.is_floating_point:
-        return
-    fractions = values[values != values.round()]
+    if task not in ("multiclass", "sequence") or not values.dtype.is_floating_point:
+        return  # for yes or no, a fraction is a probability
+    fractions = values[torch.isfinite(values) & (values != values.round())]
     if len(fractions):
         many = len(torch.unique(values))
         some = f"fractions such as {float(fractions[0]):g} ({many} different values)"

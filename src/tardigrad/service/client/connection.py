@@ -85,6 +85,7 @@ class Connection:
         self._stub = v1_grpc.FederationStub(self._channel)
         self.run = ""
         self.shapes: list[tuple[int, ...]] = []
+        self.declaration = ""
         self.settings = ""
 
     async def __aenter__(self) -> Connection:
@@ -98,6 +99,7 @@ class Connection:
         self._signer.session = joined.session
         self.run = joined.run
         self.shapes = [tuple(shape.sizes) for shape in joined.shapes]
+        self.declaration = joined.declaration
         self.settings = joined.settings
         if self._pace is not None:
             self._pace.limit(joined.requests_per_second)

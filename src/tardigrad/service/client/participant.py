@@ -9,27 +9,15 @@ from pathlib import Path
 
 import grpc
 
-from tardigrad.errors import ConfigError, RunError, TardigradError
+from tardigrad.errors import RunError, TardigradError
 from tardigrad.service.access.signed_requests import Signer
-from tardigrad.service.access.tls_probe import tls_fault, unreachable
-from tardigrad.service.client.backoff import Backoff
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment, ClientTrainer
 from tardigrad.service.client.connection import Connection, RetryLater, RunIsOver
-from tardigrad.service.client.pacing import RequestPace
-from tardigrad.service.protocol.refusals import OVER, Cause, log
+from tardigrad.service.client.reconnecting import Reconnecting
+from tardigrad.service.protocol.refusals import log
 from tardigrad.service.protocol.task_settings import LocalNoise, local_noise
 
-TEMPORARY = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.ABORTED,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.INTERNAL,
-)
-"""Statuses after which the client tries again."""
 LOST = (
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.ALREADY_EXISTS,
@@ -40,7 +28,7 @@ LOST = (
 SPENT = "this client took part as often as privacy allows"
 
 
-class Participant:
+class Participant(Reconnecting):
     """One client of one server."""
 
     def __init__(
@@ -53,9 +41,8 @@ class Participant:
         patience: float = 600.0,
         seen: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._address, self._signer, self._authority = address, signer, authority
+        super().__init__(address, signer, authority, patience)
         self._trainer, self._state, self._seen = trainer, state, seen
-        self._backoff, self._pace = Backoff(patience), RequestPace()
         self._memory: ClientMemory | None = None
         self._run = ""
         self._at_work: tuple[int, int] | None = None  # trip and epoch
@@ -64,23 +51,19 @@ class Participant:
 
     async def take_part(self) -> str:
         """Make trips until the run is over, and return why it ended."""
-        while True:
+
+        async def session(connection: Connection) -> str:
             try:
-                async with Connection(
-                    self._address, self._signer, self._authority, self._pace, self._trainer.frozen
-                ) as connection:
-                    try:
-                        return await self._session(connection)
-                    except asyncio.CancelledError:
-                        await self._leave(connection)
-                        raise
-            except grpc.aio.AioRpcError as error:
-                over = dict(error.trailing_metadata() or ()).get(OVER)
-                if over is not None:  # it ended while this client was away
-                    return str(over)
-                await self._wait_or_raise(error)
-            except TimeoutError:
-                await self._backoff.failed("the server did not answer in time")
+                return await self._session(connection)
+            except asyncio.CancelledError:
+                await self._leave(connection)
+                raise
+
+        ended = await self.connected(session)
+        return ended.reason if isinstance(ended, RunIsOver) else ended
+
+    def _connection(self) -> Connection:
+        return Connection(self._address, self._signer, self._authority, self._pace, self._trainer.frozen)
 
     async def _session(self, connection: Connection) -> str:
         self._trainer.check_shapes(connection.shapes, connection.settings)
@@ -175,34 +158,6 @@ class Participant:
                     self._memory.drop(trip)
             except (grpc.aio.AioRpcError, TimeoutError):
                 log.info("trip %d could not be given back; the server takes it back after a time", trip)
-
-    async def _wait_or_raise(self, error: grpc.aio.AioRpcError) -> None:
-        """Wait if the error is temporary; raise a sentence if it is not."""
-        metadata = dict(error.trailing_metadata() or ())
-        why = metadata.get("tardigrad-why")
-        if why == Cause.SESSION:
-            await self._backoff.failed("the server was restarted")
-            return
-        if why == Cause.TIME and "tardigrad-time-ms" in metadata:
-            self._signer.set_clock(int(metadata["tardigrad-time-ms"]))
-            await self._backoff.failed("the clock of this machine differs from the server's")
-            return
-        if error.code() is grpc.StatusCode.UNAVAILABLE and not self._run:  # not joined yet: is it possible?
-            fault = await asyncio.to_thread(tls_fault, self._address, self._authority)
-            if fault is not None:
-                raise ConfigError(fault)
-        if error.code() in TEMPORARY:
-            if why is not None:
-                sentence = f"the server refused for now: {error.details()}"
-            elif error.code() is grpc.StatusCode.UNAVAILABLE:
-                sentence = await asyncio.to_thread(unreachable, self._address)
-            else:
-                sentence = f"the call failed ({error.details()})"
-            await self._backoff.failed(sentence, float(metadata.get("tardigrad-retry-after", 0.0)))
-            return
-        raise (ConfigError if why == Cause.NOT_ENROLLED else RunError)(
-            f"the server refused: {error.details()}"
-        )
 
 
 async def _in_daemon_thread(function: Callable[..., TrainedUpload], *values: object) -> TrainedUpload:

@@ -46,6 +46,8 @@ class TaskFacts:
     """Whether privacy is promised. Then what clients report about themselves is neither checked nor kept."""
     metrics: frozenset[str] = frozenset()
     """Names of metrics that clients may report."""
+    declaration: str = ""
+    """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
     frozen: bytes = b""
     """The digest of the frozen part of the model; b"" if it is not compared."""
 
@@ -112,6 +114,7 @@ class Servicer(v1_grpc.FederationServicer):
                 session=self._gate.session,
                 shapes=shapes,
                 requests_per_second=rate,
+                declaration=self._facts.declaration,
                 settings=self._facts.settings,
             )
 

@@ -61,6 +61,8 @@ class RunPlan:
     """Metrics that clients are asked for besides those of their head."""
     local_noise: LocalNoise | None = None
     """The noise that clients add to their uploads themselves, if they do."""
+    declaration: str = ""
+    """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
 
 
 def check_servable(algorithm: Algorithm, pace: Pace) -> None:
@@ -95,6 +97,7 @@ def facts_of(plan: RunPlan) -> TaskFacts:
         seed=lambda trip: key(plan.seed, "trip", trip),
         private=plan.private,
         metrics=plan.metrics,
+        declaration=plan.declaration,
         frozen=plan.frozen,
     )
 

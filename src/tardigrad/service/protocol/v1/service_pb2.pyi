@@ -37,18 +37,20 @@ class JoinRequest(_message.Message):
     def __init__(self, frozen: _Optional[bytes] = ...) -> None: ...
 
 class Joined(_message.Message):
-    __slots__ = ("run", "session", "shapes", "requests_per_second", "settings")
+    __slots__ = ("run", "session", "shapes", "requests_per_second", "settings", "declaration")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SHAPES_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    DECLARATION_FIELD_NUMBER: _ClassVar[int]
     run: str
     session: bytes
     shapes: _containers.RepeatedCompositeFieldContainer[Shape]
     requests_per_second: float
     settings: str
-    def __init__(self, run: _Optional[str] = ..., session: _Optional[bytes] = ..., shapes: _Optional[_Iterable[_Union[Shape, _Mapping]]] = ..., requests_per_second: _Optional[float] = ..., settings: _Optional[str] = ...) -> None: ...
+    declaration: str
+    def __init__(self, run: _Optional[str] = ..., session: _Optional[bytes] = ..., shapes: _Optional[_Iterable[_Union[Shape, _Mapping]]] = ..., requests_per_second: _Optional[float] = ..., settings: _Optional[str] = ..., declaration: _Optional[str] = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ("sizes",)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 from torch import Tensor
 
+from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError
-from tardigrad.learning.heads import Head, Outputs
+from tardigrad.learning.heads.task_head import Head, Outputs
 
 IGNORED = -100
 """The label of a position that does not count, as in torch and in Hugging Face's models."""
 
 
-class ModuleLoss(Head):
+class ModuleLoss(Setting, Head):
     """The loss that the module itself returns when it is called with `labels`, as models of Hugging Face do:
     an output with `loss`, as an attribute or a key.
 
@@ -22,7 +23,9 @@ class ModuleLoss(Head):
     every example has one label, a whole number, and the output has `logits`.
     """
 
+    main: ClassVar[str] = "loss"
     labels_for_module: ClassVar[str | None] = "labels"
+    kind: Literal["module_loss"] = "module_loss"
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         loss = _part(outputs, "loss")

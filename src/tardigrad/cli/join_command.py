@@ -1,0 +1,181 @@
+"""The command of a client: join."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+from rich.console import Console
+
+from tardigrad.cli.options import AsJson, print_json
+from tardigrad.cli.service_options import (
+    CA,
+    LogFormat,
+    LogFormatOption,
+    LogLevel,
+    LogLevelOption,
+    authority_of,
+    fault_of,
+    say,
+)
+from tardigrad.cli.table_report import fit_table
+from tardigrad.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tardigrad.data.tables.preparation import Preparation
+    from tardigrad.service.client.site_client import SiteTable
+
+T = TypeVar("T")
+
+
+def join(
+    address: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", help="With --check, also a config.", show_default=False)
+    ],
+    app: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py[:NAME]",
+            help="The client's module and examples: a tardigrad.Client or a function that returns one.",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="In place of --app: a table (CSV, Parquet, Arrow) with the columns that the server names.",
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The client's key, from `tardigrad enroll`.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The client's name (default: the name of the key file).")
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="With --data: only say whether the table fits. Nothing of it is sent."),
+    ] = False,
+    separator: Annotated[
+        str | None, typer.Option(help="The separator of the CSV file (default: as its heading has it).")
+    ] = None,
+    decimal: Annotated[str, typer.Option(help="The decimal point of the CSV file: . or ,")] = ".",
+    ca: CA = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The client's memory (default: beside the key).")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; for tests.")] = False,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Seconds after which a server that does not answer is given up.")
+    ] = 600.0,
+    log_format: LogFormatOption = LogFormat.text,
+    log_level: LogLevelOption = LogLevel.info,
+    as_json: AsJson = False,
+) -> None:
+    """Take part in a served run until it is over."""
+    import torch
+
+    from tardigrad.service.access.enrolment import check_name, read_key
+    from tardigrad.service.access.signed_requests import Signer
+    from tardigrad.service.client.app import load_app
+    from tardigrad.service.client.client_trainer import ClientTrainer
+    from tardigrad.service.client.participant import Participant
+    from tardigrad.service.client.reconnecting import ask_declaration
+    from tardigrad.service.monitor.logs import log_to_stderr
+    from tardigrad.service.protocol.site_declaration import read_declaration
+
+    if (app is None) == (data is None):
+        raise ConfigError("--app, --data: give one of them: a Python file with a client, or a table")
+    table = None if data is None else _site_table(data, separator, decimal)
+    if check and table is None:
+        raise ConfigError("--check: compares a table with what the server declares; give --data FILE")
+    if check and table is not None and address.endswith(".toml"):
+        _report(table, _preparation_in(Path(address)), as_json)
+        return
+    if key is None:
+        raise ConfigError("--key: give the client's key; `tardigrad enroll NAME --key-only` makes one")
+    if fault := fault_of(address):
+        raise ConfigError(f"the server's address must be HOST:PORT, but {fault}")
+    authority = None if insecure else authority_of(ca, key)
+    log_to_stderr(log_format.value, log_level.value)
+    torch.set_num_threads(1)
+    client = check_name(name or key.stem)
+    signer = Signer(client, read_key(key))
+    if table is None:
+        assert app is not None
+        made = load_app(app, client)
+    else:
+        declaration = _until_stopped(ask_declaration(address, signer, authority, patience))
+        if check:
+            _report(table, read_declaration(declaration).preparation, as_json)
+            return
+        made = table.client(client, declaration)
+    folder = state or key.parent / f"{client}.state"
+    trainer = ClientTrainer(client, made)
+    participant = Participant(address, signer, authority, trainer, folder, patience, say)
+    say(f"the run is over ({_until_stopped(participant.take_part())})")
+
+
+def _until_stopped(work: Coroutine[object, object, T]) -> T:
+    """Return the result of a coroutine; Ctrl-C and SIGTERM end the command with code 130."""
+
+    async def cancellable() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as Ctrl-C does
+        return await work
+
+    try:
+        return asyncio.run(cancellable())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        say("stopped; the same command goes on")
+        raise typer.Exit(130) from None
+
+
+def _site_table(file: Path, separator: str | None, decimal: str) -> SiteTable:
+    from tardigrad.service.client.site_client import SiteTable
+
+    if separator is not None and len(separator) != 1:
+        raise ConfigError(f"--separator: must be one character, not {separator!r}")
+    if decimal not in (".", ","):
+        raise ConfigError(f"--decimal: must be . or , and not {decimal!r}")
+    return SiteTable(file, separator, decimal)
+
+
+def _preparation_in(file: Path) -> Preparation:
+    from tardigrad.experiments.config.reading import load_config
+    from tardigrad.experiments.runs.site_declared import preparation_in
+
+    return preparation_in(load_config(file))
+
+
+def _report(table: SiteTable, preparation: Preparation, as_json: bool) -> None:
+    """Print how a site's table fits; raise a ConfigError if it does not."""
+    from tardigrad.data.tables.table_fit import table_fit
+
+    read = table.read()
+    fits = table_fit(read, preparation, table.decimal)
+    problems = [fit for fit in fits if fit.problem]
+    if as_json:
+        print_json(
+            {"fits": not problems, "rows": len(read), "separator": read.separator}
+            | {"columns": [fit.record() for fit in fits]}
+        )
+    else:
+        console = Console()
+        console.print(fit_table(fits))
+        others = [name for name in read.columns if name not in {fit.name for fit in fits}]
+        if others:
+            say(f"not used: {', '.join(others)}")
+        for fit in problems:
+            say(f"{fit.name}: {fit.problem}")
+    if problems:
+        raise ConfigError(
+            f"--data {table.file}: does not fit, because of {', '.join(repr(fit.name) for fit in problems)}"
+        )
+    if not as_json:
+        say(f"{table.file} fits: {len(read):,} rows. Nothing was sent; leave --check out to take part.")

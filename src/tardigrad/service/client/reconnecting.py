@@ -1,0 +1,99 @@
+"""Connect to a server, and connect again after errors that pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import grpc
+
+from tardigrad.errors import ConfigError, RunError
+from tardigrad.service.access.signed_requests import Signer
+from tardigrad.service.access.tls_probe import tls_fault, unreachable
+from tardigrad.service.client.backoff import Backoff
+from tardigrad.service.client.connection import Connection, RunIsOver
+from tardigrad.service.client.pacing import RequestPace
+from tardigrad.service.protocol.refusals import OVER, Cause
+
+TEMPORARY = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.INTERNAL,
+)
+"""Statuses after which the client tries again."""
+
+T = TypeVar("T")
+
+
+class Reconnecting:
+    """Opens connections to one server until a session with it has come to its end."""
+
+    def __init__(self, address: str, signer: Signer, authority: bytes | None, patience: float) -> None:
+        """`patience`: the seconds after which a server that does not answer is given up."""
+        self._address, self._signer, self._authority = address, signer, authority
+        self._backoff, self._pace = Backoff(patience), RequestPace()
+        self._joined = False
+
+    async def connected(self, session: Callable[[Connection], Awaitable[T]]) -> T | RunIsOver:
+        """Return the result of a session, which is begun again after errors that pass; or `RunIsOver` if the
+        run ended while this client was away."""
+        while True:
+            try:
+                async with self._connection() as connection:
+                    self._joined = True
+                    return await session(connection)
+            except grpc.aio.AioRpcError as error:
+                over = dict(error.trailing_metadata() or ()).get(OVER)
+                if over is not None:
+                    return RunIsOver(str(over))
+                await self._wait_or_raise(error)
+            except TimeoutError:
+                await self._backoff.failed("the server did not answer in time")
+
+    def _connection(self) -> Connection:
+        return Connection(self._address, self._signer, self._authority, self._pace)
+
+    async def _wait_or_raise(self, error: grpc.aio.AioRpcError) -> None:
+        """Wait if the error is temporary; raise a sentence if it is not."""
+        metadata = dict(error.trailing_metadata() or ())
+        why = metadata.get("tardigrad-why")
+        if why == Cause.SESSION:
+            await self._backoff.failed("the server was restarted")
+            return
+        if why == Cause.TIME and "tardigrad-time-ms" in metadata:
+            self._signer.set_clock(int(metadata["tardigrad-time-ms"]))
+            await self._backoff.failed("the clock of this machine differs from the server's")
+            return
+        if error.code() is grpc.StatusCode.UNAVAILABLE and not self._joined:  # is it possible to join?
+            fault = await asyncio.to_thread(tls_fault, self._address, self._authority)
+            if fault is not None:
+                raise ConfigError(fault)
+        if error.code() in TEMPORARY:
+            if why is not None:
+                sentence = f"the server refused for now: {error.details()}"
+            elif error.code() is grpc.StatusCode.UNAVAILABLE:
+                sentence = await asyncio.to_thread(unreachable, self._address)
+            else:
+                sentence = f"the call failed ({error.details()})"
+            await self._backoff.failed(sentence, float(metadata.get("tardigrad-retry-after", 0.0)))
+            return
+        raise (ConfigError if why == Cause.NOT_ENROLLED else RunError)(
+            f"the server refused: {error.details()}"
+        )
+
+
+async def ask_declaration(address: str, signer: Signer, authority: bytes | None, patience: float) -> str:
+    """Return what a server declares for clients that have a table and no code; "" if it declares nothing."""
+
+    async def session(connection: Connection) -> str:
+        return connection.declaration
+
+    declared = await Reconnecting(address, signer, authority, patience).connected(session)
+    if isinstance(declared, RunIsOver):
+        raise RunError(f"the run is over ({declared.reason})")
+    return declared
