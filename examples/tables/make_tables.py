@@ -8,6 +8,7 @@ import csv
 import datetime
 import math
 import random
+from pathlib import Path
 
 
 def rows(seed, count, older=0.0, pressure_known=0.9):
