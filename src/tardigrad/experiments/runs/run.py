@@ -13,6 +13,7 @@ from torch import nn
 from tardigrad.algorithms.algorithm import Algorithm
 from tardigrad.core.bookkeeping import Buffer
 from tardigrad.core.pace import Asynchronous, Pace
+from tardigrad.core.setting import Setting
 from tardigrad.core.stop import Stop
 from tardigrad.data.catalogue import Source
 from tardigrad.data.evaluation import Evaluation
@@ -115,12 +116,12 @@ def run(
     >>> result.client_trips, result.steps
     (20, 2)
     """
-    own_model = model if isinstance(model, nn.Module) else None
+    own_model = None if isinstance(model, Setting | str | Mapping) else model
     own_head = head if isinstance(head, Head) else None
     config = with_keywords(
         config, seed=seed, algorithm=algorithm, data=data, local=local, pace=pace, buffer=buffer, delay=delay,
         privacy=privacy, device=device, stop=stop, evaluation=evaluation, service=service,
-        model=KEPT if model is None or own_model is not None else model,
+        model=KEPT if own_model is model else model,
         head=KEPT if head is None or own_head is not None else head, **unknown,
     )  # fmt: skip
     observers = (*observers, *progress_bars(progress))
