@@ -8,8 +8,7 @@ export OPENBLAS_NUM_THREADS := 1
 .PHONY: demo test lint types tests claims bench bench-quick bench-peers bench-service soak clean
 
 demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make a report to open in a browser
-	$(BIN)/tardigrad compare experiments/demo.toml --out runs/demo
-	$(BIN)/tardigrad report runs/demo
+	$(BIN)/tardigrad demo
 
 test: lint types tests  ## the whole fast suite
 
@@ -21,7 +20,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder  # what a file's tests share is made once
 
 claims: $(VENV)/.installed-dev  ## the papers' claims that hold at small scale, run again: an hour or two
 	$(BIN)/pytest -m claims tests/claims

@@ -1,5 +1,6 @@
 """One thread a process, for two are many times slower on small batches; and the command, for tests."""
 
+import logging
 import os
 import sys
 
@@ -7,6 +8,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
+
+from forked_command import Commands
+
+
+@pytest.fixture(autouse=True)
+def own_logging():
+    """Put logging back as it was: `serve` and `join` in this process log to the standard error that pytest
+    closes at the end of the test."""
+    root, ours = logging.getLogger(), logging.getLogger("tardigrad")
+    handlers, level, our_level = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    ours.setLevel(our_level)
 
 
 @pytest.fixture
@@ -25,3 +40,10 @@ def cli(monkeypatch, capsys, tmp_path):
         return ended.value.code or 0, said.out, said.err
 
     return call
+
+
+@pytest.fixture(scope="session")
+def commands():
+    """Starts the command in a process of its own, without the seconds that imports take."""
+    with Commands() as started:
+        yield started

@@ -14,7 +14,7 @@ from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
 from tardigrad.experiments.runs.simulation_assembly import build
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 
 SIZE, CLIENTS = 5, 12
 _random = np.random.default_rng(11)

@@ -8,11 +8,12 @@ from toy_encoding import Doubling
 
 import tardigrad as td
 from tardigrad.algorithms.aggregator import Aggregator
-from tardigrad.algorithms.layers import UploadLayer, check_layers
+from tardigrad.algorithms.layers import UploadLayer, Wire, check_layers, check_layers_served
 from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Upload
 from tardigrad.errors import ConfigError
+from tardigrad.experiments.runs.assembly import Assembly
 from tardigrad.experiments.runs.simulation_assembly import build
 from waiting_layer import WaitingLayer
 
@@ -95,6 +96,54 @@ def test_combinations_that_cannot_work_are_refused_by_name():
     with pytest.raises(ConfigError, match="the mask adds up integers"):
         aggregator(OnlySums(), Doubling())
     check_layers([Doubling(), OnlySums()], only_sums=True, algorithm="fedbuff")
+
+
+def test_two_layers_that_change_the_type_on_the_wire_are_refused():
+    with pytest.raises(ConfigError, match="doubling and doubling both change the type"):
+        aggregator(Doubling(), Doubling())
+
+
+class NotedOnClient(UploadLayer):
+    name = "note"
+    wire = Wire(extra_bytes=24)
+
+    def client(self, upload, task):
+        return upload
+
+
+def test_server_refuses_a_client_half_that_its_clients_are_not_told_of():
+    told = NotedOnClient()
+    check_layers_served([told, OnlySums()], told=[told])
+    with pytest.raises(ConfigError, match="the note changes uploads on the client"):
+        check_layers_served([told], told=[])
+    short = Doubling()
+    with pytest.raises(ConfigError, match="sends uploads as float16, and a server receives float32"):
+        check_layers_served([short], told=[short])
+
+
+def test_extra_bytes_of_a_layer_are_counted_for_each_upload(monkeypatch):
+    config = td.Config(
+        data=td.Digits(partition=td.IID(clients=4)), model=td.MLP(hidden=(4,)),
+        pace=td.Asynchronous(concurrency=2), buffer=td.Buffer(size=2), stop=td.Stop(trips=6),
+    )  # fmt: skip
+    plain = build(config)
+    monkeypatch.setattr(Assembly, "aggregator", with_layer(Assembly.aggregator, NotedOnClient()))
+    noted = build(config)
+    for simulation in (plain, noted):
+        list(simulation.engine.run())
+    assert noted.engine.bytes == plain.engine.bytes + 6 * 24
+    assert torch.equal(noted.model, plain.model)
+
+
+def with_layer(make, layer):
+    """Make aggregators with one more layer."""
+
+    def aggregator(self, *given):
+        made = make(self, *given)
+        made.layers += (layer,)
+        return made
+
+    return aggregator
 
 
 def test_uploads_go_into_the_next_buffer_while_a_step_waits():

@@ -123,7 +123,7 @@ def test_files_that_cannot_be_read_are_named(cli, tmp_path):
     assert code == 2
     assert "none.toml: there is no such file; `tardigrad init none.toml` writes one" in err
     err = cli("compare", "none.toml", "--out", "o")[2]
-    assert "there is no such file; experiments/demo.toml is an example" in err
+    assert "there is no such file; `tardigrad init" in err
     (tmp_path / "several.toml").write_text("[entries.a]\n")
     assert "`tardigrad compare several.toml` makes them" in cli("run", "several.toml")[2]
     (tmp_path / "bad.toml").write_text("seed = = 3")

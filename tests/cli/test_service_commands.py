@@ -2,10 +2,7 @@
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,14 +26,18 @@ def command(*words):
     return result.output
 
 
-def serve(folder, *more):
-    """Start a server that lingers longer than clients wait between tries, so that all learn of the end."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tardigrad", "serve", str(EXAMPLE / "run.toml"), "--out", str(folder / "live"),
-         "--keys", str(folder / "keys"), "--model", f"{EXAMPLE / 'my_client.py'}:model", "--port", "0",
-         "--set", "stop.trips=30", "--set", "service.linger_seconds=12", *more],
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+@pytest.fixture
+def serve(commands, tmp_path):
+    """Starts a server that lingers longer than clients wait between tries, so that all learn of the end."""
+
+    def start(*more):
+        return commands.start(
+            "serve", EXAMPLE / "run.toml", "--out", tmp_path / "live", "--keys", tmp_path / "keys",
+            "--model", f"{EXAMPLE / 'my_client.py'}:model", "--port", 0,
+            "--set", "stop.trips=30", "--set", "service.linger_seconds=12", *more,
+        )  # fmt: skip
+
+    return start
 
 
 def listening(process):
@@ -53,22 +54,22 @@ def participant(folder, address, name, seen):
     return Participant(address, signer, authority, trainer, keys / f"{name}.state", 60.0, seen.append)
 
 
-def test_a_served_run_that_was_stopped_is_continued_and_shown(tmp_path):
+def test_a_served_run_that_was_stopped_is_continued_and_shown(serve, tmp_path):
     command("enroll", *NAMES, "--keys", tmp_path / "keys")
     seen = []
 
     async def scene():
-        process = serve(tmp_path)
+        process = serve()
         try:
             address = listening(process)
             clients = [participant(tmp_path, address, name, seen) for name in NAMES]
             work = asyncio.gather(*(client.take_part() for client in clients))
             while len(seen) < 9:
                 await asyncio.sleep(0.01)
-            os.kill(process.pid, signal.SIGTERM)
+            process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(process.wait, 60) == 0
             assert "the same command goes on" in process.stdout.read()
-            process = serve(tmp_path)
+            process = serve()
             address = await asyncio.to_thread(listening, process)
             for client in clients:
                 client._address = address  # a port of its own, in a test
@@ -91,25 +92,25 @@ def test_a_served_run_that_was_stopped_is_continued_and_shown(tmp_path):
     assert not (live / "journal.sqlite").exists()
     assert "30" in command("show", live)
 
-    ended = serve(tmp_path, "--set", "service.linger_seconds=0")  # a limit may be changed
+    ended = serve("--set", "service.linger_seconds=0")  # a limit may be changed
     out, err = ended.communicate(timeout=60)
     assert ended.returncode == 0, err
     assert "the run is over (trips)" in out
     (live / "summary.json").rename(live / "summary.elsewhere")
-    lost, told = serve(tmp_path), (live / "events.jsonl").read_bytes()
+    lost, told = serve(), (live / "events.jsonl").read_bytes()
     assert "put them back from a backup" in lost.communicate(timeout=60)[1]
     assert lost.returncode == 3
     assert (live / "events.jsonl").read_bytes() == told
     (live / "summary.elsewhere").rename(live / "summary.json")
-    changed = serve(tmp_path, "--set", "local.lr=0.2")
+    changed = serve("--set", "local.lr=0.2")
     _, err = changed.communicate(timeout=60)
     assert changed.returncode == 2
     assert "local.lr" in err
 
 
-def test_sighup_reads_the_list_of_clients_again(tmp_path):
+def test_sighup_reads_the_list_of_clients_again(serve, tmp_path):
     command("enroll", *NAMES, "--keys", tmp_path / "keys")
-    process = serve(tmp_path)
+    process = serve()
     try:
         listening(process)
         said = []
@@ -150,17 +151,16 @@ def test_a_damaged_config_of_a_run_is_one_sentence(damage, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_an_unexpected_error_ends_with_exit_code_1(tmp_path):
+def test_an_unexpected_error_ends_with_exit_code_1(commands, tmp_path):
     """Here it is in the user's file."""
     make_key(tmp_path / "ann.key")
     (tmp_path / "app.py").write_text("def client():\n    return 1 / 0\n")
     words = ["join", "127.0.0.1:1", "--app", "app.py:client", "--key", "ann.key", "--insecure"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tardigrad", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 1
-    assert "ZeroDivisionError" in done.stderr
-    assert "Traceback" not in done.stderr
+    process = commands.start(*words, cwd=tmp_path)
+    _, said = process.communicate()
+    assert process.returncode == 1
+    assert "ZeroDivisionError" in said
+    assert "Traceback" not in said
 
 
 def test_the_example_is_short():

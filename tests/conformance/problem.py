@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import tardigrad as td
 from event_records import records
 from tardigrad.experiments.runs.simulation_assembly import build
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 
 CLIENTS, ROWS, SIZE = 7, 5, 6
 LOCAL_STEPS, LOCAL_LR = 3, 0.05

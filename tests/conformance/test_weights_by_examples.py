@@ -40,7 +40,7 @@ from tardigrad.algorithms.weight_prediction import WeightPrediction
 from tardigrad.core.robust import TrimmedMean
 from tardigrad.core.upload import WeightedSum
 from tardigrad.experiments.runs.simulation_assembly import build
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 
 N = np.array([3, 9, 4, 16, 1, 6, 11])
 assert len(N) == CLIENTS

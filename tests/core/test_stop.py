@@ -4,18 +4,21 @@ import pytest
 
 import tardigrad as td
 
-REACHED = {"trips": 10, "version": 5, "time": 2.5, "accuracy": 0.75, "objection": "privacy budget"}
+REACHED = {
+    "trips": 10, "version": 5, "time": 2.5,
+    "metrics": {"accuracy": 0.75}, "objection": "privacy budget",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
         ({}, "accuracy"),
-        ({"accuracy": 0.74}, "trips"),
-        ({"accuracy": 0.74, "trips": 9}, "steps"),
-        ({"accuracy": 0.74, "trips": 9, "version": 4}, "virtual_time"),
-        ({"accuracy": 0.74, "trips": 9, "version": 4, "time": 2.0}, "privacy budget"),
-        ({"accuracy": 0.74, "trips": 9, "version": 4, "time": 2.0, "objection": None}, None),
+        ({"metrics": {"accuracy": 0.74}}, "trips"),
+        ({"metrics": {"accuracy": 0.74}, "trips": 9}, "steps"),
+        ({"metrics": {"accuracy": 0.74}, "trips": 9, "version": 4}, "virtual_time"),
+        ({"metrics": {"accuracy": 0.74}, "trips": 9, "version": 4, "time": 2.0}, "privacy budget"),
+        ({"metrics": {"accuracy": 0.74}, "trips": 9, "version": 4, "time": 2.0, "objection": None}, None),
     ],
 )
 def test_first_reason_that_holds_is_given(changed, reason):

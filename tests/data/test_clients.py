@@ -8,7 +8,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from tardigrad.data.clients import Given, HoldingOut, given
 from tardigrad.data.dataset import Holders
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import Binary
+from tardigrad.learning.heads import Binary
 
 
 def partitioned(sizes):
@@ -194,3 +194,13 @@ def test_error_for_a_bad_test_set_names_it():
 def test_empty_mapping_of_clients_is_refused():
     with pytest.raises(ConfigError, match=r"^clients: the mapping is empty"):
         given({}, None)
+
+
+def test_nan_in_features_is_named_with_client_and_example():
+    x, y = np.ones((4, 2)), [0, 1, 0, 1]
+    x[2, 1] = np.nan
+    says = r"clients\['ann'\]: its features have missing values \(NaN in 1 example of 4, first in number 2\)"
+    with pytest.raises(ConfigError, match=says):
+        given({"bob": (np.ones((4, 2)), y), "ann": (x, y)}, None)
+    with pytest.raises(ConfigError, match=r"test: its features have missing values"):
+        given({"bob": (np.ones((4, 2)), y)}, (x, y))

@@ -10,7 +10,7 @@ from tardigrad.data.clients import Clients, Federation
 from tardigrad.data.dataset import Holders
 from tardigrad.data.partition import Dirichlet
 from tardigrad.data.partition_pictures import Holdings, draw_partition, holdings
-from tardigrad.learning.head import MultiLabel
+from tardigrad.learning.heads import MultiLabel
 
 
 def test_holdings_count_examples_by_client_and_label():

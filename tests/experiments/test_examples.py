@@ -4,7 +4,9 @@ import runpy
 from pathlib import Path
 
 import tardigrad as td
+from tardigrad.experiments.compare.compare import load_comparison
 from tardigrad.experiments.config.reading import parse_config
+from tardigrad.experiments.tune.tune import subjects
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -26,3 +28,14 @@ def test_own_algorithm_by_its_file_learns_and_resumes_from_its_resolved_config(t
     assert result.accuracy > 0.5
     again = td.load_config(tmp_path / "run" / "config.toml")
     assert td.run(again).model_sha256 == result.model_sha256
+
+
+def test_own_everything_runs_and_is_compared_from_its_folder():
+    folder = EXAMPLES / "own_everything"
+    config = td.load_config(folder / "run.toml", ["stop.trips=150", "model.hidden=24"])
+    result = td.run(config)
+    assert result.accuracy > 0.8
+    assert result.model["0.weight"].shape == (24, 10)
+    comparison = load_comparison(folder / "compare.toml")
+    assert comparison.config("wide", 0, "x").model.hidden == 64
+    assert [subject.label for subject in subjects(comparison, "x")] == ["narrow", "wide"]

@@ -19,7 +19,7 @@ from tardigrad.core.upload import Task
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import MultiClass, MultiLabel
+from tardigrad.learning.heads import MultiClass, MultiLabel
 from tardigrad.learning.images import Flip, Images, RandomCrop
 from tardigrad.learning.local import Local, Trainer
 from tardigrad.simulation.device import Device

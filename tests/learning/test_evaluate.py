@@ -7,7 +7,7 @@ from torch import nn
 
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import MultiClass
+from tardigrad.learning.heads import MultiClass
 
 
 def test_accuracy_and_loss_equal_values_computed_by_hand():

@@ -7,7 +7,7 @@ from torch import nn
 from tardigrad.learning import gradient
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.gradient import Gradient
-from tardigrad.learning.head import MultiClass
+from tardigrad.learning.heads import MultiClass
 
 
 class Branching(nn.Module):

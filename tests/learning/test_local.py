@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -15,9 +16,9 @@ from torch import nn
 import tardigrad as td
 from tardigrad.core.upload import Task
 from tardigrad.data.clients import Given
-from tardigrad.errors import RunError
+from tardigrad.errors import ConfigError, RunError
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head, MultiClass
+from tardigrad.learning.heads import Head, MultiClass
 from tardigrad.learning.local import Local, Trainer
 from tardigrad.simulation.executors.inline import Inline
 from tardigrad.simulation.executors.protocol import TrainingJob
@@ -74,6 +75,21 @@ def test_each_pass_has_a_new_order_that_depends_only_on_the_seed():
 def test_default_is_one_epoch():
     assert Local().steps_for(65) == 3
     assert Local(steps=7).steps_for(65) == 7
+
+
+@given(examples=st.integers(1, 40), batch_size=st.integers(1, 6), accumulate=st.integers(1, 4))
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+def test_accumulating_takes_the_examples_of_larger_minibatches(examples, batch_size, accumulate):
+    for count in ({"epochs": 2}, {"steps": 7}):
+        local = Local(batch_size=batch_size, accumulate=accumulate, **count)
+        larger = Local(batch_size=batch_size * accumulate, **count)
+        assert batches(local, examples) == batches(larger, examples)
+        assert local.steps_for(examples) == larger.steps_for(examples)
+
+
+def test_default_learning_rate_follows_from_the_optimiser():
+    assert [Local(optimiser=kind).lr for kind in ("sgd", "momentum", "adamw")] == [0.1, 0.1, 0.001]
+    assert Local(optimiser="adamw", lr=0.1).lr == 0.1
 
 
 # -- trips, by hand -----------------------------------------------------------------------------------
@@ -238,6 +254,57 @@ def test_trip_equals_plain_sgd(case):
         assert torch.allclose(end[name], value, rtol=1e-9, atol=1e-11), name
 
 
+def test_accumulating_equals_larger_minibatches():
+    torch.manual_seed(3)
+    module = td.MLP(hidden=(7,)).build((6,), 4).double()
+    clients = Given({0: (torch.randn(11, 6, dtype=torch.float64), torch.randint(4, (11,)))}, torch.float64)
+    uploads = []
+    for split in ({"batch_size": 2, "accumulate": 3}, {"batch_size": 6}):
+        local = Local(epochs=2, lr=0.2, gradient_clip=0.1, lr_normalisation=True, **split)
+        flat = FlatModule(deepcopy(module))
+        executor = Inline(Trainer(flat, MultiClass(), td.FedAvg(), local), clients)
+        executor.submit(TrainingJob(0.0, Task(0, 0, 0, {"model": flat.vector.clone()}), 0, {}, 0))
+        uploads.append(executor.result(0)[0])
+    few, many = uploads
+    assert few.steps == many.steps == 4
+    assert few.loss == pytest.approx(many.loss, rel=1e-12)
+    assert torch.allclose(few.vectors["delta"], many.vectors["delta"], rtol=1e-10, atol=1e-13)
+
+
+# -- autocast ---------------------------------------------------------------------------------------------
+
+
+def test_autocast_has_the_gradients_of_torchs_own():
+    torch.manual_seed(3)
+    module = td.MLP(hidden=(32,)).build((20,), 4)
+    reference = td.MLP(hidden=(32,)).build((20,), 4)
+    reference.load_state_dict(module.state_dict())
+    features, labels = torch.randn(16, 20), torch.randint(4, (16,))
+    deltas = {}
+    for autocast in (True, False):
+        flat = FlatModule(deepcopy(module))
+        local = Local(steps=1, batch_size=16, lr=1.0, autocast=autocast)
+        executor = Inline(
+            Trainer(flat, MultiClass(), td.FedAvg(), local), Given({0: (features, labels)}, torch.float32)
+        )
+        executor.submit(TrainingJob(0.0, Task(0, 0, 0, {"model": flat.vector.clone()}), 0, {}, 0))
+        deltas[autocast] = executor.result(0)[0].vectors["delta"]
+    (order,) = batches(local, 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = F.cross_entropy(reference(features[order]), labels[order])
+    slopes = torch.cat([slope.flatten() for slope in torch.autograd.grad(loss, reference.parameters())])
+    assert deltas[True].dtype == torch.float32
+    assert not torch.allclose(deltas[True], deltas[False], atol=1e-5)
+    assert torch.allclose(deltas[True], slopes, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_autocast_of_a_model_that_is_not_float32_is_refused(dtype):
+    flat = FlatModule(nn.Linear(2, 2).to(dtype))
+    with pytest.raises(ConfigError, match=r"local\.autocast: it is for models in float32, and this one is"):
+        Trainer(flat, MultiClass(), td.FedAvg(), Local(autocast=True))
+
+
 # -- random modules -------------------------------------------------------------------------------------
 
 
@@ -291,6 +358,20 @@ def test_error_for_a_loss_that_is_not_finite_names_trip_and_client(value):
     assert "\n" not in str(caught.value)
 
 
+def test_client_keeps_its_old_memory_where_divergence_is_accepted():
+    """Neither a rule nor an optimiser remembers anything of a trip whose numbers were not finite."""
+    local = Local(lr=0.25, optimiser=td.AdamW(keep=True))
+    flat = FlatModule(Line(1.0))
+    trainer = Trainer(flat, Sum(), td.CA2FL(), local, accept_divergence=True)
+    task = Task(0, "ann", 0, {"model": flat.vector.clone()})
+    features, labels = torch.ones(4, dtype=torch.float64), torch.zeros(4)
+    _, memory = trainer.train(task, {}, (features, labels, None), 0)
+    assert set(memory) > {"delta", "optimiser/steps"}
+    upload, again = trainer.train(task, memory, (features * math.nan, labels, None), 1)
+    assert again is memory
+    assert upload.vectors["difference"].tolist() == [0.0]
+
+
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
@@ -302,8 +383,12 @@ def test_error_for_a_loss_that_is_not_finite_names_trip_and_client(value):
         ({"lr": float("inf")}, "lr"),
         ({"weight_decay": -1}, "weight_decay"),
         ({"schedule": "linear"}, "schedule"),
-        ({"schedule": {"kind": "cosine", "steps": 0}}, "schedule.cosine.steps"),
+        ({"schedule": {"kind": "cosine", "steps": 0}}, "schedule.steps"),
         ({"momentum": 0.9}, "momentum"),
+        ({"accumulate": 0}, "accumulate"),
+        ({"gradient_clip": 0}, "gradient_clip"),
+        ({"trip_schedule": "step_decay"}, "trip_schedule"),
+        ({"trip_schedule": {"kind": "cosine", "floor": 2}}, "trip_schedule.floor"),
     ],
 )
 def test_error_for_bad_local_settings_names_the_key(bad, says):

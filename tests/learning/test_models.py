@@ -11,10 +11,10 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
+from tardigrad.core.setting_errors import kinds_of
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.config.dotted_keys import kinds_of
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Binary, Head, MultiClass, MultiLabel, NextToken
+from tardigrad.learning.heads import Binary, Head, MultiClass, MultiLabel, NextToken
 from tardigrad.learning.models import (
     MLP,
     Architecture,

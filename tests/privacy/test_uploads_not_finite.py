@@ -12,7 +12,7 @@ from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.upload import Task, Upload
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import MultiClass
+from tardigrad.learning.heads import MultiClass
 from tardigrad.learning.local import Trainer
 from tardigrad.privacy.clipping import AdaptiveClip
 from tardigrad.privacy.normal import Seeded

@@ -21,7 +21,7 @@ from tardigrad.service.access.signed_requests import RequestVerifier, Signer
 from tardigrad.service.client.app import Client
 from tardigrad.service.client.client_memory import ClientMemory
 from tardigrad.service.client.client_trainer import ClientTrainer
-from tardigrad.service.client.connection import Connection
+from tardigrad.service.client.connection import Connection, RetryLater
 from tardigrad.service.server.clock import SYSTEM, Clock
 from tardigrad.service.server.listener import Server
 from tardigrad.service.server.rpc import Servicer
@@ -165,12 +165,15 @@ def app_of(simulation, client):
     )
 
 
-def trace_of(config):
-    """A simulated run and what happened in it: check-ins, deliveries and givings up, in order."""
-    simulation = build(config)
+def trace_of(config, **own):
+    """A simulated run and what happened in it: check-ins, deliveries and givings up, in order.
+
+    `own`: the model, clients, test set and head, if they are not those of the config.
+    """
+    simulation = build(config, **own)
     events = [to_record(event) for events in simulation.engine.run() for event in events]
     end = sum(1 for event in events if event["event"] in ("upload", "give_up"))
-    planner, steps = build(config).planner, []
+    planner, steps = build(config, **own).planner, []
     while end:
         for item in planner.advance():
             if isinstance(item, Ticket):
@@ -184,6 +187,15 @@ def trace_of(config):
     return simulation, events, steps
 
 
+async def fetched(connection, held=()):
+    """Fetch a task. A server that has too much to do in time asks a client to come again."""
+    for _ in range(100):
+        found = await connection.fetch(held)
+        if not isinstance(found, RetryLater):
+            return found
+    raise AssertionError(f"no task: {found.reason}")
+
+
 class Puppet:
     """A client that does what it is told, one thing at a time."""
 
@@ -194,7 +206,7 @@ class Puppet:
         self.finished = {}
 
     async def fetch(self):
-        found = await self.connection.fetch(self.holding)
+        found = await fetched(self.connection, self.holding)
         self.holding[found.task.trip] = found
         return found.task.trip
 
@@ -224,14 +236,14 @@ async def two_puppets(running, simulation, names):
         ]
 
 
-async def replay(running, simulation, steps, puppets=None):
-    """Let clients do these steps in this very order."""
+async def replay(running, simulation, steps, puppets=None, app=app_of):
+    """Let clients do these steps in this very order. `app`: makes the client of a simulated one."""
     puppets = {} if puppets is None else puppets
     async with contextlib.AsyncExitStack() as stack:
         for what, client, trip in steps:
             if client not in puppets:
                 connection = await stack.enter_async_context(running.connect(str(client)))
-                trainee = ClientTrainer(str(client), app_of(simulation, client))
+                trainee = ClientTrainer(str(client), app(simulation, client))
                 puppets[client] = Puppet(connection, trainee, running.keys / f"{client}.state")
             puppet = puppets[client]
             if what == "fetch":

@@ -4,7 +4,7 @@ import contextlib
 from dataclasses import replace
 
 import grpc
-from service_harness import app_of, serving
+from service_harness import app_of, fetched, serving
 
 import tardigrad as td
 from tardigrad.experiments.runs.simulation_assembly import build
@@ -26,7 +26,7 @@ SIMULATION = build(CONFIG)
 
 async def trained(connection, client=0):
     """Fetch a task and train it as this client of the simulation; return what can be delivered."""
-    found = await connection.fetch()
+    found = await fetched(connection)
     return ClientTrainer(str(client), app_of(SIMULATION, client)).train(found, {})
 
 

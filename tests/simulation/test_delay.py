@@ -203,7 +203,7 @@ BAD = {
     "negative start": ("client,start,duration\n0,-1,1\n", r"line 2: a trip's start"),
     "negative client": ("client,start,duration\n-4,0,1\n", r"line 2: a trip's client.*-4"),
     "text in a number": ("client,start,duration\n0,0,1\n0,5,long\n", r"line 3: .*'long'"),
-    "text for a client": ("client,start,duration\nann,0,1\n", r"line 2: .*'ann'"),
+    "text for a client": ("client,start,duration\nann,0,1\n", r"line 2: client is 'ann'; give its number"),
     "half a client": ("client,start,duration\n0.5,0,1\n", r"line 2: .*'0\.5'"),
     "not a number": ("client,start,duration\n0,0,nan\n", r"line 2: a trip's duration"),
     "infinite": ("client,start,duration\n0,0,inf\n", r"line 2: a trip's duration"),

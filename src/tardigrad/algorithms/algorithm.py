@@ -38,7 +38,7 @@ class Rule:
     """The client half of an algorithm, for one trip: where training starts, in which direction it steps, what
     the client uploads and what it remembers.
 
-    This class is plain SGD. Algorithms with a client half of their own override what differs.
+    This class follows the gradient. Algorithms with a client half of their own override what differs.
 
     >>> import torch
     >>> rule = Rule(Task(0, "ann", 0, {"model": torch.zeros(2)}), memory={}, lr=0.1)
@@ -53,8 +53,8 @@ class Rule:
         """What the client keeps, after `finish`; the driver commits it only if the upload was accepted."""
 
     def direction(self, gradient: Tensor, x: Tensor) -> Tensor:
-        """Return the direction of the step from x, which is `x -= lr * direction`. It may overwrite
-        `gradient`."""
+        """Return the direction of the step from x, which is `x -= lr * direction`; another optimiser than SGD
+        takes it as its gradient. It may overwrite `gradient`."""
         return gradient
 
     @renamed_keyword("path", "lr_sum")
@@ -131,6 +131,12 @@ class Algorithm(Setting):
         """Whether the server keeps the mean over all clients of what they remember. If clients weigh by their
         examples, it must know how many examples all of them have together."""
         return False
+
+    @property
+    def assumes_sgd(self) -> str | None:
+        """Why its rule works only with plain SGD, as a clause that follows "because"; None if it works with
+        every `local.optimiser`."""
+        return None
 
     @property
     def default_staleness_bound(self) -> int | None:

@@ -24,9 +24,9 @@ class FADAS(SumOnly):
     uses_member_count: ClassVar[bool] = True
     lr: PositiveFloat = 1e-3
     """The server's learning rate (eta)."""
-    beta1: float = Field(0.9, ge=0, lt=1)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
     """Share of the past in m."""
-    beta2: float = Field(0.99, ge=0, lt=1)
+    beta2: float = Field(default=0.99, ge=0, lt=1)
     """Share of the past in v."""
     adaptivity: PositiveFloat = 1e-8
     """Added to the root of v (the paper's epsilon)."""

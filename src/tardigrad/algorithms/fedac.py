@@ -15,7 +15,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics, Rule
-from tardigrad.algorithms.scaffold import ControlledRule
+from tardigrad.algorithms.scaffold import CONTROL_IS_MEAN_GRADIENT, ControlledRule
 from tardigrad.core.momentum import Nesterov
 from tardigrad.core.preconditioner import Adam
 from tardigrad.core.situation import Situation
@@ -47,9 +47,9 @@ class FedAC(Individual):
     momentum: Literal["nadam", "none"] = "nadam"
     """The paper's adaptive update with prospective weighted momentum (APWM), which is Nadam; or plain
     steps along the weighted mean."""
-    beta1: float = Field(0.6, ge=0, lt=1)
+    beta1: float = Field(default=0.6, ge=0, lt=1)
     """Share of the past in m (nadam)."""
-    beta2: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.9, ge=0, lt=1)
     """Share of the past in v (nadam)."""
     adaptivity: PositiveFloat = 1e-8
     """Added to the root of v (nadam; the paper's epsilon)."""
@@ -71,6 +71,10 @@ class FedAC(Individual):
     @property
     def averages_memories(self) -> bool:
         return self.correction and self.control_scale == "population"
+
+    @property
+    def assumes_sgd(self) -> str | None:
+        return f"{CONTROL_IS_MEAN_GRADIENT} (correction = false does without)" if self.correction else None
 
     def start(self, model: Tensor, situation: Situation) -> State:
         state = super().start(model, situation) | self._step.begin(model, situation)

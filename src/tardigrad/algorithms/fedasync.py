@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics, Rule
-from tardigrad.algorithms.fedprox import ProximalRule
+from tardigrad.algorithms.fedprox import PULL_IN_GRADIENT, ProximalRule
 from tardigrad.core.renamed import renamed_keyword
 from tardigrad.core.staleness import Polynomial, StalenessLaw
 from tardigrad.core.state import State
@@ -34,7 +34,7 @@ class FedAsync(Individual):
     kind: Literal["fedasync"] = "fedasync"
     single_upload: ClassVar[bool] = True
     default_buffer: ClassVar[int] = 1
-    alpha: float = Field(0.6, gt=0, le=1)
+    alpha: float = Field(default=0.6, gt=0, le=1)
     """The mixing weight of a fresh upload."""
     alpha_schedule: Literal["constant", "inverse_sqrt"] = "constant"
     """constant, or alpha / sqrt(t) at the t-th step."""
@@ -46,6 +46,10 @@ class FedAsync(Individual):
     @property
     def law(self) -> StalenessLaw:
         return self.staleness
+
+    @property
+    def assumes_sgd(self) -> str | None:
+        return PULL_IN_GRADIENT if self.rho else None
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
         return FedAsyncRule(task, memory, lr, self.rho)

@@ -28,7 +28,7 @@ class FedAvgM(SumOnly):
     synchronous: ClassVar[bool] = True
     lr: PositiveFloat = 1.0
     """The server's learning rate."""
-    beta: float = Field(0.9, ge=0, lt=1)
+    beta: float = Field(default=0.9, ge=0, lt=1)
     """Momentum; the buffered-aggregation paper found 0.83 to 0.9 best."""
 
     @cached_property

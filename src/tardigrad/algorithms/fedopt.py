@@ -22,7 +22,7 @@ class _FedOpt(SumOnly):
     synchronous: ClassVar[bool] = True
     lr: PositiveFloat = 0.01
     """The server's learning rate (eta)."""
-    beta1: float = Field(0.9, ge=0, lt=1)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
     """Share of the past in m."""
     adaptivity: PositiveFloat = 1e-3
     """Added to the root of v (the paper's tau)."""
@@ -48,7 +48,7 @@ class FedAdam(_FedOpt):
     """FedAvg with Adam on the server."""
 
     kind: Literal["fedadam"] = "fedadam"
-    beta2: float = Field(0.99, ge=0, lt=1)
+    beta2: float = Field(default=0.99, ge=0, lt=1)
     """Share of the past in v."""
 
     @property
@@ -60,7 +60,7 @@ class FedAdaGrad(_FedOpt):
     """FedAvg with AdaGrad on the server."""
 
     kind: Literal["fedadagrad"] = "fedadagrad"
-    beta1: float = Field(0.0, ge=0, lt=1)
+    beta1: float = Field(default=0.0, ge=0, lt=1)
     """Share of the past in m; the paper takes none for AdaGrad."""
 
     @property
@@ -72,7 +72,7 @@ class FedYogi(_FedOpt):
     """FedAvg with Yogi on the server."""
 
     kind: Literal["fedyogi"] = "fedyogi"
-    beta2: float = Field(0.99, ge=0, lt=1)
+    beta2: float = Field(default=0.99, ge=0, lt=1)
     """Share of the past in v."""
 
     @property

@@ -11,6 +11,11 @@ from tardigrad.algorithms.algorithm import Rule
 from tardigrad.algorithms.fedavg import FedAvg
 from tardigrad.core.upload import Task, Vectors
 
+PULL_IN_GRADIENT = (
+    "the pull back to the start is a part of the gradient, and an optimiser with a state of its own would "
+    "delay or rescale it"
+)
+
 
 class ProximalRule(Rule):
     """SGD on f(x) + mu/2 |x - x_start|^2: the gradient plus mu (x - x_start)."""
@@ -29,6 +34,10 @@ class FedProx(FedAvg):
     kind: Literal["fedprox"] = "fedprox"  # type: ignore[assignment]
     mu: NonNegativeFloat = 0.01
     """Strength of the pull back to the start; the papers use 0.001 to 1."""
+
+    @property
+    def assumes_sgd(self) -> str | None:
+        return PULL_IN_GRADIENT if self.mu else None
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
         return ProximalRule(task, memory, lr, self.mu)

@@ -70,6 +70,11 @@ class UploadLayer:
     sums_of_short_floats: ClassVar[torch.dtype] = torch.float32
     """The narrowest type in which the uploads of a model in short floats are summed."""
 
+    @property
+    def has_client_half(self) -> bool:
+        """Whether clients must change their uploads. A server must tell its clients to do so."""
+        return type(self).client is not UploadLayer.client
+
     def extras(self, situation: Situation) -> dict[str, int]:
         """Return the names and sizes of what this layer sums up besides the vectors."""
         return {}
@@ -134,4 +139,25 @@ def check_layers(layers: Sequence[UploadLayer], only_sums: bool, algorithm: str)
             raise ConfigError(
                 f"the {layer.name} adds up integers and needs an encoding with one scale for all uploads "
                 "below it; give one, such as 'grid'"
+            )
+    encodings = [layer.name for layer in layers if layer.wire.dtype != Wire().dtype]
+    if len(encodings) > 1:
+        raise ConfigError(
+            f"{' and '.join(encodings)} both change the type in which uploads travel; give one of them"
+        )
+
+
+def check_layers_served(layers: Sequence[UploadLayer], told: Sequence[UploadLayer]) -> None:
+    """Raise a ConfigError if a server cannot have these layers. `told`: those whose client half the server's
+    clients are told to apply."""
+    for layer in layers:
+        if layer.has_client_half and layer not in told:
+            raise ConfigError(
+                f"the {layer.name} changes uploads on the client, and the clients of a server are not told "
+                "to do so; use it in a simulation"
+            )
+        if layer.wire.dtype != Wire().dtype:
+            raise ConfigError(
+                f"the {layer.name} sends uploads as {layer.wire.dtype}, and a server receives "
+                f"{Wire().dtype}; use it in a simulation"
             )

@@ -65,7 +65,7 @@ class _MasFL(SumOnly):
     remembers: ClassVar[bool] = True
     uses_local_steps: ClassVar[bool] = True
     undiscounted: ClassVar[frozenset[str]] = frozenset({"control"})
-    beta: float | None = Field(None, gt=0, le=1)
+    beta: float | None = Field(default=None, gt=0, le=1)
     """Share of the *new* gradient in the momentum. Default: the theorem's sqrt(S K / T), at most 1, for S
     uploads a step, K local steps and T server steps."""
     gamma: PositiveFloat | None = None
@@ -77,6 +77,13 @@ class _MasFL(SumOnly):
     @property
     def averages_memories(self) -> bool:
         return True
+
+    @property
+    def assumes_sgd(self) -> str | None:
+        return (
+            "every local step has the momentum of all clients in its direction already, and the step sizes "
+            "of the theorem are those of plain steps along it"
+        )
 
     @property
     def opening(self) -> bool:

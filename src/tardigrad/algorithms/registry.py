@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import sys
-from pathlib import Path
 from typing import Annotated, get_args
 
 from pydantic import Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
@@ -26,6 +23,8 @@ from tardigrad.algorithms.robust_fedbuff import RobustFedBuff
 from tardigrad.algorithms.scaffold import SCAFFOLD
 from tardigrad.algorithms.sgd import SGD
 from tardigrad.algorithms.weight_prediction import WeightPrediction
+from tardigrad.core.own_code import PYTHON, class_place, is_place
+from tardigrad.core.own_code import load_name as load_name
 from tardigrad.core.setting import by_name
 from tardigrad.errors import ConfigError
 
@@ -60,30 +59,19 @@ BUILT_IN: tuple[type[Algorithm], ...] = get_args(get_args(BuiltIn)[0])
 def _own_or_built_in(value: object, built_in: ValidatorFunctionWrapHandler) -> object:
     if isinstance(value, SumOnly | Individual):
         return value
-    if isinstance(value, dict) and ".py:" in str(value.get("kind")):
-        settings = {name: setting for name, setting in value.items() if name != "kind"}
-        return load_algorithm(str(value["kind"])).model_validate(settings)
+    table = {"kind": value} if isinstance(value, str) else value
+    kind = table.get("kind") if isinstance(table, dict) else None
+    if isinstance(table, dict) and is_place(kind):
+        settings = {name: setting for name, setting in table.items() if name != "kind"}
+        return load_algorithm(str(kind)).model_validate(settings)
+    if isinstance(kind, str) and kind.startswith(PYTHON):
+        name = kind.removeprefix(PYTHON)
+        raise ConfigError(
+            f"algorithm.kind: {name} was defined in Python and is in no file that can be loaded; go on from "
+            f"there with td.run(..., algorithm={name}(...), resume=True), or put {name} into a file and "
+            f'start a new run with kind = "file.py:{name}"'
+        )
     return built_in(value)
-
-
-def load_name(place: str, option: str) -> object:
-    """Return the object called name in the module of "path/to/file.py:name". Errors mention `option`."""
-    file, colon, name = place.rpartition(":")
-    path = Path(file)
-    if not colon or not path.is_file():
-        raise ConfigError(f"{option}: there is no file {file or place}; give path/to/file.py:name")
-    own = f"tardigrad_own.{path.stem}"
-    spec = importlib.util.spec_from_file_location(own, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[own] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # the user's own file can raise anything
-        raise ConfigError(f"{option}: {file} cannot be imported ({type(error).__name__}: {error})") from None
-    if not hasattr(module, name):
-        raise ConfigError(f"{option}: {file} has nothing called {name}")
-    return getattr(module, name)
 
 
 def load_algorithm(place: str) -> type[SumOnly] | type[Individual]:
@@ -103,8 +91,7 @@ def _dump(algorithm: Algorithm) -> dict[str, object]:
     settings = algorithm.model_dump(mode="json", exclude_none=True)
     if isinstance(algorithm, BUILT_IN):
         return settings
-    place = f"{Path(inspect.getfile(type(algorithm))).resolve()}:{type(algorithm).__qualname__}"
-    return settings | {"kind": place}
+    return settings | {"kind": class_place(type(algorithm))}
 
 
 AnyAlgorithm = Annotated[

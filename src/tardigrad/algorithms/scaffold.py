@@ -15,6 +15,11 @@ from tardigrad.core.situation import Situation
 from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import Task, Vectors, WeightedSum
 
+CONTROL_IS_MEAN_GRADIENT = (
+    "a client's control variate is its delta divided by the sum of its learning rates, which is its mean "
+    "gradient only if every local step is lr times a gradient"
+)
+
 
 class ControlledRule(Rule):
     """SGD along gradient - c_i + c: the estimated drift of the client is replaced by that of all clients.
@@ -57,6 +62,10 @@ class SCAFFOLD(SumOnly):
     @property
     def averages_memories(self) -> bool:
         return True
+
+    @property
+    def assumes_sgd(self) -> str | None:
+        return CONTROL_IS_MEAN_GRADIENT
 
     def start(self, model: Tensor, situation: Situation) -> State:
         state = super().start(model, situation)

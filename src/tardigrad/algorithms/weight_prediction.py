@@ -32,7 +32,7 @@ class WeightPrediction(FedBuff):
     """
 
     kind: Literal["weight_prediction"] = "weight_prediction"  # type: ignore[assignment]
-    decay: float = Field(0.9, ge=0, lt=1)
+    decay: float = Field(default=0.9, ge=0, lt=1)
     """Share of the past in x_h (the paper's alpha)."""
     expected_staleness: NonNegativeFloat | None = None
     """How many steps ahead every client predicts. Default: the staleness that its upload will have,

@@ -13,6 +13,7 @@ from rich.markup import escape
 from tardigrad.cli import (
     compare_commands,
     data_commands,
+    demo_command,
     listing_commands,
     privacy_commands,
     run_commands,
@@ -28,6 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(run_commands.app)
+app.add_typer(demo_command.app)
 app.add_typer(compare_commands.app)
 app.add_typer(listing_commands.app)
 served = typer.Typer()

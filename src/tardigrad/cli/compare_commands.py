@@ -34,13 +34,13 @@ def compare(
     verbose: Verbose = False,
 ) -> None:
     """Compare algorithms on the same data and delays, over several seeds."""
-    from tardigrad.experiments.compare.compare import compare as run_comparison
+    from tardigrad.experiments.compare.compare import compare as compare_file
 
     verbosity = choose_verbosity(quiet, verbose)
     look_in(data_dir)
     console = Console(stderr=as_json)
     with interruptible("the same command goes on"):
-        table = run_comparison(file, out, console, verbosity)
+        table = compare_file(file, out, console, verbosity)
     if as_json:
         print_json(table)
     if any(row["failed"] for row in table["rows"]):
@@ -57,13 +57,13 @@ def tune(
     verbose: Verbose = False,
 ) -> None:
     """Tune every entry of a comparison, with the same number of trials for each."""
-    from tardigrad.experiments.tune.tune import tune as run_tuning
+    from tardigrad.experiments.tune.tune import tune as tune_file
 
     verbosity = choose_verbosity(quiet, verbose)
     look_in(data_dir)
     console = Console(stderr=as_json)
     with interruptible("the same command goes on"):
-        found = run_tuning(file, out, console, verbosity)
+        found = tune_file(file, out, console, verbosity)
     if as_json:
         print_json(found)
     if any(one["failed"] == one["trials"] for one in found["per_entry"].values()):

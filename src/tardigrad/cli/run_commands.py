@@ -90,6 +90,7 @@ def run(
             guard=guard,
             moved=moved,
             profile=profile,
+            progress=False,
             observers=(*displays[verbosity], *trackers),
         )
     summary = result.summary()
@@ -104,18 +105,30 @@ def run(
 
 
 @app.command(epilog="Example: `tardigrad init fedbuff.toml`, then `tardigrad run fedbuff.toml`")
-def init(file: File = Path("tardigrad.toml"), as_json: AsJson = False) -> None:
+def init(
+    file: File = Path("tardigrad.toml"),
+    example: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Write an experiment of the package: demo, fedbuff/table1, ..."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Write a commented config to start from."""
     from importlib.resources import files
+
+    from tardigrad.experiments.library import packaged
 
     if file.exists():
         raise ConfigError(f"{file}: exists already; give another name")
     if not file.parent.is_dir():
         raise ConfigError(f"{file}: there is no folder {file.parent}")
-    file.write_text(files("tardigrad.experiments.config").joinpath("template.toml").read_text())
-    Console(stderr=as_json).print(
-        f"wrote {file}; run it with: tardigrad run {file} --out runs/first", highlight=False, markup=False
-    )
+    template = files("tardigrad.experiments.config").joinpath("template.toml")
+    text = (template if example is None else packaged(example)).read_text()
+    file.write_text(text)
+    said = f"tardigrad {'compare' if '[entries' in text else 'run'} {file} --out runs/first"
+    if "[scales." in text:
+        said = f"tardigrad reproduce {example} --from DIR, where {file} is DIR/{example}.toml"
+    Console(stderr=as_json).print(f"wrote {file}; run it with: {said}", highlight=False, markup=False)
     if as_json:
         print_json({"config": str(file)})
 

@@ -52,6 +52,10 @@ class RunStarted(_Subscriptable):
     seed: int
     oracle: bool = False
     """Whether the algorithm uses what only a simulation can know."""
+    metric: str = "accuracy"
+    """The metric that targets, tables and charts are about."""
+    lower_is_better: bool = False
+    """Whether less of it is better."""
 
 
 @dataclass(frozen=True, slots=True)

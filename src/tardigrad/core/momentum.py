@@ -44,7 +44,7 @@ class EMA(MomentumKind):
     """m = beta m + (1 - beta) r: an average, so the learning rate keeps its meaning."""
 
     kind: Literal["ema"] = "ema"
-    beta: float = Field(0.9, gt=-1, lt=1)
+    beta: float = Field(default=0.9, gt=-1, lt=1)
     """Share of the past; negative values are allowed (they can help asynchronous training)."""
 
     def start(self, model: Tensor, situation: Situation) -> State:
@@ -59,7 +59,7 @@ class HeavyBall(MomentumKind):
     """m = beta m + r: a sum, so the learning rate acts 1 / (1 - beta) times stronger than with `ema`."""
 
     kind: Literal["heavy_ball"] = "heavy_ball"
-    beta: float = Field(0.9, gt=-1, lt=1)
+    beta: float = Field(default=0.9, gt=-1, lt=1)
     """Share of the past."""
 
     def start(self, model: Tensor, situation: Situation) -> State:
@@ -77,7 +77,7 @@ class Nesterov(MomentumKind):
     """
 
     kind: Literal["nesterov"] = "nesterov"
-    beta: float = Field(0.9, ge=0, lt=1)
+    beta: float = Field(default=0.9, ge=0, lt=1)
     """Share of the past."""
 
     def start(self, model: Tensor, situation: Situation) -> State:

@@ -35,7 +35,7 @@ COLLINEAR = 1e-9
 
 class _Approximation(MomentumKind):
     default_staleness_bound: ClassVar[int | None] = 20
-    beta: float = Field(0.9, ge=0, lt=1)
+    beta: float = Field(default=0.9, ge=0, lt=1)
     """Share of the past: the value that is good in synchronous training."""
 
     def metrics(self, state: State) -> dict[str, float]:

@@ -93,7 +93,7 @@ class Poisson(_Pace):
     """At each step every client joins with the same probability, independently of all others."""
 
     kind: Literal["poisson"] = "poisson"
-    probability: float = Field(0.1, gt=0, le=1)
+    probability: float = Field(default=0.1, gt=0, le=1)
     """The chance of one client to join at one step."""
 
     def capacity(self, in_flight: int, this_version: int) -> int:

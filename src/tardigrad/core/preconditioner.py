@@ -61,7 +61,7 @@ class Adam(_SecondMoment):
     """v = beta2 v + (1 - beta2) r^2."""
 
     kind: Literal["adam"] = "adam"
-    beta2: float = Field(0.99, ge=0, lt=1)
+    beta2: float = Field(default=0.99, ge=0, lt=1)
     """Share of the past in v."""
 
     def second_moment(self, v: Tensor, r: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class Yogi(_SecondMoment):
     """v = v - (1 - beta2) r^2 sign(v - r^2)."""
 
     kind: Literal["yogi"] = "yogi"
-    beta2: float = Field(0.99, ge=0, lt=1)
+    beta2: float = Field(default=0.99, ge=0, lt=1)
     """Share of the past in v."""
 
     def second_moment(self, v: Tensor, r: Tensor) -> Tensor:

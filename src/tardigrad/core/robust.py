@@ -47,7 +47,7 @@ class TrimmedMean(_RobustMean):
     """
 
     kind: Literal["trimmed_mean"] = "trimmed_mean"
-    fraction: float = Field(0.4, ge=0, lt=0.5)
+    fraction: float = Field(default=0.4, ge=0, lt=0.5)
     """Share of the weight that is cut off at each end. The mean withstands malicious uploads of less weight
     than that. Set it well above the share of malicious clients, because some buffers have more of them than
     others."""

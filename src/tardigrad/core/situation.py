@@ -18,7 +18,7 @@ class Situation:
     steps: int | None = None
     """How many steps the run will make, or None if that is not known."""
     local_steps: float = 1.0
-    """The mean number of minibatch steps in a trip."""
+    """The mean number of local steps in a trip."""
     examples: int | None = None
     """How many examples all clients have together if clients weigh by them, or None if they weigh the
     same."""

@@ -10,7 +10,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from tardigrad.data.clients import Examples
+from tardigrad.data.clients import TensorExamples
 from tardigrad.data.dataset import DataSource, Holders
 from tardigrad.data.partition import Dirichlet, DirichletByLabel, Natural, Partition, Shards
 from tardigrad.data.split import Aside, SetAside
@@ -75,13 +75,13 @@ class Users:
 
 
 def federate(
-    examples: Examples,
+    examples: TensorExamples,
     users: Users,
     test: np.ndarray,
     settings: UserSource,
     seed: int,
     rows: np.ndarray | None = None,
-) -> tuple[Holders, Examples | None]:
+) -> tuple[Holders, TensorExamples | None]:
     """Build the clients and the central test set from all examples, their users and a mask of the test set.
 
     Users with fewer than `min_examples` training examples are left out of both, except those that have none,

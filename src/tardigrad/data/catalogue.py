@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 
+from tardigrad.core.own_code import or_own
 from tardigrad.core.setting import by_name
 from tardigrad.data.sets.celeba import CelebA
 from tardigrad.data.sets.chat import Chat
@@ -14,6 +15,7 @@ from tardigrad.data.sets.digits import Digits
 from tardigrad.data.sets.emnist import EMNIST
 from tardigrad.data.sets.flair import FLAIR
 from tardigrad.data.sets.mnist import MNIST, FashionMNIST
+from tardigrad.data.sets.own_data import OwnData
 from tardigrad.data.sets.own_files import Files
 from tardigrad.data.sets.sent140 import Sent140
 from tardigrad.data.sets.shakespeare import Shakespeare
@@ -36,5 +38,8 @@ Source = Annotated[
     | Files,
     Field(discriminator="kind"),
     by_name,
+    or_own(OwnData),
+    SerializeAsAny(),
 ]
-"""The `[data]` table of a config: one of these data sets, told apart by `kind`."""
+"""The `[data]` table of a config: one of these data sets, told apart by `kind`, or `OwnData` from the user's
+own file."""

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
+from tardigrad.core.plural import counted
+from tardigrad.data.loaders import without_loader
+from tardigrad.data.own_examples import features_and_labels, shapes_of
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import Head, MultiClass
+from tardigrad.learning.examples import Features, mapped, take, tensors
+from tardigrad.learning.heads import Head, MultiClass
+from tardigrad.learning.heads.labels import check_labels
 from tardigrad.learning.transform import Transform
 
-Examples = tuple[Tensor, Tensor]
-Indexed = tuple[Tensor, Tensor, Tensor | None]
+Examples = tuple[Features, Tensor]
+TensorExamples = tuple[Tensor, Tensor]
+"""Examples whose features are one tensor, as those of all data sets that a config can name."""
+Indexed = tuple[Features, Tensor, Tensor | None]
 """Features, labels, and the indices of the rows that are meant (None: all rows)."""
 
 
@@ -68,6 +75,13 @@ class Federation:
     vectors: Tensor | None = None
     """Initial values for an embedding, one row for each token."""
 
+    def some_examples(self) -> Examples:
+        """Return a few examples of the first client as the module takes them, and their labels."""
+        features, labels, index = self.clients.indexed(0)
+        chosen = torch.arange(min(len(labels), 8)) if index is None else index[:8]
+        transformed = cast(Callable[[Features], Features], self.transform.evaluate)
+        return transformed(take(features, chosen)), labels[chosen]
+
 
 class HoldingOut(Clients):
     """Wraps clients so that each keeps a random share of its examples for evaluation."""
@@ -92,7 +106,8 @@ class HoldingOut(Clients):
 
     def load(self, client: int) -> Examples:
         features, labels, part = self.indexed(client)
-        return features[part], labels[part]
+        assert part is not None
+        return take(features, part), labels[part]
 
     def indexed(self, client: int) -> Indexed:
         features, labels, part = self._clients.indexed(client)
@@ -105,7 +120,7 @@ class HoldingOut(Clients):
             return None
         features, labels = self._clients.load(client)
         part = self._order(client)[:kept]
-        return features[part], labels[part]
+        return take(features, part), labels[part]
 
     def name(self, client: int) -> int | str:
         return self._clients.name(client)
@@ -123,12 +138,12 @@ class Given(Clients):
             raise ConfigError("clients: the mapping is empty; give {id: (features, labels), ...}")
         self._names = [key if isinstance(key, int | str) else str(key) for key in clients]
         self._data = [_as_tensors(f"clients[{key!r}]", value, dtype) for key, value in clients.items()]
-        shape = self._data[0][0].shape[1:]
+        shape = shapes_of(self._data[0][0])
         for name, (features, _) in zip(self._names, self._data):
-            if features.shape[1:] != shape:
+            if shapes_of(features) != shape:
                 raise ConfigError(
-                    f"clients[{name!r}]: its examples have the shape {tuple(features.shape[1:])}, but those "
-                    f"of clients[{self._names[0]!r}] have {tuple(shape)}"
+                    f"clients[{name!r}]: its examples have the shape {shapes_of(features)}, but those of "
+                    f"clients[{self._names[0]!r}] have {shape}"
                 )
 
     def __len__(self) -> int:
@@ -145,28 +160,44 @@ class Given(Clients):
 
 
 def _as_tensors(where: str, data: object, dtype: torch.dtype) -> Examples:
-    """Convert a pair of arrays or a torch Dataset to two tensors; errors begin with `where`."""
+    """Convert a pair of arrays, a dict, a torch Dataset or a DataLoader to tensors; errors begin with
+    `where`."""
+    data = without_loader(where, data)
     try:
-        if isinstance(data, Dataset):
-            rows = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
-            data = [torch.stack([torch.as_tensor(row[part]) for row in rows]) for part in (0, 1)]
-        features, labels = (torch.as_tensor(part) for part in data)  # type: ignore[attr-defined]
-        counts = len(features), len(labels)
-    except (TypeError, ValueError, RuntimeError, IndexError, NotImplementedError) as error:
+        features, labels = features_and_labels(data)
+        counts = {name: len(tensor) for name, tensor in tensors(features)}
+        wanted = len(labels)
+    except (TypeError, ValueError, RuntimeError, IndexError, KeyError, NotImplementedError) as error:
         raise ConfigError(
-            f"{where}: expected a (features, labels) pair of arrays, or a torch Dataset of such "
-            f"pairs with a length; {' '.join(str(error).split())}"
+            f"{where}: expected a (features, labels) pair of arrays, a dict of arrays with labels, or a "
+            f"torch Dataset of such pairs or dicts with a length; {' '.join(str(error).split())}"
         ) from None
-    if counts[0] != counts[1] or counts[1] == 0:
-        raise ConfigError(
-            f"{where}: {counts[0]} features and {counts[1]} labels; "
-            "there must be as many of one as of the other, and at least one"
-        )
+    for name, count in counts.items():
+        if count != wanted or wanted == 0:
+            raise ConfigError(
+                f"{where}: {count} features{name and f' {name!r}'} and {wanted} labels; "
+                "there must be as many of one as of the other, and at least one"
+            )
+    if not counts:
+        raise ConfigError(f"{where}: there are labels but no features")
     if labels.dtype.is_floating_point and not torch.isfinite(labels).all():
-        raise ConfigError(f"{where}: its labels are not all finite numbers")
-    if features.dtype.is_floating_point:
-        features = features.to(dtype)
+        raise ConfigError(f"{where}: its labels are not all finite numbers{_first_nan(labels)}")
+    for name, tensor in tensors(features):
+        if said := _first_nan(tensor):
+            raise ConfigError(
+                f"{where}: its features{name and f' {name!r}'} have missing values{said}; fill them in, or "
+                "leave such examples out"
+            )
+    features = mapped(features, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
     return features, labels.to(dtype if labels.dtype.is_floating_point else torch.int64)
+
+
+def _first_nan(values: Tensor) -> str:
+    """Return where the first NaN of these values is, in words, or "" if there is none."""
+    if not values.is_floating_point() or not torch.isnan(values).any():
+        return ""
+    rows = torch.isnan(values).reshape(len(values), -1).any(dim=1).nonzero().flatten()
+    return f" (NaN in {counted(len(rows), 'example')} of {len(values):,}, first in number {int(rows[0])})"
 
 
 def given(
@@ -183,15 +214,17 @@ def given(
     """
     population = Given(clients, dtype)
     checked = None if test is None else _as_tensors("test", test, dtype)
-    shape = tuple(population.load(0)[0].shape[1:])
-    if checked is not None and checked[0].shape[1:] != shape:
+    shape = shapes_of(population.load(0)[0])
+    if checked is not None and shapes_of(checked[0]) != shape:
         raise ConfigError(
-            f"test: its examples have the shape {tuple(checked[0].shape[1:])}, but those of the clients "
+            f"test: its examples have the shape {shapes_of(checked[0])}, but those of the clients "
             f"have {shape}"
         )
     labels = {f"clients[{population.name(i)!r}]": population.load(i)[1] for i in range(len(population))}
     if checked is not None:
         labels["test"] = checked[1]
+    for where, part in labels.items():
+        check_labels(where, part, head)
     if head is None:
         for where, part in labels.items():
             if part.dtype.is_floating_point or (part.dim() == 1 and part.min() < 0):
@@ -200,4 +233,5 @@ def given(
                     "whole numbers from 0 on; convert them, or give another head"
                 )
     classes = 1 + max(int(part.max()) for part in labels.values())
-    return Federation(population, checked, shape, classes, head or MultiClass())
+    single = shape if isinstance(shape, tuple) else ()  # a model of the config takes one tensor
+    return Federation(population, checked, single, classes, head or MultiClass())

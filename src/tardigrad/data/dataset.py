@@ -16,6 +16,7 @@ from tardigrad.core.setting import Setting
 from tardigrad.data.clients import Clients, Examples, Federation, Indexed
 from tardigrad.data.partition import Natural, Partition
 from tardigrad.data.split import Aside, SetAside
+from tardigrad.learning.heads import Head
 from tardigrad.learning.images import Images, ImageStep
 
 
@@ -112,6 +113,12 @@ class DataSource(Setting):
     @abstractmethod
     def federation(self, seed: int) -> Federation:
         """Build the clients and the test set. The result depends only on the data and the seed."""
+
+    def federation_for(self, head: Head | None, seed: int) -> Federation:
+        """Build the same for a head that was chosen in place of the data's own. A data set that reads its
+        labels in another way then, as numbers to predict, overrides this."""
+        del head
+        return self.federation(seed)
 
 
 class ImageSource(DataSource):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -13,11 +14,17 @@ from pydantic import AfterValidator, Field, PositiveInt, model_validator
 from torch import Tensor
 
 from tardigrad.core.draws import key
+from tardigrad.core.metric import Better, Metric
 from tardigrad.core.setting import Setting
+from tardigrad.core.upload import Vectors
 from tardigrad.data.clients import Examples, Federation
 from tardigrad.errors import RunError
 from tardigrad.learning.evaluate import evaluate
+from tardigrad.learning.examples import take
 from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.heads.named_metrics import NamedMetrics
+
+log = logging.getLogger("tardigrad.data")
 
 RESERVED = frozenset({"event", "version", "trips", "time", "bytes", "federated", "clients", "examples"})
 """Fields of an evaluation's event that are not metrics."""
@@ -39,22 +46,32 @@ class Evaluation(Setting):
     """Evaluate each time this many versions were made (default 10, unless every_trips is given)."""
     every_trips: PositiveInt | None = None
     """Evaluate each time this many trips have ended, in place of every_steps."""
-    model_average: float | None = Field(None, gt=0, lt=1)
+    model_average: float | None = Field(default=None, gt=0, lt=1)
     """Evaluate a running average of the models with this decay, in place of the newest."""
-    held_out: float = Field(0.0, ge=0, lt=1)
+    held_out: float = Field(default=0.0, ge=0, lt=1)
     """Share of its examples that each client keeps for evaluation; 0 for none."""
     examples: PositiveInt | None = None
     """Evaluate on a random sample of this many test examples, drawn once (default: on all)."""
     clients: PositiveInt = 100
     """Number of clients, drawn once, that evaluate on their held-out examples."""
     metrics: tuple[MetricName, ...] | None = None
-    """Metrics that a server takes from its clients besides those of the built-in heads, such as ["f1"]."""
+    """Metrics besides those of the head, such as ["f1", "auc"] (docs/metrics.md). A server whose clients
+    evaluate takes these from them, too."""
+    main: MetricName | None = None
+    """The metric that targets, tables and charts are about (default: that of the head, such as accuracy)."""
+    better: Better | None = None
+    """Whether "higher" or "lower" values of `main` are better (default: known for each metric)."""
 
     @model_validator(mode="after")
     def _one_clock(self) -> Evaluation:
         if self.every_steps is not None and self.every_trips is not None:
             raise ValueError("give every_steps or every_trips, not both")
         return self
+
+    @property
+    def metric(self) -> Metric:
+        """The main metric of a resolved config."""
+        return Metric.named(self.main or "accuracy", self.better)
 
     def due(self, version: int, moved: bool, trips: int, ended: bool) -> bool:
         """Return whether to evaluate now: the model has just `moved`, or a trip has just `ended`."""
@@ -73,16 +90,21 @@ class Evaluator:
         settings: Evaluation,
         slowness: Callable[[int], float],
         seed: int,
+        names: tuple[str, ...] = (),
     ) -> None:
-        self._flat = flat
+        """`settings`: resolved. `names`: metrics to compute besides those of the head."""
+        self._flat, self._metric, self._names = flat, settings.metric, names
+        self._undefined: set[str] = set()
+        if flat.has_personal:
+            federation = replace(federation, test=None)  # only clients have all parts of the model
         if federation.test is not None and settings.examples is not None:
             features, labels = federation.test
             order = np.random.default_rng(key(seed, "test examples")).permutation(len(labels))
             chosen = torch.from_numpy(np.sort(order[: settings.examples]))
-            federation = replace(federation, test=(features[chosen], labels[chosen]))
+            federation = replace(federation, test=(take(features, chosen), labels[chosen]))
         self._federation = federation
-        self._own: list[tuple[float, Examples]] = []
-        """Slowness and held-out examples of each client that evaluates."""
+        self._own: list[tuple[int, float, Examples]] = []
+        """Number, slowness and held-out examples of each client that evaluates."""
         if settings.held_out > 0:
             clients = federation.clients
             random = np.random.default_rng(key(seed, "evaluation"))
@@ -90,15 +112,21 @@ class Evaluator:
             for client in np.sort(random.choice(len(clients), size=count, replace=False)).tolist():
                 held_out = clients.held_out(client)
                 if held_out is not None:
-                    self._own.append((slowness(client), held_out))
+                    self._own.append((client, slowness(client), held_out))
 
-    def __call__(self, vector: Tensor, version: int) -> dict[str, float]:
-        """Return the metrics of a model; raise a RunError if one is not finite."""
+    def __call__(
+        self, vector: Tensor, version: int, memories: Mapping[int, Vectors] | None = None
+    ) -> dict[str, float]:
+        """Return the metrics of a model; raise a RunError if one is not finite.
+
+        `memories`: what clients remember. A client evaluates with the personal parts in its memory; a model
+        with personal parts is evaluated by clients only.
+        """
         metrics: dict[str, float] = {}
         if self._federation.test is not None:
-            metrics |= self._evaluate(vector, self._federation.test)
+            metrics |= self._evaluate(vector, self._federation.test, "the test set")
         if self._own:
-            metrics |= self._on_clients(vector)
+            metrics |= self._on_clients(vector, memories or {})
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise RunError(
@@ -107,22 +135,47 @@ class Evaluator:
                 )
         return metrics
 
-    def _evaluate(self, vector: Tensor, examples: Examples) -> dict[str, float]:
+    def _evaluate(
+        self, vector: Tensor, examples: Examples, where: str = "", memory: Vectors | None = None
+    ) -> dict[str, float]:
+        """Return the metrics on some examples. Those that have no value there are left out; a warning says
+        so once, if `where` says what the examples are."""
         federation = self._federation
-        return evaluate(self._flat, federation.head, vector, *examples, federation.transform)
+        named = NamedMetrics(self._names, federation.head) if self._names else None
+        metrics = evaluate(
+            self._flat, federation.head, vector, *examples, federation.transform, named=named, memory=memory
+        )  # fmt: skip
+        for name, reason in ({} if named is None or not where else named.undefined).items():
+            if name not in self._undefined:
+                self._undefined.add(name)
+                log.warning(
+                    "%s has no value on %s, because %s; it is left out", name, where, reason,
+                    extra={"event": "evaluation"},
+                )  # fmt: skip
+        return metrics
 
-    def _on_clients(self, vector: Tensor) -> dict[str, float]:
-        scores = np.array([self._evaluate(vector, own)["accuracy"] for _, own in self._own])
-        slowness = np.array([slow for slow, _ in self._own])
+    def _on_clients(self, vector: Tensor, memories: Mapping[int, Vectors]) -> dict[str, float]:
+        metric, name = self._metric, self._metric.name
+        found = [
+            self._evaluate(vector, own, memory=memories.get(client)).get(name) for client, _, own in self._own
+        ]
+        scores = np.array([score for score in found if score is not None])
+        slowness = np.array([slow for (_, slow, _), score in zip(self._own, found) if score is not None])
+        if not len(scores):
+            return {}
+        worst_first = np.sort(scores)[::-1] if metric.lower_is_better else np.sort(scores)
         metrics = {
-            "client_accuracy": float(scores.mean()),
-            "client_accuracy_worst_decile": float(np.sort(scores)[: max(1, len(scores) // 10)].mean()),
+            f"client_{name}": float(scores.mean()),
+            f"client_{name}_worst_decile": float(worst_first[: max(1, len(scores) // 10)].mean()),
         }
         middle = np.median(slowness)
         fast, slow = scores[slowness < middle], scores[slowness > middle]
         if len(fast) and len(slow):  # only if the clients' devices differ
-            metrics["client_accuracy_fast"] = float(fast.mean())
-            metrics["client_accuracy_slow"] = float(slow.mean())
+            metrics[f"client_{name}_fast"] = float(fast.mean())
+            metrics[f"client_{name}_slow"] = float(slow.mean())
         if self._federation.test is None:
-            metrics["accuracy"] = metrics["client_accuracy"]
+            metrics[name] = metrics[f"client_{name}"]
+        if self._flat.has_personal:
+            trained = [client for client, _, _ in self._own if memories.get(client)]
+            metrics["clients_with_personal_parts"] = float(len(trained))
         return metrics

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tardigrad.data.clients import Examples
+from tardigrad.data.clients import TensorExamples
 from tardigrad.data.folder import require, whole
 from tardigrad.errors import ConfigError
 
@@ -82,7 +82,7 @@ def read_images_and_labels(
     return images, labels, found[1]
 
 
-def as_examples(images: np.ndarray, labels: np.ndarray) -> Examples:
+def as_examples(images: np.ndarray, labels: np.ndarray) -> TensorExamples:
     """Return images with a channel dimension and labels as int64, both as tensors."""
     return torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64))
 

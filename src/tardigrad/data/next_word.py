@@ -16,7 +16,7 @@ from tardigrad.data.clients import Federation
 from tardigrad.data.lines import read_lines, read_table
 from tardigrad.data.vocabulary import END, PAD, UNKNOWN, Corpus, TokenNumbers, Vocabulary
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import NextToken
+from tardigrad.learning.heads import NextToken
 
 _WORD = re.compile(r"[\w'-]+|[^\w\s]")
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, PercentFormatter, StrMe
 from torch import Tensor
 
 from tardigrad.data.clients import Clients, Federation
-from tardigrad.learning.head import MultiLabel
+from tardigrad.learning.heads import MultiLabel
 
 BLUE, GREY = "#0072B2", "0.35"
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#a6cee3", BLUE, "#00304d"])

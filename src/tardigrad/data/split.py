@@ -20,7 +20,7 @@ class Aside(Setting):
     Aside(share=0.1, by='client')
     """
 
-    share: float = Field(0.1, gt=0, lt=1)
+    share: float = Field(default=0.1, gt=0, lt=1)
     """Share of the clients, or of each client's examples."""
     by: Literal["client", "example"] = "example"
     """client: some clients do not train at all. example: each client trains on fewer examples."""

@@ -2,40 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
 import torch
 from torch import Tensor, nn
 
+from tardigrad.core.upload import Vectors
 from tardigrad.errors import ConfigError
+from tardigrad.learning.examples import Features, mapped
+from tardigrad.learning.normalisation import (
+    BatchNormMode,
+    check_no_statistics,
+    statistics_layers,
+    statistics_of,
+    trained_statistics,
+    with_group_norm,
+)
+
+PERSONAL, STATISTICS = "personal/vector", "personal/statistics"
+"""Names in a client's memory: its personal parameters, and the running statistics of its layers."""
 
 
 class FlatModule:
-    """A module whose parameters are stored in one contiguous vector, in the module's own order.
+    """A module whose parameters are stored in one contiguous vector: first those that all clients share, then
+    the personal ones, which stay with their client; each in the module's own order.
 
     Loading a model is one copy, and a step of SGD is one operation, whatever the number of layers. The module
     is modified: its parameters become views. The weights of two-dimensional convolutions are stored channels
     last, the order in which convolutions are fastest on a CPU; `state_dict` returns them in the usual order.
 
-    >>> flat = FlatModule(nn.Linear(2, 1))
-    >>> flat.vector.shape, flat.gradient.shape
-    (torch.Size([3]), torch.Size([3]))
+    `personal`: patterns of the names of personal parameters. `batch_norm`: what becomes of layers with
+    running statistics; None refuses them.
+
+    >>> flat = FlatModule(nn.Linear(2, 1), personal=["bias"])
+    >>> flat.vector.shape, flat.shared.shape, flat.names
+    (torch.Size([3]), torch.Size([2]), ['weight', 'bias'])
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        for name, part in module.named_modules():
-            if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
-                raise ConfigError(
-                    f"model: {name or 'the module'} is {type(part).__name__}, whose running statistics have "
-                    "no meaning in an average of models; use GroupNorm or LayerNorm in its place"
-                )
-        parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        if not parameters:
+    def __init__(
+        self,
+        module: nn.Module,
+        personal: Sequence[str] | None = None,
+        batch_norm: BatchNormMode | None = None,
+    ) -> None:
+        if batch_norm == "group_norm":
+            module = with_group_norm(module)
+        elif batch_norm is None:
+            check_no_statistics(module)
+        self._settings = personal, batch_norm
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not trained:
             raise ConfigError("model: the module has no parameters to train")
-        if len({p.dtype for _, p in parameters}) > 1:
+        if len({p.dtype for _, p in trained}) > 1:
             raise ConfigError("model: all parameters must have one dtype")
+        own = _personal_names(module, [name for name, _ in trained], personal or (), batch_norm == "client")
+        parameters = sorted(trained, key=lambda named: named[0] in own)  # a stable order
         self.module = module
         self._parameters = [p for _, p in parameters]
         self.names = [name for name, _ in parameters]
         self.shapes = [p.shape for _, p in parameters]
+        self.shared_shapes = self.shapes[: len(parameters) - len(own)]
+        """Shapes of the parameters that all clients share."""
         self.channels_last = any(isinstance(part, nn.Conv2d) for part in module.modules())
         size = sum(p.numel() for _, p in parameters)
         self.vector = parameters[0][1].detach().new_empty(size)
@@ -48,15 +76,68 @@ class FlatModule:
             value.copy_(p.detach())
             p.data = value
             p.grad = slope
+        shared = sum(shape.numel() for shape in self.shared_shapes)
+        whole = shared == size
+        self.shared = self.vector if whole else self.vector[:shared]
+        """The shared part of `vector`, which is the model of the server; all of it if nothing is personal."""
+        self._own_values = self.vector[shared:]
+        self._own_start = self._own_values.clone()
+        layers = trained_statistics(module).values() if batch_norm == "client" else ()
+        self._statistics = [tensor for layer in layers for tensor in statistics_of(layer)]
+        self._still = [layer for layer in statistics_layers(module).values() if layer not in layers]
+        for layer in self._still:
+            layer.eval()
         self._buffers = [
             (part, name, buffer.clone())
             for part in module.modules()
             for name, buffer in part.named_buffers(recurse=False)
         ]
+        self.contiguous = False
+        """Whether the module is given contiguous tensors, because it does not work with channels last."""
+        self._copies: list[tuple[nn.Parameter, Tensor, Tensor]] = []
+
+    @property
+    def has_personal(self) -> bool:
+        """Whether something of the module stays with its client."""
+        return bool(len(self._own_values) or self._statistics)
 
     def on(self, device: torch.device) -> FlatModule:
         """Move the module to a device and return it; this object must not be used afterwards."""
-        return self if device == self.device else FlatModule(self.module.to(device))
+        if device == self.device:
+            return self
+        moved = FlatModule(self.module.to(device), *self._settings)
+        moved.use_contiguous(self.contiguous)
+        return moved
+
+    # -- values --------------------------------------------------------------------------------------------
+
+    def load(self, shared: Tensor, memory: Vectors) -> None:
+        """Put the server's model and what a client remembers into the module. What the client does not
+        remember has its initial values."""
+        self.shared.copy_(shared)
+        self.reset_buffers()
+        if self.has_personal:
+            self._own_values.copy_(memory.get(PERSONAL, self._own_start))
+            remembered = memory.get(STATISTICS)
+            if remembered is not None:
+                parts = remembered.split([tensor.numel() for tensor in self._statistics])
+                for tensor, part in zip(self._statistics, parts):
+                    tensor.copy_(part.view(tensor.shape))
+
+    def personal_memory(self) -> Vectors:
+        """Return a copy of what stays with the client, for its memory."""
+        memory: Vectors = {}
+        if len(self._own_values):
+            memory[PERSONAL] = self._own_values.clone()
+        if self._statistics:  # as float64, which has every value of every statistic
+            memory[STATISTICS] = torch.cat([tensor.double().view(-1) for tensor in self._statistics])
+        return memory
+
+    @property
+    def personal_bytes(self) -> int:
+        """The size of `personal_memory` in bytes."""
+        own = self._own_values
+        return own.numel() * own.element_size() + 8 * sum(tensor.numel() for tensor in self._statistics)
 
     def reset_buffers(self) -> None:
         """Restore the initial values of the module's buffers.
@@ -67,11 +148,35 @@ class FlatModule:
         for part, name, first in self._buffers:
             getattr(part, name).copy_(first)
 
-    def prepared(self, features: Tensor) -> Tensor:
+    def train(self) -> None:
+        """Set the module to training. Frozen layers keep their running statistics."""
+        self.module.train()
+        for layer in self._still:
+            layer.eval()
+
+    def state_dict(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the shared `vector` as a state dict on the CPU, which `load_state_dict` of the module
+        accepts. Personal parameters have their initial values in it."""
+        self.reset_buffers()
+        state = {name: value.detach().clone().cpu() for name, value in self.module.state_dict().items()}
+        whole = torch.cat([vector, self._own_start]) if len(self._own_start) else vector
+        values = dict(zip(map(id, self._parameters), self.views(whole)))
+        for name, parameter in self.module.named_parameters(
+            remove_duplicate=False
+        ):  # includes tied parameters
+            if id(parameter) in values:
+                state[name] = values[id(parameter)].clone(memory_format=torch.contiguous_format).cpu()
+        return state
+
+    # -- memory formats ------------------------------------------------------------------------------------
+
+    def prepared(self, features: Features) -> Features:
         """Return the features in the memory format that is fastest for the module."""
-        if self.channels_last and features.dim() == 4:
-            return features.contiguous(memory_format=torch.channels_last)
-        return features
+        if self.contiguous or not self.channels_last:
+            return features
+        if isinstance(features, Tensor):
+            return _channels_last(features)
+        return mapped(features, _channels_last)
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return the views of a flat vector that are the module's parameters, in the order of `names`."""
@@ -84,17 +189,60 @@ class FlatModule:
             return part.view(out, height, width, given).permute(0, 3, 1, 2)
         return part.view(shape)
 
-    def state_dict(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return `vector` as a state dict on the CPU, which `load_state_dict` of the module accepts."""
-        self.reset_buffers()
-        state = {name: value.detach().clone().cpu() for name, value in self.module.state_dict().items()}
-        values = dict(zip(map(id, self._parameters), self.views(vector)))
-        for name, parameter in self.module.named_parameters(
-            remove_duplicate=False
-        ):  # includes tied parameters
-            if id(parameter) in values:
-                state[name] = values[id(parameter)].clone(memory_format=torch.contiguous_format).cpu()
-        return state
+    def use_contiguous(self, on: bool) -> None:
+        """Say whether the module is given contiguous tensors from now on. The order of the vector stays the
+        same: if it is, the weights of convolutions are copies, which `pull` and `push` keep equal to it."""
+        self.contiguous, self._copies = on and self.channels_last, []
+        for p, value, slope in zip(self._parameters, self.values, self.slopes):
+            if self.channels_last and value.dim() == 4:
+                p.data = value.clone(memory_format=torch.contiguous_format) if on else value
+                p.grad = torch.zeros_like(p.data) if on else slope
+                if on:
+                    self._copies.append((p, value, slope))
+
+    @torch.no_grad()
+    def pull(self) -> None:
+        """Copy the vector into the weights that are copies of it, and set their gradients to zero."""
+        for p, value, _ in self._copies:
+            p.copy_(value)
+            if p.grad is not None:
+                p.grad.zero_()
+
+    @torch.no_grad()
+    def push(self) -> None:
+        """Copy the gradients of the weights that are copies into the gradient vector."""
+        for p, _, slope in self._copies:
+            if p.grad is not None:
+                slope.copy_(p.grad)
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+
+def _personal_names(
+    module: nn.Module, names: Sequence[str], patterns: Sequence[str], norms: bool
+) -> frozenset[str]:
+    """Return the names of the personal parameters."""
+    own: set[str] = set()
+    for pattern in patterns:
+        found = {name for name in names if fnmatchcase(name, pattern)}
+        if not found:
+            raise ConfigError(
+                f"local.personal: {pattern!r} matches no trained parameter of the model; they are called "
+                f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+            )
+        own |= found
+    if norms:
+        for name, layer in trained_statistics(module).items():
+            own |= {f"{name}.{one}" if name else one for one, _ in layer.named_parameters(recurse=False)}
+    own &= set(names)
+    if len(own) == len(names):
+        raise ConfigError(
+            "local.personal: every parameter would stay with its client, so nothing would be learnt "
+            "together; leave some out"
+        )
+    return frozenset(own)
 
 
 def _generators(device: torch.device) -> list[torch.Generator]:

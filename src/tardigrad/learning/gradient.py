@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from tardigrad.learning.examples import Features, logits_of, predicted
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 
 TRACE_AFTER = 2000
 """Number of minibatches of one shape before it is traced. Tracing takes up to two seconds (most of it only
@@ -36,22 +37,31 @@ def numbers(losses: list[Loss]) -> list[float]:
     return losses  # type: ignore[return-value]
 
 
+def autocast(device: torch.device, enabled: bool = True) -> torch.autocast:
+    """Return the context in which a device computes in bfloat16 where torch considers it safe."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
+
+
 class Gradient:
     """Computes the loss of a minibatch and stores its gradient in `flat.gradient`."""
 
-    def __init__(self, flat: FlatModule, head: Head, trace: bool = True) -> None:
-        self._flat, self._head = flat, head
+    def __init__(self, flat: FlatModule, head: Head, trace: bool = True, autocast: bool = False) -> None:
+        """`autocast`: in bfloat16 where torch does; such gradients are not traced."""
+        self._flat, self._head, self._autocast = flat, head, autocast
         self._read: Callable[[Tensor], Loss] = Tensor.item if flat.device.type == "cpu" else Tensor.detach
         # Tracing does not speed convolutions up (measured ratio: 0.95 to 1.05), and recurrent layers take
         # long to trace and give other bits.
         untraced = (nn.modules.conv._ConvNd, nn.RNNBase)
-        self._trace = trace and not any(isinstance(part, untraced) for part in flat.module.modules())
+        own_loss = head.labels_for_module is not None
+        self._trace = trace and not (
+            autocast or own_loss or any(isinstance(part, untraced) for part in flat.module.modules())
+        )
         self._seen: Counter[Shape] = Counter()
         self._graphs: dict[Shape, Graph | None] = {}
 
-    def __call__(self, features: Tensor, labels: Tensor) -> Loss:
+    def __call__(self, features: Features, labels: Tensor) -> Loss:
         """Return the loss, and store the gradient in `flat.gradient`."""
-        if self._trace:
+        if self._trace and isinstance(features, Tensor):
             shape = (features.shape, features.dtype, labels.shape, labels.dtype)
             graph = self._graphs.get(shape)
             if graph is not None:
@@ -66,11 +76,24 @@ class Gradient:
         return self._eager(features, labels)
 
     @torch.enable_grad()
-    def _eager(self, features: Tensor, labels: Tensor) -> Loss:
-        self._flat.gradient.zero_()
-        loss = self._head.loss(self._flat.module(features), labels)
+    def _eager(self, features: Features, labels: Tensor) -> Loss:
+        flat = self._flat
+        flat.gradient.zero_()
+        if flat.contiguous:
+            flat.pull()
+        if self._autocast:
+            with autocast(flat.device):
+                loss = self._loss(features, labels)
+        else:
+            loss = self._loss(features, labels)
         loss.backward()
+        if flat.contiguous:
+            flat.push()
         return self._read(loss)
+
+    def _loss(self, features: Features, labels: Tensor) -> Tensor:
+        head = self._head
+        return head.loss(predicted(self._flat.module, head, features, labels), labels)
 
     def _traced(self, features: Tensor, labels: Tensor) -> Graph | None:
         """Trace a graph for this shape; return None if it cannot be traced or gives other bits."""
@@ -80,7 +103,7 @@ class Gradient:
 
         def loss_and_slopes(x: Tensor, y: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
             def loss(values: tuple[Tensor, ...]) -> Tensor:
-                return head.loss(functional_call(flat.module, dict(zip(names, values)), (x,)), y)
+                return head.loss(logits_of(functional_call(flat.module, dict(zip(names, values)), (x,))), y)
 
             slopes, value = torch.func.grad_and_value(loss)(values)
             return value, *slopes

@@ -1,28 +1,38 @@
-"""Local training: minibatch SGD on a client's examples, steered by the algorithm's rule."""
+"""Local training: minibatch steps on a client's examples, steered by the algorithm's rule."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Algorithm, Rule
 from tardigrad.core.setting import Setting
 from tardigrad.core.upload import Task, Upload, Vectors
-from tardigrad.errors import RunError
+from tardigrad.errors import ConfigError, RunError
+from tardigrad.learning.accumulated_gradient import AccumulatedGradient
+from tardigrad.learning.examples import Features, mapped, take
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.gradient import Gradient, Loss, numbers
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
+from tardigrad.learning.normalisation import BatchNormMode
+from tardigrad.learning.optimiser import ClientOptimiser, LocalSGD
 from tardigrad.learning.profile import Profile
 from tardigrad.learning.schedule import ConstantRate, Schedule
 from tardigrad.learning.transform import Transform
+from tardigrad.learning.trip_schedule import ConstantInTrip, TripSchedule
+from tardigrad.learning.trip_steps import TripSteps
 
 CPU = torch.device("cpu")
 
-Examples = tuple[Tensor, Tensor, Tensor | None]
+RULE_VECTORS = 4
+"""How many vectors as long as the model a rule may upload, and may remember."""
+
+Examples = tuple[Features, Tensor, Tensor | None]
 """Features and labels, first dimension the example, and which of them are the client's (nothing: all)."""
 
 
@@ -33,23 +43,43 @@ def number(examples: Examples) -> int:
 
 
 class Local(Setting):
-    """How a client trains."""
+    """How a client trains.
+
+    A local step is one change of the client's model. It takes one minibatch, or `accumulate` of them.
+    """
 
     epochs: PositiveInt | None = None
     """Passes over the client's examples (default 1)."""
     steps: PositiveInt | None = None
-    """Minibatches per trip, in place of `epochs`."""
+    """Local steps per trip, in place of `epochs`."""
     batch_size: PositiveInt = 32
     """Examples per minibatch; the last one of a pass may be smaller."""
-    lr: PositiveFloat = 0.1
-    """The client's learning rate."""
+    accumulate: PositiveInt = 1
+    """Minibatches per local step. It is the training of accumulate * batch_size examples at a time, with the
+    memory of batch_size; the last step of a pass may have fewer."""
+    optimiser: ClientOptimiser = LocalSGD()
+    """sgd, momentum or adamw. `tardigrad list optimisers`"""
+    lr: PositiveFloat = Field(default_factory=lambda settings: _default_lr(settings))
+    """The client's learning rate (default 0.1; with adamw 0.001)."""
     schedule: Schedule = ConstantRate()
     """constant, step_decay or cosine, by the version that the trip starts from."""
+    trip_schedule: TripSchedule = ConstantInTrip()
+    """constant, linear or cosine, each with a warm-up if wanted, by the local step within the trip."""
     weight_decay: NonNegativeFloat = 0.0
-    """Added to the gradient, times the parameters."""
+    """Added to the gradient, times the parameters. With adamw, the parameters shrink by lr times this."""
+    gradient_clip: PositiveFloat | None = None
+    """The largest norm of the gradient of a local step; longer gradients are scaled down to it."""
+    autocast: bool = False
+    """Compute losses and gradients in bfloat16 where torch.autocast does. The model stays float32."""
     lr_normalisation: bool = False
     """Scale the learning rate by n / batch_size on minibatches with n < batch_size examples
-    (FedBuff, section 5)."""
+    (FedBuff, section 5); with `accumulate`, by n / (accumulate * batch_size)."""
+    batch_norm: BatchNormMode | None = None
+    """What becomes of BatchNorm and other layers with running statistics. "client": each client keeps its own
+    statistics and parameters of these layers (FedBN). "group_norm": GroupNorm replaces them. Default: a model
+    that has such layers is refused."""
+    personal: tuple[str, ...] | None = None
+    """Parameters that stay with their client, by patterns of their names, such as ["head.*"]."""
 
     @model_validator(mode="after")
     def _epochs_or_steps(self) -> Local:
@@ -57,22 +87,33 @@ class Local(Setting):
             raise ValueError("give epochs or steps, not both")
         return self
 
+    @property
+    def step_examples(self) -> int:
+        """How many examples a local step takes."""
+        return self.accumulate * self.batch_size
+
     def steps_for(self, examples: int) -> int:
-        """How many minibatches a trip takes on that many examples."""
+        """How many local steps a trip takes on that many examples."""
         if self.steps is not None:
             return self.steps
-        return (self.epochs or 1) * math.ceil(examples / self.batch_size)
+        return (self.epochs or 1) * math.ceil(examples / self.step_examples)
 
     def minibatches(
         self, examples: int, generator: torch.Generator, device: torch.device = CPU
     ) -> Iterator[Tensor]:
-        """Indices of each minibatch: every pass in a new random order, drawn on the CPU."""
-        left = self.steps_for(examples)
+        """Indices of the examples of each local step: every pass in a new random order, drawn on the CPU."""
+        left, size = self.steps_for(examples), self.step_examples
         while left > 0:
             order = torch.randperm(examples, generator=generator).to(device)
-            for first in range(0, min(examples, left * self.batch_size), self.batch_size):
-                yield order[first : first + self.batch_size]
+            for first in range(0, min(examples, left * size), size):
+                yield order[first : first + size]
                 left -= 1
+
+
+def _default_lr(settings: dict[str, object]) -> float:
+    """Return the learning rate of a config that names none, for its optimiser."""
+    optimiser = settings.get("optimiser")  # missing if it was refused
+    return getattr(optimiser, "default_lr", LocalSGD.default_lr)
 
 
 class Trainer:
@@ -88,13 +129,21 @@ class Trainer:
         accept_divergence: bool = False,
     ) -> None:
         """`accept_divergence`: a trip whose numbers are not finite uploads zeros, in place of an error."""
+        if local.autocast and flat.vector.dtype != torch.float32:
+            raise ConfigError(
+                f"local.autocast: it is for models in float32, and this one is {flat.vector.dtype}; "
+                "leave it out"
+            )
         self.flat = flat
         self.head = head
         self.algorithm = algorithm
         self.local = local
         self.transform = transform or Transform()
         self.accept_divergence = accept_divergence
-        self._gradient = Gradient(flat, head)
+        gradient = Gradient(flat, head, autocast=local.autocast)
+        self._gradient: Gradient | AccumulatedGradient = gradient
+        if local.accumulate > 1:
+            self._gradient = AccumulatedGradient(gradient, flat, local.batch_size)
         self.profile = Profile(on=False)
         self._elsewhere = flat.device != CPU
 
@@ -102,7 +151,15 @@ class Trainer:
     def remembers(self) -> bool:
         """Whether clients keep something between trips. In a client's memory, names without a slash belong to
         the rule of the algorithm."""
-        return self.algorithm.remembers
+        return self.algorithm.remembers or self.local.optimiser.keep or self.flat.has_personal
+
+    @property
+    def memory_bytes(self) -> int:
+        """The size of a client's memory at most, and of an upload. What clients remember is at least
+        float32."""
+        shared, whole = self.flat.shared, self.flat.vector
+        vectors = RULE_VECTORS * shared.numel() + self.local.optimiser.kept_vectors * whole.numel()
+        return vectors * max(whole.element_size(), 4) + self.flat.personal_bytes + 4096
 
     def train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
         """Run one trip. Returns what to upload, and what the client would remember if it counts.
@@ -123,35 +180,32 @@ class Trainer:
 
     @torch.no_grad()
     def _train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
-        local, x, gradient = self.local, self.flat.vector, self.flat.gradient
+        flat = self.flat
         rule = self.rule(task, memory)
-        if not self.flat.module.training:
-            self.flat.module.train()
-        x.copy_(rule.start)
-        self.flat.reset_buffers()
-        lr_sum = 0.0
+        if not flat.module.training:
+            flat.train()
+        flat.load(rule.start, memory)
+        x, gradient = flat.vector, flat.gradient
+        steps = TripSteps(self.local, rule, memory, x, number(examples), flat.shared.numel())
         losses: list[Loss] = []
         for features, labels in self.minibatches(examples, seed):
             losses.append(self._gradient(features, labels))
-            if local.weight_decay:
-                gradient.add_(x, alpha=local.weight_decay)
-            lr = rule.lr
-            if local.lr_normalisation:
-                lr *= len(labels) / local.batch_size
-            x.sub_(rule.direction(gradient, x), alpha=lr)
-            lr_sum += lr
-        return self.finished(task, memory, rule, x, numbers(losses), lr_sum, number(examples))
+            steps.move(x, gradient, steps.next_lr(len(labels)))
+        return self.finished(task, memory, rule, flat.shared, numbers(losses), steps, number(examples))
 
     def rule(self, task: Task, memory: Vectors) -> Rule:
-        """The client's half of the algorithm, for one trip."""
-        return self.algorithm.rule(task, memory, self.local.lr * self.local.schedule.factor(task.version))
+        """Return the client's half of the algorithm, for one trip. It sees only its own part of the
+        memory."""
+        own = {name: vector for name, vector in memory.items() if "/" not in name}
+        return self.algorithm.rule(task, own, self.local.lr * self.local.schedule.factor(task.version))
 
-    def minibatches(self, examples: Examples, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def minibatches(self, examples: Examples, seed: int) -> Iterator[tuple[Features, Tensor]]:
         """A trip's minibatches as the module takes them, on its device.
 
         What is random about them is drawn on the CPU, so that it is the same on every device.
         """
-        prepare, prepared, data = self.transform.train, self.flat.prepared, self.profile.part("data")
+        prepare = cast(Callable[[Features, torch.Generator], Features], self.transform.train)
+        prepared, data = self.flat.prepared, self.profile.part("data")
         generator = torch.Generator().manual_seed(seed)
         if self._elsewhere:
             with data:
@@ -160,16 +214,17 @@ class Trainer:
         for batch in self.local.minibatches(number(examples), generator, self.flat.device):
             with data:
                 chosen = batch if index is None else index[batch]
-                x, y = features.index_select(0, chosen), labels.index_select(0, chosen)
+                x, y = take(features, chosen), labels.index_select(0, chosen)
                 minibatch = prepared(prepare(x, generator)), y
             yield minibatch
 
     def _moved(self, examples: Examples) -> Examples:
         """A client's own examples, on the module's device."""
         features, labels, index = examples
+        device = self.flat.device
         if index is not None:
-            features, labels = features[index], labels[index]
-        return features.to(self.flat.device), labels.to(self.flat.device), None
+            features, labels = take(features, index), labels[index]
+        return mapped(features, lambda tensor: tensor.to(device)), labels.to(device), None
 
     def finished(
         self,
@@ -178,10 +233,11 @@ class Trainer:
         rule: Rule,
         end: Tensor,
         losses: list[float],
-        lr_sum: float,
+        steps: TripSteps,
         examples: int,
     ) -> tuple[Upload, Vectors]:
-        """What to upload after a trip that came to `end` with these losses, and what the client remembers.
+        """What to upload after a trip that came to `end` by these steps, with a loss for each, and what the
+        client remembers.
 
         A RunError if the losses are not finite. Where divergence is accepted, as in a private run, the upload
         is that of a client that changed nothing, and the client keeps its old memory.
@@ -192,14 +248,17 @@ class Trainer:
                 f"trip {task.trip} of client {task.client}: the training loss is not finite; "
                 f"lower local.lr (now {self.local.lr:g}) or the algorithm's learning rate"
             )
-        vectors = rule.finish(end, len(losses), lr_sum)
+        vectors = rule.finish(end, len(losses), steps.lr_sum)
+        kept = rule.memory | steps.kept()
+        if self.flat.has_personal:
+            kept |= self.flat.personal_memory()
         if self.accept_divergence and not (
-            math.isfinite(mean) and _all_finite(vectors) and _all_finite(rule.memory)
+            math.isfinite(mean) and _all_finite(vectors) and _all_finite(kept)
         ):
             model = task.vectors["model"]
             vectors = {n: model.clone() if n == "model" else torch.zeros_like(v) for n, v in vectors.items()}
             return Upload(vectors, examples, len(losses), 0.0), memory
-        return Upload(vectors, examples, len(losses), mean), rule.memory
+        return Upload(vectors, examples, len(losses), mean), kept
 
 
 def _mean(losses: list[float]) -> float:

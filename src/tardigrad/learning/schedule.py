@@ -56,7 +56,7 @@ class Cosine(_Schedule):
     kind: Literal["cosine"] = "cosine"
     steps: PositiveInt = 1000
     """Number of versions until `floor` is reached."""
-    floor: float = Field(0.0, ge=0, le=1)
+    floor: float = Field(default=0.0, ge=0, le=1)
     """Final learning rate, as a share of the initial one."""
 
     def factor(self, version: int) -> float:

@@ -28,11 +28,11 @@ class AdaptiveClip(Setting):
     is a sum over steps, and correlated noise is small in such sums.
     """
 
-    quantile: float = Field(0.5, gt=0, lt=1)
+    quantile: float = Field(default=0.5, gt=0, lt=1)
     """The share of uploads whose norm should be within the clip."""
     lr: PositiveFloat = 0.2
     """How fast the clip follows."""
-    overhead: float = Field(1.02, gt=1)
+    overhead: float = Field(default=1.02, gt=1)
     """The factor by which the additional coordinate increases the noise of the deltas."""
 
     @property

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tardigrad.core.bookkeeping import Buffer
 from tardigrad.core.pace import Asynchronous
+from tardigrad.core.plural import counted
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.accounting import ByParticipation, BySampling, Mode, solve
 from tardigrad.privacy.blt import BLT
@@ -110,7 +111,7 @@ def answer(question: Question) -> PlanAnswer:
     b = separation or 1
     noise = _noise(q)
     mode: Mode = ByParticipation(noise, k, b)
-    said = f"participation: at most {k}" + (f", {b} steps apart" if k > 1 else "")
+    said = f"participation: at most {k}" + (f", {counted(b, 'step')} apart" if k > 1 else "")
     if q.sampling_rate is not None:
         mode = BySampling(q.sampling_rate, "pld" if q.by == "pld" else "rdp")
         said = f"Poisson sampling at rate {q.sampling_rate:g}, accounted by {mode.by}"

@@ -35,11 +35,11 @@ class _Privacy(Setting):
     epsilon: PositiveFloat | None = None
     """The budget. The noise is chosen for it; if noise_multiplier is given too, the run ends before it is
     exceeded."""
-    delta: float = Field(1e-7, gt=0, lt=1)
+    delta: float = Field(default=1e-7, gt=0, lt=1)
     """The probability that epsilon does not hold; keep it well below 1 over the number of clients."""
     noise_multiplier: NonNegativeFloat | None = None
     """Standard deviation of the noise over the clip, instead of epsilon or in addition to it."""
-    clip: float = Field(1.0, ge=LEAST)
+    clip: float = Field(default=1.0, ge=LEAST)
     """Longer uploads are scaled down to this norm (Euclidean, of all their vectors together)."""
     noise_from: Literal["system", "seed"] = "system"
     """system: a cryptographic generator. seed: for simulations; anybody who knows the seed can repeat the
@@ -77,7 +77,7 @@ class _Central(_Privacy):
     """Let the clip follow a quantile of the norms: { quantile = 0.5 }."""
     versions: Literal["public", "private"] = "public"
     """private: the version that an upload started from is protected too (for momentum approximation)."""
-    version_overhead: float = Field(1.1, gt=1)
+    version_overhead: float = Field(default=1.1, gt=1)
     """The factor by which private versions increase the noise of the deltas."""
 
     def _guarantee(
@@ -182,7 +182,7 @@ class PoissonSampling(_Central):
     kind: Literal["poisson"] = "poisson"
     by: By = "rdp"
     """rdp (fast) or pld (tight, takes a minute)."""
-    sampling_rate: float | None = Field(None, gt=0, le=1)
+    sampling_rate: float | None = Field(default=None, gt=0, le=1)
     """The probability that a client joins a step. Default: pace.probability of a Poisson pace."""
     emulated_cohort: PositiveInt | None = None
     """Add the noise that a cohort of this size would have, so that a small simulation shows what a large run

@@ -235,7 +235,7 @@ def _unprotected(g: Guarantee, privacy: Privacy) -> list[str]:
         "one run.",
         "Settings that were chosen with these clients' data, such as tuned learning rates.",
         "Evaluations on examples that clients hold out (evaluation.held_out), and a stop that depends on "
-        "them (stop.accuracy): no noise is added to them.",
+        "them (stop.accuracy, stop.target): no noise is added to them.",
     ]
     if not g.version_gamma and not isinstance(privacy, LocalPrivacy):
         lines.append("The version that an upload started from (privacy.versions = 'public').")

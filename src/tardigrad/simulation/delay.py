@@ -23,7 +23,7 @@ class _Delay(Setting):
     device_spread: NonNegativeFloat = 0.0
     """How much devices differ permanently: every duration is multiplied by a log-normal factor of its device
     (median 1) with this spread."""
-    give_up: float = Field(0.0, ge=0, lt=1)
+    give_up: float = Field(default=0.0, ge=0, lt=1)
     """The probability that a trip ends without an upload."""
 
     @abstractmethod
@@ -116,7 +116,8 @@ class Trace(_Delay):
 
     kind: Literal["trace"] = "trace"
     file: Path
-    """A CSV file with the columns client, start, duration; clients are counted from 0."""
+    """A CSV file with the columns client, start, duration; clients are counted from 0, in the order in which
+    the data names them."""
 
     def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
         return random.random(n)  # selects one of the recorded durations
@@ -148,7 +149,7 @@ def read_trace(file: Path, key: str) -> list[tuple[float, float, int]]:
                     "it must have client, start and duration in its first line"
                 )
             for row in rows:
-                trip = (float(row["start"]), float(row["duration"]), int(row["client"]))
+                trip = (float(row["start"]), float(row["duration"]), _client_number(row["client"]))
                 check_trip(*trip)
                 trips.append(trip)
         except (TypeError, ValueError, csv.Error) as error:
@@ -156,6 +157,16 @@ def read_trace(file: Path, key: str) -> list[tuple[float, float, int]]:
     if not trips:
         raise ConfigError(f"{key}: {file} has no trips")
     return trips
+
+
+def _client_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(
+            f"client is {text!r}; give its number: clients are counted from 0, in the order in which the "
+            "data names them"
+        ) from None
 
 
 class Durations:

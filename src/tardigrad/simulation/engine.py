@@ -98,6 +98,7 @@ class Engine:
         """Sent so far, both ways: a download for each trip that began, an upload for each that arrived."""
         self._download_bytes = size_in_bytes(aggregator.broadcast())  # the same for all versions
         self._upload_bytes = 0
+        self._extra_bytes = sum(layer.wire.extra_bytes for layer in aggregator.layers)
         self.refused: Counter[str] = Counter()
         self.metrics: dict[str, float] = {}
         """Of the last evaluation."""
@@ -143,8 +144,8 @@ class Engine:
         yield [*last, RunEnded(reason, *self._position())]
 
     def _reason_to_stop(self) -> str | None:
-        accuracy = self.metrics.get("accuracy", 0.0)
-        return self._stop.reason(self.trips, self.version, self.time, accuracy, self._aggregator.objection)
+        objection = self._aggregator.objection
+        return self._stop.reason(self.trips, self.version, self.time, self.metrics, objection)
 
     def _position(self) -> RunPosition:
         return RunPosition(self.version, self.trips, self.time, self.bytes)
@@ -213,7 +214,7 @@ class Engine:
         upload, task = self._submissions.collect(item)
         for layer in self._aggregator.layers:
             upload = layer.client(upload, task)
-        self._upload_bytes = size_in_bytes(upload.vectors)
+        self._upload_bytes = size_in_bytes(upload.vectors) + self._extra_bytes
         self._aggregator.add(item, upload, task.vectors["model"])
         self._in_buffer.append(task.version)
         if self._tell_losses:
@@ -238,7 +239,7 @@ class Engine:
 
     def _evaluate(self) -> Event:
         with self._profile.part("evaluation"):
-            self.metrics = self._evaluator(self._aggregator.evaluated_model, self.version)
+            self.metrics = self._evaluator(self._aggregator.evaluated_model, self.version, self.memories)
         self._evaluated = self.version
         return ModelEvaluated(*self._position(), metrics=self.metrics)
 

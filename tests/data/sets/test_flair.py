@@ -11,7 +11,7 @@ import torch
 
 from tardigrad.data.sets.flair import FLAIR
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import MultiLabel
+from tardigrad.learning.heads import MultiLabel
 from tardigrad.learning.images import RandomCrop
 
 USERS = {"train": {"b@N1": 3, "a@N2": 5}, "val": {"c": 2}, "test": {"d": 4, "e": 3}}

@@ -43,6 +43,23 @@ def test_integer_clients_and_labels_are_kept():
     assert clients[7][1].tolist() == [4, 1, 3]
 
 
+def test_transform_of_a_data_set_is_applied():
+    def pictures(batch):
+        return {
+            "picture": [torch.full((2, 3, 3), x) for x in batch["height"]],
+            "label": [word == "yes" for word in batch["label"]],
+        }
+
+    transformed = table().with_transform(pictures)
+    clients, test = from_hugging_face([transformed], features="picture", test=transformed)
+    for features, labels in (clients[0], test):
+        assert features.dtype == torch.float32
+        assert torch.equal(features, torch.arange(1.0, 6.0).view(5, 1, 1, 1).expand(5, 2, 3, 3))
+        assert labels.tolist() == [1, 0, 0, 0, 1]
+    clients, _ = from_hugging_face(transformed, client="user", features="picture")
+    assert {name: len(labels) for name, (_, labels) in clients.items()} == {"ann": 2, "bob": 3}
+
+
 @pytest.mark.parametrize("kind", [list, dict])
 def test_class_numbers_are_the_same_in_all_partitions(kind):
     parts = [table(label=["yes"] * 5), table(label=["no"] * 5)]

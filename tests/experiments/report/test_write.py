@@ -225,7 +225,7 @@ def test_accuracies_of_clients_are_those_of_the_final_model(own):
     module = td.MLP(hidden=(16,)).build_with(None, federation.shape, 10)
     module.load_state_dict(population.RunFolder(entry.first.folder).model())
     right = (module(federation.transform.evaluate(features)).argmax(dim=1) == labels).double().mean()
-    assert np.average(found.accuracy, weights=found.examples) == pytest.approx(float(right))
+    assert np.average(found.values, weights=found.examples) == pytest.approx(float(right))
 
 
 def test_what_was_found_of_clients_is_kept_until_the_model_changes(own):
@@ -233,10 +233,10 @@ def test_what_was_found_of_clients_is_kept_until_the_model_changes(own):
     file = entry.first.folder / CACHE
     find_out([entry])
     kept = json.loads(file.read_text())
-    file.write_text(json.dumps(kept | {"accuracy": [0.125] * 30}))
-    assert find_out([entry]).populations[entry.first.folder].accuracy == [0.125] * 30
+    file.write_text(json.dumps(kept | {"values": [0.125] * 30}))
+    assert find_out([entry]).populations[entry.first.folder].values == [0.125] * 30
     file.write_text(json.dumps(kept | {"accuracy": [0.125] * 30, "model_sha256": "another"}))
-    assert find_out([entry]).populations[entry.first.folder].accuracy == kept["accuracy"]
+    assert find_out([entry]).populations[entry.first.folder].values == kept["values"]
 
 
 def test_clients_of_changed_data_are_not_made_up(own):

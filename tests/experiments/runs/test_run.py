@@ -2,11 +2,8 @@
 
 import csv
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -21,7 +18,7 @@ from tardigrad.core.events import RunEnded
 ASYNC = """
 seed = 3
 local = { lr = 0.1, batch_size = 8 }
-stop = { trips = 1500 }
+stop = { trips = 400 }
 evaluation = { every_steps = 20 }
 pace = { kind = "asynchronous", concurrency = 40 }
 """
@@ -57,40 +54,29 @@ STOPS = {kind: (kind, signal.SIGKILL, "auto") for kind in KINDS} | {
 
 
 @pytest.mark.parametrize("case", STOPS)
-def test_stopped_at_random_moments_and_resumed_gives_the_same_bits(tmp_path, case):
+def test_stopped_at_random_moments_and_resumed_gives_the_same_bits(tmp_path, case, commands):
     kind, how, workers = STOPS[case]
     file = tmp_path / "config.toml"
-    file.write_text(KINDS[kind])
+    file.write_text(KINDS[kind].replace("trips = 400", "trips = 1500"))  # long enough to be stopped
     straight = td.run(td.load_config(file), out=tmp_path / "straight")
     out = tmp_path / "killed"
-    command = [
-        sys.executable,
-        "-m",
-        "tardigrad",
-        "run",
-        str(file),
-        "--out",
-        str(out),
-        "--workers",
-        workers,
-        "--snapshot-seconds",
-        "0.02" if how == signal.SIGKILL else "1000",  # an interrupted run writes one of its own
-    ]
+    seconds = "0.02" if how == signal.SIGKILL else "1000"  # an interrupted run writes one of its own
+    words = ["run", file, "--out", out, "--workers", workers, "--snapshot-seconds", seconds]
     moments = random.Random(case)
     kills = 0
     while kills < 4:
         resume = ["--resume"] if (out / "config.toml").exists() else []
         events = out / "events.jsonl"
         before = _written(events)
-        process = subprocess.Popen([*command, *resume], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = commands.start(*words, *resume, merged=True)
         while process.poll() is None and _written(events) == before:
             time.sleep(0.005)
         time.sleep(moments.uniform(0.0, 0.15))
         if process.poll() is not None:
-            assert process.returncode == 0, process.stdout.read().decode()
+            assert process.returncode == 0, process.stdout.read()
             break  # it was through before it could be killed
-        os.kill(process.pid, how)
-        said = process.communicate()[0].decode()
+        process.send_signal(how)
+        said = process.communicate()[0]
         assert how == signal.SIGKILL or "stopped; go on with the same command" in said, said
         kills += 1
     assert kills > 0, "never killed: the run is too short for this test"
@@ -110,9 +96,9 @@ def test_interrupted_run_goes_on_and_finished_run_is_not_repeated(tmp_path):
     straight = td.run(settings)
 
     with pytest.raises(KeyboardInterrupt):
-        td.run(settings, out=tmp_path / "run", observers=(InterruptAfter(300),))
+        td.run(settings, out=tmp_path / "run", observers=(InterruptAfter(100),))
     with pytest.raises(KeyboardInterrupt):
-        td.run(settings, out=tmp_path / "run", resume=True, observers=(InterruptAfter(300),))
+        td.run(settings, out=tmp_path / "run", resume=True, observers=(InterruptAfter(100),))
     resumed = td.run(settings, out=tmp_path / "run", resume=True)
     assert resumed.model_sha256 == straight.model_sha256
     assert resumed.history == straight.history

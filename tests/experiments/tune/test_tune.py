@@ -3,8 +3,6 @@
 import io
 import json
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -16,7 +14,7 @@ from observers import InterruptAfter
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.experiments.compare.compare import compare, load_comparison
 from tardigrad.experiments.tune.search_space import Dimension
-from tardigrad.experiments.tune.shipped_spaces import shipped_space
+from tardigrad.experiments.tune.shipped_spaces import search_space, shipped_space
 from tardigrad.experiments.tune.study import (
     RANDOM_TRIALS,
     StudyResult,
@@ -182,6 +180,14 @@ def test_shipped_spaces_are_valid(algorithm, ranges):
         algorithm["kind"] == "fedbuff" and algorithm.get("momentum", "none") != "none"
     )
     assert shipped_space(td.Config(algorithm=algorithm), "none") == {}
+
+
+@pytest.mark.parametrize("algorithm", ["fedbuff", "fedavg"])
+def test_learning_rates_of_adamw_are_searched_where_they_are_small(algorithm):
+    spaces = [search_space(td.Config(algorithm=algorithm, local={"optimiser": kind}), "practical")
+              for kind in ("sgd", "momentum", "adamw")]  # fmt: skip
+    assert spaces[0] == spaces[1]
+    assert spaces[2] == spaces[0] | {"local.lr": Dimension(low=1e-5, high=0.1, log=True)}
 
 
 OWN = """
@@ -351,14 +357,13 @@ FILE = {
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
-def test_stopped_from_outside_and_started_again_finds_the_same(tmp_path, number, code):
+def test_stopped_from_outside_and_started_again_finds_the_same(commands, tmp_path, number, code):
     file, out = tmp_path / "c.toml", tmp_path / "out"
     file.write_text(tomli_w.dumps(FILE))
     (one,) = subjects(load_comparison(file), str(file))
     expected = findings(finish(one, tmp_path / "straight.db")[0], one).model_dump()
 
-    command = [sys.executable, "-m", "tardigrad", "tune", file, "--out", out]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = commands.start("tune", file, "--out", out)
     for line in process.stdout:
         if "trial 2" in line:
             break

@@ -2,9 +2,7 @@
 
 import asyncio
 import logging
-import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import grpc
@@ -124,19 +122,17 @@ def test_the_metric_says_when_each_certificate_expires(tmp_path):
     assert name in text
 
 
-def test_serve_warns_of_expiring_certificates_at_its_start(tmp_path):
+def test_serve_warns_of_expiring_certificates_at_its_start(commands, tmp_path):
     keys = signed_anew(with_certificates(tmp_path / "keys"), 3)
     signed_anew(keys, 4, "ca.pem")
     enrolled_key(keys, "ann")
     (tmp_path / "run.toml").write_text(CONFIG.to_toml())
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tardigrad", "serve", str(tmp_path / "run.toml"), "--out",
-         str(tmp_path / "live"), "--keys", str(keys), "--port", "0"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = commands.start(
+        "serve", tmp_path / "run.toml", "--out", tmp_path / "live", "--keys", keys, "--port", 0
+    )
     try:
         assert process.stdout.readline().startswith("listening on ")
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
     finally:
         if process.poll() is None:

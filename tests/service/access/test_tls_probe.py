@@ -2,8 +2,6 @@
 
 import asyncio
 import socket
-import subprocess
-import sys
 
 import pytest
 from certificate_files import listening, signed_anew, with_certificates
@@ -62,7 +60,7 @@ def test_a_client_that_can_never_connect_says_why_and_ends(fault, tmp_path):
     asyncio.run(scene())
 
 
-def test_join_with_the_wrong_authority_ends_with_exit_code_2(tmp_path):
+def test_join_with_the_wrong_authority_ends_with_exit_code_2(commands, tmp_path):
     ours, others = with_certificates(tmp_path / "ours"), with_certificates(tmp_path / "others")
     (tmp_path / "app.py").write_text(APP)
     enrolled_key(others, "ann")
@@ -70,11 +68,8 @@ def test_join_with_the_wrong_authority_ends_with_exit_code_2(tmp_path):
     async def scene():
         async with serving(CONFIG, tmp_path) as running, listening(running, ours) as port:
             words = "join", f"127.0.0.1:{port}", "--app", f"{tmp_path}/app.py:client"
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tardigrad", *words, "--key", others / "ann.key",
-                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            )  # fmt: skip
-            return process, (await asyncio.wait_for(process.communicate(), 60))[1].decode()
+            process = commands.start(*words, "--key", others / "ann.key")
+            return process, (await asyncio.to_thread(process.communicate))[1]
 
     process, said = asyncio.run(scene())
     assert process.returncode == 2, said

@@ -2,11 +2,7 @@
 
 import asyncio
 import logging
-import os
-import signal
 import socket
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -205,7 +201,7 @@ def client():
 """
 
 
-def test_a_client_process_is_killed_and_the_bits_are_the_same(tmp_path):
+def test_a_client_process_is_killed_and_the_bits_are_the_same(commands, tmp_path):
     config = ALONE.model_copy(update={"stop": td.Stop(trips=60)})
     simulation = build(config)
     for _ in simulation.engine.run():
@@ -213,11 +209,8 @@ def test_a_client_process_is_killed_and_the_bits_are_the_same(tmp_path):
     (tmp_path / "app.py").write_text(APP)
 
     def join(running):
-        return subprocess.Popen(
-            [sys.executable, "-m", "tardigrad", "join", running.address, "--app", f"{tmp_path}/app.py:client",
-             "--key", str(running.keys / "0.key"), "--insecure"],
-            env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        words = "--app", f"{tmp_path}/app.py:client", "--key", running.keys / "0.key", "--insecure"
+        return commands.start("join", running.address, *words)
 
     async def scene():
         async with serving(config, tmp_path) as running:
@@ -227,7 +220,7 @@ def test_a_client_process_is_killed_and_the_bits_are_the_same(tmp_path):
             try:
                 while run_state.trips < 15:
                     await asyncio.sleep(0.002)
-                os.kill(process.pid, signal.SIGKILL)
+                process.kill()
                 process.wait()
                 process = join(running)
                 assert await asyncio.wait_for(asyncio.shield(running.coordinator.ended), 60) == "trips"

@@ -4,16 +4,11 @@
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import random
-import select
 import shutil
-import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import grpc
 import pytest
@@ -81,84 +76,35 @@ KINDS = {
 """The private ones draw their noise from the system."""
 
 
-def nursery():
-    """In a process that has imported everything and started nothing: a server for each line that it reads,
-    by a fork, which saves the seconds of a start."""
-    folder = Path(sys.argv[1])
-    config = td.load_config(folder / "run.toml")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for _ in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            endpoint = Endpoint("127.0.0.1", 0, folder / "keys", insecure=True, durable=True)
-            result = serve(config, out=folder / "run", endpoint=endpoint, say=say)
-            say(f"over {result.stopped_by}")
-            os._exit(0)
-        say(f"pid {pid}")
-
-
-def say(line):
-    """Write a line at once: a server that is killed while it prints must not leave half a line."""
-    os.write(1, f"{line}\n".encode())
-
-
 class Servers:
     """A server that is killed and started again."""
 
-    def __init__(self, folder):
-        self.folder, self.address, self.pid = folder, None, None
-        self.lines, self.kills = asyncio.Queue(), 0
+    def __init__(self, commands, folder):
+        self.commands, self.folder, self.address = commands, folder, None
+        self._process, self.kills = None, 0
 
-    async def __aenter__(self):
-        self._nursery = await asyncio.create_subprocess_exec(
-            sys.executable, __file__, str(self.folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            start_new_session=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    def fork(self):
+        self._process = self.commands.start(
+            "serve", self.folder / "run.toml", "--out", self.folder / "run", "--keys", self.folder / "keys",
+            "--insecure", "--port", 0, "--log-level", "warning",
         )  # fmt: skip
-        self._reading = asyncio.ensure_future(self._read())
-        return self
-
-    async def __aexit__(self, *_):
-        self._nursery.stdin.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._nursery.pid, signal.SIGKILL)  # with every server that it started
-        await self._nursery.wait()
-        self._reading.cancel()
-
-    async def _read(self):
-        while line := await self._nursery.stdout.readline():
-            await self.lines.put(line.decode().split())
-        await self.lines.put(None)
-
-    async def _hear(self, word):
-        """The rest of a line that begins so; what a server said before it was killed is passed over."""
-        while True:
-            line = await asyncio.wait_for(self.lines.get(), 60)
-            assert line is not None, "the nursery has ended"
-            if line[:1] == [word]:
-                return line
-
-    async def fork(self):
-        self._nursery.stdin.write(b"serve\n")
-        self.pid = int((await self._hear("pid"))[1])
 
     async def start(self):
-        await self.fork()
-        self.address = (await self._hear("listening"))[-1]
+        self.fork()
+        line = await asyncio.to_thread(self._process.stdout.readline)
+        assert line.startswith("listening on "), line + self._process.stderr.read()
+        self.address = line.split()[-1]
 
     async def over(self):
-        return (await self._hear("over"))[1]
+        said, errors = await asyncio.to_thread(self._process.communicate)
+        assert self._process.returncode == 0, errors
+        return said
 
     def kill(self):
         """Kill the server and wait until it has ended: until then it has the locks of its files."""
-        if self.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process = os.pidfd_open(self.pid)
-                try:
-                    signal.pidfd_send_signal(process, signal.SIGKILL)
-                    select.select([process], [], [])
-                finally:
-                    os.close(process)
-            self.pid, self.kills = None, self.kills + 1
+        self._process.kill()
+        self._process.wait()
+        self.kills += 1
 
 
 class NoTask(Exception):
@@ -229,7 +175,7 @@ async def ended(step):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bits_are_the_same_after_kills_at_random_moments(tmp_path, kind):
+def test_bits_are_the_same_after_kills_at_random_moments(commands, tmp_path, kind):
     config = KINDS[kind]
     simulation, events, steps = trace_of(config)
     chance = random.Random(f"7 {kind}")
@@ -251,7 +197,7 @@ def test_bits_are_the_same_after_kills_at_random_moments(tmp_path, kind):
                 await asyncio.sleep(chance.uniform(0.0, 0.06))
                 servers.kill()
                 if chance.random() < 0.5:  # again, while it recovers
-                    await servers.fork()
+                    servers.fork()
                     await asyncio.sleep(chance.uniform(0.0, 0.15))
                     servers.kill()
                 done = await ended(step)
@@ -266,12 +212,12 @@ def test_bits_are_the_same_after_kills_at_random_moments(tmp_path, kind):
                 done = await ended(asyncio.ensure_future(survivor.do(servers.address, what, trip)))
         return await servers.over()
 
-    async def scene():
-        async with Servers(tmp_path) as servers:
-            assert await asyncio.wait_for(drive(servers), 600) == "trips"
-            return servers.kills
-
-    assert asyncio.run(scene()) >= KILLS
+    servers = Servers(commands, tmp_path)
+    try:
+        assert "the run is over (trips)" in asyncio.run(asyncio.wait_for(drive(servers), 600))
+        assert servers.kills >= KILLS
+    finally:
+        servers.kill()
     if config.privacy is None:
         assert_simulated(tmp_path / "run", config, events)
     else:
@@ -463,7 +409,3 @@ def test_run_on_a_read_only_file_system_is_refused(small_disk, tmp_path):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(td.ConfigError, match=r"cannot be (made|used|written)"):
         serve_once()
-
-
-if __name__ == "__main__":
-    nursery()

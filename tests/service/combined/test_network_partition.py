@@ -6,15 +6,16 @@ Server and client are two hosts, in network namespaces that this test makes and 
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from forked_command import Commands
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "service"
 ADDRESS = "192.0.2.1"  # of a range that is reserved for tests
+INSIDE = "ip", "netns", "exec"
 
 
 @pytest.fixture
@@ -39,60 +40,50 @@ def hosts():
                 subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
-def on(host, folder, *words, errors=subprocess.STDOUT):
-    return subprocess.Popen(
-        ["ip", "netns", "exec", host, sys.executable, "-m", "tardigrad", *words],
-        cwd=folder, text=True, stdout=subprocess.PIPE, stderr=errors,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-
-
-def test_network_is_cut_and_the_server_killed_meanwhile(tmp_path, hosts):
+def test_network_is_cut_and_the_server_killed_meanwhile(commands, tmp_path, hosts):
     server_host, client_host = hosts
     here = tmp_path / "service"
     shutil.copytree(EXAMPLE, here, ignore=shutil.ignore_patterns("keys", "live", "__pycache__"))
-    enroll = [sys.executable, "-m", "tardigrad", "enroll", "ann", "bob", "--host", ADDRESS]
-    subprocess.run(enroll, cwd=here, check=True, capture_output=True)
-    log = (tmp_path / "server.log").open("w")
-
-    def serve():
-        process = on(
-            server_host, here, "serve", "run.toml", "--out", "live", "--model", "my_client.py:model",
-            "--host", ADDRESS, "--set", "stop.trips=30", "--set", "pace.concurrency=2",
-            "--set", "buffer.most_per_client=2",  # of a buffer of 3: neither can end the run alone
-            "--set", "service.linger_seconds=8", "--set", "service.snapshot_seconds=0.2", errors=log,
-        )  # fmt: skip
-        line = process.stdout.readline()
-        assert line.startswith("listening on "), line + (tmp_path / "server.log").read_text()
-        return process
-
-    server = serve()
-    clients = [
-        on(client_host, here, "join", f"{ADDRESS}:7433", "--app", "my_client.py:client",
-           "--key", f"keys/{name}.key")
-        for name in ("ann", "bob")
-    ]  # fmt: skip
-    try:
-        for _ in range(4):  # each such line is a trip that was acknowledged
-            while "staleness" not in (line := clients[0].stdout.readline()):
-                assert line, "the client has ended"
-        subprocess.run(["ip", "-n", client_host, "link", "set", "cable", "down"], check=True)
-        os.kill(server.pid, signal.SIGKILL)
-        server.wait()
-        server = serve()
-        subprocess.run(["ip", "-n", client_host, "link", "set", "cable", "up"], check=True)
-        for client in clients:
-            told, _ = client.communicate(timeout=120)
-            assert client.returncode == 0, told
-            assert "the run is over (trips)" in told
-        assert server.wait(timeout=60) == 0
-    finally:
-        for process in (server, *clients):
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
-        log.close()
+    enrolling = commands.start("enroll", "ann", "bob", "--host", ADDRESS, cwd=here)
+    assert enrolling.wait() == 0
+    with Commands(*INSIDE, server_host) as serving, Commands(*INSIDE, client_host) as joining:
+        cut_and_kill(serving, joining, client_host, here)
     events = [json.loads(line) for line in (here / "live" / "events.jsonl").read_text().splitlines()]
     trips = [event["trip"] for event in events if event["event"] == "upload"]
     assert len(trips) == len(set(trips)) == 30
     assert events[-1]["event"] == "end"
+
+
+def cut_and_kill(serving, joining, client_host, here):
+    """Start a server and two clients, and wait for the end of the run."""
+
+    def serve():
+        process = serving.start(
+            "serve", "run.toml", "--out", "live", "--model", "my_client.py:model",
+            "--host", ADDRESS, "--set", "stop.trips=30", "--set", "pace.concurrency=2",
+            "--set", "buffer.most_per_client=2",  # of a buffer of 3: neither can end the run alone
+            "--set", "service.linger_seconds=8", "--set", "service.snapshot_seconds=0.2", cwd=here,
+        )  # fmt: skip
+        line = process.stdout.readline()
+        assert line.startswith("listening on "), line + process.stderr.read()
+        return process
+
+    server = serve()
+    clients = [
+        joining.start("join", f"{ADDRESS}:7433", "--app", "my_client.py:client",
+                      "--key", f"keys/{name}.key", cwd=here, merged=True)
+        for name in ("ann", "bob")
+    ]  # fmt: skip
+    for _ in range(4):  # each such line is a trip that was acknowledged
+        while "staleness" not in (line := clients[0].stdout.readline()):
+            assert line, "the client has ended"
+    subprocess.run(["ip", "-n", client_host, "link", "set", "cable", "down"], check=True)
+    server.kill()
+    server.wait()
+    server = serve()
+    subprocess.run(["ip", "-n", client_host, "link", "set", "cable", "up"], check=True)
+    for client in clients:
+        told, _ = client.communicate(timeout=120)
+        assert client.returncode == 0, told
+        assert "the run is over (trips)" in told
+    assert server.wait(timeout=60) == 0

@@ -91,3 +91,31 @@ def test_while_a_step_waits_uploads_count_and_check_ins_wait(tmp_path):
 
     snapshot, model = asyncio.run(asyncio.wait_for(scene(), 60))
     assert torch.equal(asyncio.run(asyncio.wait_for(recovered(snapshot), 60)), model)
+
+
+def test_step_that_waited_when_the_server_stopped_is_made_when_it_starts_again(tmp_path):
+    """Also if the layer is ready by then, so that it never tells."""
+    simulation, events, steps = trace_of(CONFIG)
+    last = CONFIG.stop.trips // CONFIG.buffer.size - 1
+    record, signers = Memory(), {}
+
+    async def stopped():
+        layer = WaitingLayer(open_to=last)
+        async with serving(CONFIG, tmp_path / "run", record, layers=[layer], signers=signers) as running:
+            replaying = asyncio.ensure_future(replay(running, simulation, steps))
+            while not (running.coordinator.run_state.over and running.coordinator.model_state.waiting):
+                await asyncio.sleep(0)
+            replaying.cancel()
+            await asyncio.gather(replaying, return_exceptions=True)
+
+    async def started_again():
+        layers = [WaitingLayer(open_to=last + 1)]
+        async with serving(
+            CONFIG, tmp_path / "run", record, record.snapshots[-1], signers, layers=layers
+        ) as running:
+            await running.coordinator.ended
+            return running.coordinator.model_state.aggregator.evaluated_model
+
+    asyncio.run(asyncio.wait_for(stopped(), 60))
+    assert torch.equal(asyncio.run(asyncio.wait_for(started_again(), 60)), simulation.model)
+    assert comparable(record.events) == comparable(events)

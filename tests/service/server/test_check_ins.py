@@ -72,7 +72,7 @@ def test_lost_task_is_sent_again_until_the_run_is_over(tmp_path):
                     assert answer.accepted
             assert answer.over == "trips"
             assert await eve.fetch() == RunIsOver("trips")
-            await asyncio.wait_for(watching, 5)
+            await asyncio.wait_for(watching, 60)
             assert progress[-1].over == "trips"
             assert progress[-1].version == 2
 

@@ -1,8 +1,6 @@
 """Recovery needs no more memory than serving: a snapshot's tensors are taken over one by one."""
 
 import json
-import subprocess
-import sys
 
 SCRIPT = """
 import json, resource, torch
@@ -32,7 +30,9 @@ print(json.dumps((peak() - before) / (4 * size)))
 """
 
 
-def test_restoring_takes_little_more_than_the_snapshot():
+def test_restoring_takes_little_more_than_the_snapshot(commands):
     """Six versions are in the snapshot; with a copy of each, it would take six models more."""
-    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
-    assert json.loads(run.stdout) < 2.5
+    process = commands.start(program=SCRIPT)
+    said, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert json.loads(said) < 2.5

@@ -2,11 +2,7 @@
 
 import asyncio
 import contextlib
-import os
 import shutil
-import signal
-import subprocess
-import sys
 
 import grpc
 import pytest
@@ -114,31 +110,30 @@ def test_a_snapshot_without_its_journal_is_refused(tmp_path):
 class Process:
     """`tardigrad serve` in a process of its own, which can be killed and started again."""
 
-    def __init__(self, folder, config):
-        self.folder = folder
+    def __init__(self, commands, folder, config):
+        self.commands, self.folder = commands, folder
         (folder / "run.toml").write_text(config.to_toml())
         self.signers = {}
         self.start()
 
     def start(self):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tardigrad", "serve", str(self.folder / "run.toml"), "--out",
-             str(self.folder / "run"), "--keys", str(self.folder / "keys"), "--insecure", "--port", "0"],
-            stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        self.process = self.commands.start(
+            "serve", self.folder / "run.toml", "--out", self.folder / "run", "--keys", self.folder / "keys",
+            "--insecure", "--port", 0,
         )  # fmt: skip
         line = self.process.stdout.readline()
         assert line.startswith("listening on "), line
         self.address = line.split()[-1]
 
     def kill(self):
-        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.kill()
         self.process.wait()
 
     def connect(self, name):
         return Connection(self.address, Signer(name, self.signers[name]), None)
 
 
-def test_bits_are_the_same_after_sigkill(tmp_path):
+def test_bits_are_the_same_after_sigkill(commands, tmp_path):
     """The server is killed in the midst of deliveries; all is delivered again, and the bits are the same."""
     simulation, events, steps = trace_of(CONFIG)
     kills = [len(steps) // 3, 2 * len(steps) // 3]
@@ -148,7 +143,7 @@ def test_bits_are_the_same_after_sigkill(tmp_path):
     config = CONFIG.model_copy(
         update={"service": CONFIG.service.model_copy(update={"snapshot_seconds": 0.2})}
     )
-    server = Process(tmp_path, config)
+    server = Process(commands, tmp_path, config)
     server.signers = signers
 
     async def one_step(what, client, trip, puppet):

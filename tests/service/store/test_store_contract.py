@@ -8,11 +8,8 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -354,14 +351,9 @@ sys.stdin.read()
 
 
 @contextlib.contextmanager
-def second_process(kind, folder):
+def second_process(commands, kind, folder):
     """A process that opens the store, appends an entry, and keeps it open."""
-    here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parent), *filter(None, sys.path)])
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROCESS, kind, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, env=os.environ | {"PYTHONPATH": path},
-    )  # fmt: skip
+    process = commands.start(kind, folder, program=PROCESS)
     try:
         yield process, process.stdout.readline().split(maxsplit=1)
     finally:
@@ -370,9 +362,9 @@ def second_process(kind, folder):
 
 
 @pytest.mark.parametrize("kind", ON_DISK, indirect=True)
-def test_a_store_that_is_open_cannot_be_opened_by_another_process(kind, store, tmp_path):
+def test_a_store_that_is_open_cannot_be_opened_by_another_process(commands, kind, store, tmp_path):
     store.append([CHECK_IN])
-    with second_process(kind, tmp_path) as (_, said):
+    with second_process(commands, kind, tmp_path) as (_, said):
         assert said[0] == "refused"
         assert "in use by another server" in said[1]
     with pytest.raises(StoreError, match="in use by another server"):
@@ -381,8 +373,8 @@ def test_a_store_that_is_open_cannot_be_opened_by_another_process(kind, store, t
 
 
 @pytest.mark.parametrize("kind", ON_DISK, indirect=True)
-def test_a_store_whose_process_was_killed_can_be_opened_again(kind, tmp_path):
-    with second_process(kind, tmp_path) as (process, said):
+def test_a_store_whose_process_was_killed_can_be_opened_again(commands, kind, tmp_path):
+    with second_process(commands, kind, tmp_path) as (process, said):
         assert said == ["open", "1\n"]
         with pytest.raises(StoreError, match="in use by another server"):
             KINDS[kind](tmp_path)

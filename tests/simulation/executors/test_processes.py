@@ -43,7 +43,7 @@ def test_a_client_may_remember_four_vectors():
 
 @pytest.mark.parametrize("vectors", [6, 12])
 def test_a_client_that_remembers_more_than_four_vectors_is_refused(vectors):
-    with pytest.raises(td.RunError, match=r"trip \d+: more than four vectors to upload or remember; run"):
+    with pytest.raises(td.RunError, match=r"trip \d+: more than 4 vectors of the algorithm to upload"):
         td.run(workers=2, **SETTINGS, algorithm=Hoarding(vectors=vectors))
 
 

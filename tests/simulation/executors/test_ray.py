@@ -22,7 +22,7 @@ from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.upload import Task
 from tardigrad.data.clients import Given
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import MultiClass
+from tardigrad.learning.heads import MultiClass
 from tardigrad.learning.local import Trainer
 from tardigrad.simulation.executors import dispatch
 from tardigrad.simulation.executors.ray import session, workers
@@ -61,9 +61,10 @@ def wait_for(what, seconds=20.0):
 def test_every_algorithm_has_the_bits_of_one_process(warm_ray, algorithm):
     settings = {
         "algorithm": algorithm(),
-        "local": td.Local(batch_size=8, lr=0.02),
-        "stop": td.Stop(trips=150),
-        "evaluation": td.Evaluation(every_trips=150),
+        "data": td.Digits(partition=td.IID(clients=40)),
+        "local": td.Local(batch_size=16, lr=0.02),
+        "stop": td.Stop(trips=90),
+        "evaluation": td.Evaluation(every_trips=90),
         "delay": td.HalfNormal(give_up=0.02),
     }
     if algorithm is td.SGD:
@@ -330,7 +331,7 @@ def test_object_that_cannot_be_pickled_is_named():
 
 
 @needs_ray
-def test_code_of_an_own_algorithm_file_is_sent(tmp_path):
+def test_code_of_an_own_algorithm_file_is_sent(commands, tmp_path):
     own = tmp_path / "mine.py"
     own.write_text("import tardigrad as td\n\nclass Mine(td.FedBuff):\n    extra: float = 3.0\n")
     config = td.Config(algorithm={"kind": f"{own}:Mine"})
@@ -342,11 +343,8 @@ def test_code_of_an_own_algorithm_file_is_sent(tmp_path):
     own.unlink()
     load = "import sys, tardigrad.simulation.executors.ray.kit as k; from pathlib import Path\n"
     load += "print(k.unpack_kit((Path(sys.argv[1]).read_bytes(), []))[0].algorithm.extra)"
-    done = subprocess.run(
-        [sys.executable, "-c", load, str(tmp_path / "kit")],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.stdout == "3.0\n", done.stderr
+    said, errors = commands.start(tmp_path / "kit", program=load).communicate()
+    assert said == "3.0\n", errors
 
 
 @pytest.mark.filterwarnings("error")

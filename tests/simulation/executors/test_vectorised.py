@@ -111,11 +111,29 @@ def test_clients_of_other_sizes_are_trained_apart(groups):
         td.Local(batch_size=4, steps=3, weight_decay=0.1, lr_normalisation=True),
         td.Local(batch_size=4, steps=5, schedule=td.StepDecay(at=(2, 4, 6, 8), factor_at_each=0.5)),
         td.Local(batch_size=32),
+        td.Local(batch_size=4, optimiser=td.AdamW(keep=True), lr=0.01, weight_decay=0.1, gradient_clip=0.5),
+        td.Local(batch_size=2, accumulate=2, optimiser="momentum", trip_schedule="cosine"),
     ],
 )
 def test_agrees_whatever_the_local_settings(groups, local):
     agree(RAGGED, local=local)
     assert largest(groups) > 1
+
+
+def test_autocast_is_followed(groups):
+    """To the rounding of bfloat16, which has 8 bits: a batched product is rounded elsewhere."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    models = {}
+    for at_once, autocast in ((1, True), (6, True), (6, False)):
+        local = td.Local(batch_size=4, epochs=2, lr=0.5, autocast=autocast)
+        run = simulation(at_once, module=module, local=local, stop=td.Stop(trips=12))
+        for _ in run.engine.run():
+            pass
+        models[at_once, autocast] = run.model
+    assert largest(groups) == 6
+    assert (models[6, True] - models[1, True]).norm() < 0.01
+    assert (models[6, True] - models[6, False]).norm() > 1e-4
 
 
 def test_sizes_that_begin_alike_are_not_mixed_up(groups):

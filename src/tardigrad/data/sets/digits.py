@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from tardigrad.data.clients import Examples, Federation
+from tardigrad.data.clients import Federation, TensorExamples
 from tardigrad.data.dataset import DataSet, DataSource
 from tardigrad.data.partition import Dirichlet, Partition
 
@@ -28,7 +29,7 @@ class Digits(DataSource):
         return Federation(clients, test, data.shape, data.classes)
 
 
-def load_digits() -> tuple[Examples, Examples]:
+def load_digits() -> tuple[TensorExamples, TensorExamples]:
     """Return the training set (four fifths) and the test set (one fifth), always the same.
 
     Pixels are between 0 and 1.
@@ -42,8 +43,9 @@ def load_digits() -> tuple[Examples, Examples]:
     return (x[:cut], y[:cut]), (x[cut:], y[cut:])
 
 
+@cache
 def _read_rows() -> np.ndarray:
-    """Return one row for each image: 64 pixels from 0 to 16, then the label.
+    """Return one row for each image: 64 pixels from 0 to 16, then the label. They are read once a process.
 
     Importing scikit-learn takes longer than training on these images, so its data file is read directly. If
     the file is not where it is expected, scikit-learn is imported after all.

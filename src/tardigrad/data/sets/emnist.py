@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from tardigrad.data.clients import Examples
+from tardigrad.data.clients import TensorExamples
 from tardigrad.data.dataset import DataSet, ImageSource
 from tardigrad.data.folder import Published, data_folder, download, unpack
 from tardigrad.data.idx import IMAGES, LABELS, SIDE, as_examples, read_images_and_labels
@@ -59,7 +59,7 @@ class EMNIST(ImageSource):
     def _stem(self, part: str) -> str:
         return f"emnist-{self.split}-{part}"
 
-    def _examples(self, part: str, number: int) -> Examples:
+    def _examples(self, part: str, number: int) -> TensorExamples:
         stems = [f"emnist/{self._stem(part)}", f"emnist/gzip/{self._stem(part)}"]
         images, labels, file = read_images_and_labels(stems, self.PUBLISHER, self.kind)
         if len(labels) != EXAMPLES[self.split][number]:

@@ -22,7 +22,7 @@ from tardigrad.data.clients import Clients, Examples, Federation
 from tardigrad.data.dataset import DataSource
 from tardigrad.data.folder import require
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import MultiLabel
+from tardigrad.learning.heads import MultiLabel
 from tardigrad.learning.images import Flip, Images, ImageStep, RandomCrop
 
 if TYPE_CHECKING:

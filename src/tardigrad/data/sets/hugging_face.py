@@ -89,6 +89,7 @@ def _read_table(
     where: str, data: datasets.Dataset, features: Sequence[str] | None, label: str, client: str | None
 ) -> tuple[Tensor, np.ndarray]:
     """Return the features and labels of one data set; errors begin with `where`."""
+    data = _transformed(data, client)
     names = data.column_names
     chosen = [name for name in names if name not in (label, client)] if features is None else list(features)
     for name in (*chosen, label, *([client] if client and where != "test" else [])):
@@ -107,6 +108,20 @@ def _read_table(
     if not values or any(value.ndim != 1 for value in values):
         raise ConfigError(f"{where}: features must be one column, or several of single numbers, not {chosen}")
     return torch.from_numpy(np.stack(values, axis=1).astype(np.float32)), _values(data, label)
+
+
+def _transformed(data: datasets.Dataset, client: str | None) -> datasets.Dataset:
+    """Return a data set that has a transform of its own (`set_transform`) with the transformed columns, and
+    with the column `client` if the transform drops it."""
+    if data.format["type"] != "custom":
+        return data
+    columns = {
+        name: [value.numpy() if isinstance(value, Tensor) else value for value in values]
+        for name, values in data[:].items()
+    }
+    if client is not None and client in data.column_names:
+        columns.setdefault(client, list(_values(data, client)))
+    return type(data).from_dict(columns)
 
 
 def _values(data: datasets.Dataset, name: str) -> np.ndarray:

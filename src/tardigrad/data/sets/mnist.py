@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from tardigrad.data.clients import Examples
+from tardigrad.data.clients import TensorExamples
 from tardigrad.data.dataset import DataSet, ImageSource
 from tardigrad.data.folder import Published, data_folder, download
 from tardigrad.data.idx import IMAGES, LABELS, SIDE, as_examples, read_images_and_labels
@@ -50,7 +50,7 @@ class _FourIdxFiles(ImageSource):
         train, test = self._examples("train"), self._examples("t10k")
         return DataSet(*train, test, (1, SIDE, SIDE), 10)
 
-    def _examples(self, part: str) -> Examples:
+    def _examples(self, part: str) -> TensorExamples:
         stem = f"{self.FOLDER}/{part}"
         images, labels, file = read_images_and_labels([stem], self.PUBLISHER, self.kind)
         if tuple(np.bincount(labels).tolist()) != self.COUNTS[part]:

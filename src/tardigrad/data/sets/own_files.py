@@ -21,6 +21,8 @@ from tardigrad.data.folder import data_folder
 from tardigrad.data.lines import read_lines
 from tardigrad.data.partition import Natural
 from tardigrad.errors import ConfigError
+from tardigrad.learning.heads import Head
+from tardigrad.learning.heads.labels import check_labels
 from tardigrad.learning.transform import Transform
 
 Column = np.ndarray | list[str]
@@ -51,10 +53,16 @@ class Files(UserSource):
     """Maximum size of the test set; a larger one is reduced to a random sample, drawn once (default: all)."""
 
     def federation(self, seed: int) -> Federation:
+        return self.federation_for(None, seed)
+
+    def federation_for(self, head: Head | None, seed: int) -> Federation:
         tables = list(self._tables(self.path))
         test_tables = [] if self.test_path is None else list(self._tables(self.test_path, "test"))
         features = _join_features(tables + test_tables)
-        numbers, classes = _class_numbers(tables, test_tables)
+        if head is not None and head.task == "regression":
+            numbers, classes = _targets([*tables, *test_tables]), 1
+        else:
+            numbers, classes = _class_numbers(tables, test_tables)
         names: dict[str, int] = {}
         of = [names.setdefault(client, len(names)) for table in tables for client in table.clients]
         tested = len(numbers) - len(of)
@@ -168,6 +176,12 @@ def _class_numbers(tables: Sequence[_Table], test_tables: Sequence[_Table]) -> t
     return np.concatenate(numbers), len(classes)
 
 
+def _targets(tables: Sequence[_Table]) -> np.ndarray:
+    """Return all labels as numbers to predict."""
+    found = [_numbers(table.where, table.label, table.labels).astype(np.float32) for table in tables]
+    return np.concatenate(found)
+
+
 def _whole_numbers_or_words(table: _Table) -> Column:
     """Return the labels of a table as whole numbers if all of them are, else as words."""
     labels = table.labels
@@ -176,11 +190,14 @@ def _whole_numbers_or_words(table: _Table) -> Column:
         try:
             return np.array([int(value) for value in labels])
         except ValueError:
+            if all(map(_is_number, labels)):
+                check_labels(f"{table.file}, column {table.label!r}", np.array(labels, dtype=float), None)
             return labels
     if labels.ndim != 1:
         raise ConfigError(
             f"{table.file}: the labels {table.label!r} have the shape {labels.shape}, not one each"
         )
+    check_labels(f"{table.file}, column {table.label!r}", labels, None)
     with np.errstate(invalid="ignore"):
         whole = labels.astype(np.int64)
     _refuse(table.where, whole != labels, table.label, "not a whole number")

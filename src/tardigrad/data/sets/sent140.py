@@ -26,7 +26,7 @@ from tardigrad.data.vocabulary import (
     glove_vocabulary,
 )
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import Binary
+from tardigrad.learning.heads import Binary
 
 _WORD = re.compile(r"[\w']+|[.,!?;]")
 

@@ -19,7 +19,7 @@ from tardigrad.data.lines import parse_json, read_lines
 from tardigrad.data.sets.leaf import LeafUser, read_leaf
 from tardigrad.data.vocabulary import Characters, TokenNumbers
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import MultiClass, NextToken
+from tardigrad.learning.heads import MultiClass, NextToken
 
 LENGTH = 80
 """Number of characters that the model sees."""

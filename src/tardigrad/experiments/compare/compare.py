@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, cast
+from typing import cast
 
 from pydantic import Field, ValidationError
 from rich.console import Console
 
 from tardigrad.core.files import write_text
 from tardigrad.core.setting import Setting
+from tardigrad.core.setting_errors import explain
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.compare.outcome import Outcome, read_outcome
-from tardigrad.experiments.compare.pool import PoolJob, fingerprint, locked_folder, run_all
+from tardigrad.experiments.compare.pool import PoolJob, fingerprint, locked_folder, run_all, run_here
 from tardigrad.experiments.compare.tables import comma_separated, latex, markdown, show
-from tardigrad.experiments.compare.tabulate import ComparisonTable, TuningTable, tabulate
+from tardigrad.experiments.compare.tabulate import ComparisonTable, TuningTable, metric_of, tabulate
 from tardigrad.experiments.compare.verbosity import Verbosity
-from tardigrad.experiments.config.reading import explain, parse_config, read_toml
+from tardigrad.experiments.config.reading import parse_config, read_toml
 from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.in_memory import InMemory
 from tardigrad.experiments.tune.search_space import Tune
 
-Share = Annotated[float, Field(gt=0, le=1)]
 Values = dict[str, object]
 """A config, or a part of it, as it is written in a TOML file."""
 
@@ -30,10 +32,10 @@ class Comparison(Setting):
     """A comparison file: the entries, and the seeds and targets by which they are judged."""
 
     title: str = "Comparison"
-    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+    seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     """Every entry is run once with each seed."""
-    targets: tuple[Share, ...] = Field((0.9,), min_length=1)
-    """The accuracies to reach."""
+    targets: tuple[float, ...] = Field(default=(0.9,), min_length=1)
+    """The accuracies to reach, or the values of evaluation.main or of the head's own metric."""
     base: Values = Field(default_factory=dict)
     """The config that all entries share."""
     entries: dict[str, Values] = Field(min_length=1)
@@ -52,33 +54,64 @@ class Comparison(Setting):
         values = merged(self.base, self.entries[label])
         if "seed" in values:
             raise ConfigError(f"{source}, entry {label!r}: seed is set by `seeds`, which every entry shares")
-        return parse_config(values | {"seed": seed}, f"{source}, entry {label!r}")
+        config = parse_config(values | {"seed": seed}, f"{source}, entry {label!r}")
+        if config.head is None and config.evaluation.main is None:
+            for target in self.targets:
+                if not 0 < target <= 1:
+                    raise ConfigError(
+                        f"{source}: targets: {target:g} is no accuracy, which is from 0 to 1; for another "
+                        "metric, name it (evaluation.main) or the task (head)"
+                    )
+        return config
 
 
 def compare(file: Path, out: Path, console: Console, verbosity: Verbosity = "normal") -> ComparisonTable:
-    """Make all runs that are not there yet, show the table, draw the picture, and return the table.
+    """Make all runs of a comparison file that are not there yet, show the table, and return it.
 
     >>> compare(Path("experiments/demo.toml"), Path("runs/demo"), Console())["rows"]  # doctest: +SKIP
     """
-    comparison = load_comparison(file)
-    tuning = None if comparison.tuning is None else _read_tuning(file.parent / comparison.tuning, file)
+    table = run_comparison(load_comparison(file), file, out, console, verbosity)
+    show(table, console)
+    drawn = out / "comparison.png"
+    if drawn.exists():
+        console.print(f"picture: {drawn}", highlight=False, soft_wrap=True)
+    return table
+
+
+def run_comparison(
+    comparison: Comparison,
+    file: Path | None,
+    out: Path,
+    console: Console,
+    verbosity: Verbosity = "normal",
+    own: InMemory | None = None,
+) -> ComparisonTable:
+    """Make all runs that are not there yet, write the tables and the picture, and return the table.
+
+    `file`: the comparison file, if there is one. `own`: the caller's own model, data and loss in Python.
+    """
+    source = "compare" if file is None else str(file)
+    tuning = None
+    if comparison.tuning is not None:
+        tuning = _read_tuning((file or Path()).parent / comparison.tuning, source)
     jobs = {
-        (label, seed): _job(comparison, label, seed, str(file), out)
+        (label, seed): _job(comparison, label, seed, source, out)
         for label in comparison.entries
         for seed in comparison.seeds
     }
     with locked_folder(out):
-        errors = run_all(jobs, console, verbosity)
+        if own is not None and own.needed(*(job.config for job in jobs.values())):
+            errors = run_here(jobs, own, console, verbosity)
+        else:
+            errors = run_all(jobs, console, verbosity)
         outcomes = [read_outcome(*key, job.folder, errors.get(key)) for key, job in jobs.items()]
         table = comparison.table(outcomes)
         if tuning is not None:
             table["tuning"] = tuning
             write_text(out / "tuning.json", json.dumps(tuning, indent=2) + "\n")
         write_tables(table, out)
-        drawn = picture(comparison, outcomes, out / "comparison.png")
-    show(table, console)
-    if drawn:
-        console.print(f"picture: {out / 'comparison.png'}", highlight=False, soft_wrap=True)
+        (out / "comparison.png").unlink(missing_ok=True)
+        picture(table, outcomes, out / "comparison.png")
     return table
 
 
@@ -95,23 +128,28 @@ def write_tables(table: ComparisonTable, out: Path) -> None:
 
 def load_comparison(file: Path) -> Comparison:
     """Read and check a comparison file."""
+    return checked(read_toml(file, f"`tardigrad init {file} --example demo` writes one"), str(file))
+
+
+def checked(values: Mapping[str, object], source: str) -> Comparison:
+    """Return the comparison of these values, or raise a ConfigError that names `source`."""
     try:
-        comparison = Comparison.model_validate(read_toml(file, "experiments/demo.toml is an example"))
+        comparison = Comparison.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{file}: {line}" for line in explain(error, Comparison))) from None
+        raise ConfigError("\n".join(f"{source}: {line}" for line in explain(error, Comparison))) from None
     if len(set(comparison.seeds)) < len(comparison.seeds):
-        raise ConfigError(f"{file}: seeds: the same seed twice is the same run twice")
+        raise ConfigError(f"{source}: seeds: the same seed twice is the same run twice")
     if "" in comparison.entries:
-        raise ConfigError(f"{file}: entries: an entry needs a name")
+        raise ConfigError(f"{source}: entries: an entry needs a name")
     labels: dict[str, str] = {}
     for label in comparison.entries:
         other = labels.setdefault(_file_name(label), label)
         if other != label:
-            raise ConfigError(f"{file}: {label!r} and {other!r} would share a folder; rename one of them")
+            raise ConfigError(f"{source}: {label!r} and {other!r} would share a folder; rename one of them")
     return comparison
 
 
-def _read_tuning(place: Path, file: Path) -> TuningTable:
+def _read_tuning(place: Path, file: str) -> TuningTable:
     """Read the cost of tuning that `tardigrad tune` wrote."""
     try:
         tuning = json.loads(place.read_text())
@@ -148,19 +186,21 @@ def merged(base: Values, changes: Values) -> Values:
     return both
 
 
-def picture(comparison: Comparison, outcomes: list[Outcome], file: Path) -> bool:
+def picture(table: ComparisonTable, outcomes: list[Outcome], file: Path) -> bool:
     """Draw the curves, and return whether there were any."""
     from tardigrad.experiments.compare.plot import Curve, draw_comparison
 
     curves = []
-    for label in comparison.entries:
+    for label in dict.fromkeys(outcome.label for outcome in outcomes):
         runs = [
-            [(point.trips, point.time, point.accuracy) for point in outcome.curve]
+            [(point.trips, point.time, point.value) for point in outcome.curve]
             for outcome in outcomes
             if outcome.label == label and outcome.curve
         ]
         if runs:
             curves.append(Curve(label, runs))
     if curves:
-        draw_comparison(curves, comparison.targets, comparison.title, file)
+        row = table.get("baseline")
+        line = None if row is None else (row["says"], row["value"]["mean"])
+        draw_comparison(curves, table["targets"], table["title"], file, metric_of(table), line)
     return bool(curves)

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tardigrad.core.event_log import read_events
-from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, UploadReceived
+from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, RunStarted, UploadReceived
+from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.errors import RunError
 from tardigrad.experiments.runs.run_folder import RunFolder
+from tardigrad.learning.heads.baseline import Baseline
 
 Cost = Literal["trips", "steps", "time", "bytes"]
 """What it may cost to reach a target."""
@@ -27,7 +29,8 @@ class Point:
     steps: float
     time: float
     bytes: float
-    accuracy: float
+    value: float
+    """Of the metric that the run is judged by."""
 
     def cost(self, name: str) -> float:
         """Return the cost of this name, one of `COSTS`."""
@@ -52,21 +55,29 @@ class Outcome:
     """Accepted ones, by client."""
     least_squares_errors: list[float] = field(default_factory=list)
     """Of momentum approximation, by step."""
+    metric: Metric = ACCURACY
+    """What the run is judged by."""
 
     def reached(self, target: float) -> Point | None:
-        """Return the first evaluation at or above the target, or None."""
-        return next((point for point in self.curve if point.accuracy >= target), None)
+        """Return the first evaluation that is as good as the target or better, or None."""
+        return next((point for point in self.curve if self.metric.reached(point.value, target)), None)
 
     def resolution(self, target: float, cost: Cost) -> float:
         """Return by how much the cost to the target is uncertain: its distance from the evaluation before, at
         which the target was not reached yet. Where the target was missed or reached at once, this is 0."""
-        first = next((n for n, point in enumerate(self.curve) if point.accuracy >= target), 0)
+        found = (n for n, point in enumerate(self.curve) if self.metric.reached(point.value, target))
+        first = next(found, 0)
         return self.curve[first].cost(cost) - self.curve[first - 1].cost(cost) if first else 0.0
 
     @property
-    def best_accuracy(self) -> float:
-        """The highest accuracy of all evaluations; NaN if there are none."""
-        return max((point.accuracy for point in self.curve), default=math.nan)
+    def best(self) -> float:
+        """The best value of all evaluations; NaN if there are none."""
+        return self.metric.best((point.value for point in self.curve), default=math.nan)
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """What a model that ignores its input gets, if the run says so."""
+        return self.summary.get("baseline") if self.summary else None
 
     @property
     def mean_staleness(self) -> float:
@@ -83,13 +94,15 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
     staleness: Counter[int] = Counter()
     uploads: Counter[str] = Counter()
     errors: list[float] = []
-    whole = False
+    whole, metric = False, ACCURACY
     for event in _record(folder):
         match event:
+            case RunStarted():
+                metric = Metric(event.metric, event.lower_is_better)
             case ModelEvaluated():
-                accuracy = event.metric("accuracy")
-                if accuracy is not None:
-                    curve.append(Point(event.trips, event.version, event.time, event.bytes, accuracy))
+                value = event.metric(metric.name)
+                if value is not None:
+                    curve.append(Point(event.trips, event.version, event.time, event.bytes, value))
             case UploadReceived(accepted=True, staleness=int(stale)):
                 staleness[stale] += 1
                 uploads[str(event.client)] += 1
@@ -104,7 +117,7 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
             f"{folder / 'events.jsonl'} is damaged or gone, though the run has finished; delete its folder"
         )
         return Outcome(label, seed, folder, error=damaged)
-    return Outcome(label, seed, folder, summary, curve, staleness, error, uploads, errors)
+    return Outcome(label, seed, folder, summary, curve, staleness, error, uploads, errors, metric)
 
 
 def _record(folder: Path) -> Iterator[Event]:

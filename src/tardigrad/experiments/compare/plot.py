@@ -1,4 +1,4 @@
-"""Draw accuracy over client trips and over virtual time, with a band over seeds."""
+"""Draw a metric over client trips and over virtual time, with a band over seeds."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+import matplotlib.ticker
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from tardigrad.core.metric import ACCURACY, Metric
 
 # Okabe and Ito's colours, which colour-blind people can tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -21,30 +20,47 @@ STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1)), (0, (3, 1, 1, 1)), "-")
 
 @dataclass(frozen=True)
 class Curve:
-    """One algorithm: for each seed a list of (trips, time, accuracy)."""
+    """One algorithm: for each seed a list of (trips, time, value of the metric)."""
 
     label: str
     runs: list[list[tuple[float, float, float]]]
 
 
-def draw_comparison(curves: list[Curve], targets: Sequence[float], title: str, file: Path) -> None:
-    """Draw accuracy over trips and over virtual time, with mean and range over seeds and the targets."""
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, layout="constrained")
+def draw_comparison(
+    curves: list[Curve],
+    targets: Sequence[float],
+    title: str,
+    file: Path,
+    metric: Metric = ACCURACY,
+    baseline: tuple[str, float] | None = None,
+) -> None:
+    """Draw a metric over trips and over virtual time, with mean and range over seeds, the targets, and the
+    baseline (what it predicts, and its value)."""
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
     for axis, column, label in ((axes[0], 0, "client trips"), (axes[1], 1, "virtual time")):
         for number, curve in enumerate(curves):
             _band(axis, curve, column, number)
         for target in targets:
             axis.axhline(target, color="0.45", linewidth=1, linestyle=":")
+        if baseline is not None:
+            axis.axhline(baseline[1], color="0.45", linewidth=1, linestyle=(0, (6, 3)))
         axis.set_xlabel(label)
         _tidy(axis)
+    below = 3 if metric.lower_is_better else -12  # on the side of the line where the curves are not
     for target in targets:
         axes[1].annotate(
-            f"target {100 * target:.3g} %", (1, target), xycoords=("axes fraction", "data"), xytext=(-4, -12),
-            textcoords="offset points", ha="right", fontsize=9, color="0.35",
+            f"target {_target(target, metric)}", (1, target), xycoords=("axes fraction", "data"),
+            xytext=(-4, below), textcoords="offset points", ha="right", fontsize=9, color="0.35",
         )  # fmt: skip
-    axes[0].set_ylabel("test accuracy")
-    axes[0].yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
-    axes[0].legend(frameon=False, loc="lower right")
+    if baseline is not None:
+        axes[1].annotate(
+            f"{baseline[0]}: {metric.shown(baseline[1])}", (1, baseline[1]),
+            xycoords=("axes fraction", "data"), xytext=(-4, 3), textcoords="offset points", ha="right",
+            fontsize=9, color="0.35",
+        )  # fmt: skip
+    _metric_axis(axes[0], metric, "test ")
+    axes[0].legend(frameon=False, loc="upper right" if metric.lower_is_better else "lower right")
     seeds = len(curves[0].runs)
     axes[1].set_title(
         f"mean and range over {seeds} seeds" if seeds > 1 else "one seed",
@@ -56,14 +72,25 @@ def draw_comparison(curves: list[Curve], targets: Sequence[float], title: str, f
     _save(figure, file)
 
 
-def draw_run(curve: Curve, staleness: list[int], file: Path) -> None:
-    """Draw one run: accuracy over trips and over time, and the staleness of its uploads."""
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
+def _target(target: float, metric: Metric) -> str:
+    return f"{100 * target:.3g} %" if metric.percent else f"{target:.4g}"
+
+
+def _metric_axis(axis: Axes, metric: Metric, before: str = "") -> None:
+    """Label the vertical axis with the metric."""
+    axis.set_ylabel(f"{before}{metric}")
+    if metric.percent:
+        axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
+
+
+def draw_run(curve: Curve, staleness: list[int], file: Path, metric: Metric = ACCURACY) -> None:
+    """Draw one run: a metric over trips and over time, and the staleness of its uploads."""
+    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    axes = figure.subplots(1, 3)
     for axis, column, label in ((axes[0], 0, "client trips"), (axes[1], 1, "virtual time")):
         _band(axis, curve, column, 0)
         axis.set_xlabel(label)
-        axis.set_ylabel("accuracy")
-        axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
+        _metric_axis(axis, metric)
         _tidy(axis)
     counts = np.bincount(staleness) if staleness else np.zeros(1)
     axes[2].bar(range(len(counts)), counts / max(counts.sum(), 1), color=COLOURS[0], width=0.9)
@@ -106,4 +133,3 @@ def _tidy(axis: Axes) -> None:
 def _save(figure: Figure, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=140)
-    plt.close(figure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import multiprocessing
 import multiprocessing.context
 import os
@@ -30,6 +31,8 @@ from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.compare.verbosity import Verbosity
 from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.fingerprints import own_code
+from tardigrad.experiments.runs.in_memory import InMemory
 from tardigrad.experiments.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -47,9 +50,11 @@ class PoolJob:
 
 
 def fingerprint(config: Config) -> str:
-    """Return eight hexadecimal digits that identify a config. They are part of the name of the run's folder,
-    so that an edited config is run anew."""
-    return hashlib.sha256(config.to_toml().encode()).hexdigest()[:8]
+    """Return eight hexadecimal digits that identify a config and the user's own code in it. They are part of
+    the name of the run's folder, so that an edited config or file is run anew."""
+    own = own_code(config)
+    text = config.to_toml() + (json.dumps(own) if own else "")
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def run_all(jobs: Mapping[K, PoolJob], console: Console, verbosity: Verbosity = "normal") -> dict[K, str]:
@@ -62,6 +67,23 @@ def run_all(jobs: Mapping[K, PoolJob], console: Console, verbosity: Verbosity = 
     for key in lost:  # a process died and broke the pool: run each alone to find out which one it is
         more, again = _run_in_parallel({key: left[key]}, console, verbosity)
         errors |= more | dict.fromkeys(again, "its process died (out of memory?); run it again to go on")
+    return errors
+
+
+def run_here(
+    jobs: Mapping[K, PoolJob], own: InMemory, console: Console, verbosity: Verbosity = "normal"
+) -> dict[K, str]:
+    """Make all runs in this process, one after another, and return the error message of each that failed."""
+    errors: dict[K, str] = {}
+    shown = track(jobs, "running", console=console, transient=True, disable=verbosity == "quiet")
+    for key in shown:
+        folder = jobs[key].folder
+        try:
+            own.run(jobs[key].config, folder, _begun(folder))
+        except TardigradError as error:
+            errors[key] = str(error)
+        except Exception as error:  # whatever it is, the other runs go on
+            errors[key] = f"{type(error).__name__}: {error}"
     return errors
 
 
@@ -201,8 +223,7 @@ def _run_one(toml: str, folder: Path) -> str | None:
         return "stopped"
     try:
         config = parse_config(tomllib.loads(toml), str(folder))
-        begun = (folder / "config.toml").exists() or (folder / ".lock").exists()
-        run(config, out=folder, resume=begun, observers=(PoolProgress(),))
+        run(config, out=folder, resume=_begun(folder), observers=(PoolProgress(),), progress=False)
     except KeyboardInterrupt:
         return "stopped"
     except TardigradError as error:
@@ -210,3 +231,7 @@ def _run_one(toml: str, folder: Path) -> str | None:
     except Exception as error:  # whatever it is, the other runs go on
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def _begun(folder: Path) -> bool:
+    return (folder / "config.toml").exists() or (folder / ".lock").exists()

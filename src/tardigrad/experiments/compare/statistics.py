@@ -62,11 +62,12 @@ class Difference:
     """Geometric mean over the seeds of the first's cost over the second's."""
     low: float | None
     high: float | None
-    """Its 95 % confidence interval; None if every seed gives the same ratio and the resolution of the costs
-    is not known, which leaves no spread to estimate it from."""
+    """Its 95 % confidence interval; None if every seed gives the same ratio, which leaves no spread to
+    estimate it from."""
     p: float
-    """How likely so large a difference is by chance: a paired t-test of the logarithms; at least the value of
-    a sign test if every seed gives the same ratio."""
+    """How likely so large a difference is by chance: from the same t-test of the logarithms as the interval,
+    which therefore excludes 1 if and only if this is below 0.05; or from a sign test if there is no interval.
+    """
     seeds: int
 
 
@@ -96,20 +97,13 @@ def paired(
     logs = [math.log(a / b) for a, b in zip(first, second)]
     mean, variance = statistics.fmean(logs), statistics.variance(logs)
     variance += _grid_variance(first, first_steps) + _grid_variance(second, second_steps)
-    same = _all_the_same(logs)
-    by_sign = min(1.0, 2 * 0.5 ** len(logs)) if mean != 0 else 1.0
-    if same and math.sqrt(variance) <= NO_SPREAD * max(map(abs, logs)):
+    if _all_the_same(logs):
+        by_sign = min(1.0, 2 * 0.5 ** len(logs)) if mean != 0 else 1.0
         return Difference(math.exp(mean), None, None, by_sign, len(logs))
     error = math.sqrt(variance / len(logs))
     half = float(scipy.stats.t.ppf(0.975, len(logs) - 1)) * error
     p = 2 * float(scipy.stats.t.sf(abs(mean) / error, len(logs) - 1))
-    return Difference(
-        math.exp(mean),
-        math.exp(mean - half),
-        math.exp(mean + half),
-        max(p, by_sign if same else 0.0),
-        len(logs),
-    )
+    return Difference(math.exp(mean), math.exp(mean - half), math.exp(mean + half), p, len(logs))
 
 
 def _grid_variance(costs: Sequence[float], steps: Sequence[float] | None) -> float:

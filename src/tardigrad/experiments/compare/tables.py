@@ -10,24 +10,27 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.core.plural import counted
 from tardigrad.experiments.compare.outcome import COSTS, Cost
-from tardigrad.experiments.compare.tabulate import ComparisonRow, ComparisonTable
+from tardigrad.experiments.compare.tabulate import ComparisonRow, ComparisonTable, MeanAndSd, metric_of
 
 TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "±": r"$\pm$", ">": r"$>$", "<": r"$<$",
 }  # fmt: skip
-HEADINGS = ("trips", "trips\nratio", "time", "time\nratio", "steps", "MB", "accuracy %", "stale")
+HEADINGS = ("trips", "trips\nratio", "time", "time\nratio", "steps", "MB", "at the end", "stale")
+END = 1 + HEADINGS.index("at the end")
 OPTIONAL = ("stale", "MB", "steps")
 """Columns that are left out in a narrow terminal, in this order."""
 
 
-def headings(target: float) -> list[str]:
+def headings(target: float, metric: Metric = ACCURACY) -> list[str]:
     """Return the headings of the columns for one target."""
+    end = f"{metric} at the end{', %' if metric.percent else ''}"
     return [
         "entry", f"client trips to {target:.3g}", "trips / best", "virtual time", "time / best", "steps",
-        "MB", "accuracy at the end, %", "mean staleness",
+        "MB", end, "mean staleness",
     ]  # fmt: skip
 
 
@@ -35,7 +38,12 @@ def cells(table: ComparisonTable, target: float) -> list[list[str]]:
     """Return the rows for one target, as text."""
     names: tuple[Cost, ...] = ("trips", "time")
     best = {name: min(_means(table, target, name), default=None) for name in names}
-    return [_cells(row, target, best, len(table["seeds"])) for row in table["rows"]]
+    seeds, metric = len(table["seeds"]), metric_of(table)
+    rows = [_cells(row, target, best, seeds, metric) for row in table["rows"]]
+    if "baseline" in table:
+        one = table["baseline"]
+        rows.append([one["says"], *["-"] * 6, _value(one["value"], seeds, metric), "-"])
+    return rows
 
 
 def _means(table: ComparisonTable, target: float, name: Cost) -> list[float]:
@@ -44,7 +52,18 @@ def _means(table: ComparisonTable, target: float, name: Cost) -> list[float]:
     return [spread["mean"] for row in rows if (spread := row["targets"][str(target)][name]) is not None]
 
 
-def _cells(row: ComparisonRow, target: float, best: dict[Cost, float | None], seeds: int) -> list[str]:
+def _value(spread: MeanAndSd | None, seeds: int, metric: Metric) -> str:
+    """Return the mean and deviation of a metric, in percent if it is a share."""
+    if spread is None:
+        return "-"
+    if metric.percent:
+        return f"{100 * spread['mean']:.1f}" + (f" ± {100 * spread['sd']:.1f}" if seeds > 1 else "")
+    return f"{spread['mean']:.4g}" + (f" ± {spread['sd']:.2g}" if seeds > 1 else "")
+
+
+def _cells(
+    row: ComparisonRow, target: float, best: dict[Cost, float | None], seeds: int, metric: Metric
+) -> list[str]:
     if row["failed"]:
         return [row["entry"], "failed", *[""] * 7]
     at = row["targets"][str(target)]
@@ -62,14 +81,12 @@ def _cells(row: ComparisonRow, target: float, best: dict[Cost, float | None], se
             shown += [f"{spread['mean']:,.{digits}f}{sd}", ratio]
     shown.append("-" if at["steps"] is None else f"{at['steps']['mean']:,.0f}")
     shown.append("-" if at["bytes"] is None else f"{at['bytes']['mean'] / 1e6:,.1f}")
-    accuracy = row["accuracy"]
-    sd = f" ± {100 * accuracy['sd']:.1f}" if accuracy and seeds > 1 else ""
-    shown.append(f"{100 * accuracy['mean']:.1f}{sd}" if accuracy else "-")
+    shown.append(_value(row["accuracy"], seeds, metric))
     shown.append(f"{row['staleness']['mean']:.1f}" if row["staleness"] else "-")
     return shown
 
 
-def _table(rows: list[list[str]], left_out: list[str]) -> Table:
+def _table(rows: list[list[str]], left_out: list[str], metric: Metric) -> Table:
     caption = "ratio: to the best entry"
     caption += "" if "stale" in left_out else "; stale: mean staleness"
     caption += f"; comparison.md has {', '.join(left_out)} too" if left_out else ""
@@ -77,7 +94,8 @@ def _table(rows: list[list[str]], left_out: list[str]) -> Table:
     shown.add_column("entry", overflow="fold", min_width=_least(rows))
     kept = [n for n, heading in enumerate(HEADINGS, 1) if heading not in left_out]
     for n in kept:
-        shown.add_column(HEADINGS[n - 1], justify="right", no_wrap=True)
+        heading = f"{metric}{' %' if metric.percent else ''}" if n == END else HEADINGS[n - 1]
+        shown.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         parts = [row[n] for n in (0, *kept)]
         shown.add_row(*("[red]failed[/]" if part == "failed" else escape(part) for part in parts))
@@ -99,19 +117,20 @@ def show(table: ComparisonTable, console: Console) -> None:
     """Print the tables, one for each target, and what can be said of them."""
     seeds = len(table["seeds"])
     said = f"mean ± sd over {seeds} seeds" if seeds > 1 else f"seed {table['seeds'][0]}"
+    metric = metric_of(table)
     for target in table["targets"]:
-        console.print(f"{table['title']}: to {target:.3g} accuracy, {said}", highlight=False, markup=False)
+        console.print(f"{table['title']}: to {target:.3g} {metric}, {said}", highlight=False, markup=False)
         rows = cells(table, target)
         left_out: list[str] = []
-        shown = _table(rows, left_out)
+        shown = _table(rows, left_out, metric)
         for heading in OPTIONAL:  # no number may be cut off
             if _needs(shown, rows) > console.width:
                 left_out.append(heading)
-                shown = _table(rows, left_out)
+                shown = _table(rows, left_out, metric)
         console.print(shown)
         for sentence in _sentences(table, target):
             console.print(sentence, highlight=False, markup=False)
-    for line in _tuning(table):
+    for line in (*_baseline(table), *_tuning(table)):
         console.print(line, highlight=False, markup=False)
     for row in table["rows"]:
         for error in dict.fromkeys(row["failed"]):
@@ -121,6 +140,14 @@ def show(table: ComparisonTable, console: Console) -> None:
 def _sentences(table: ComparisonTable, target: float) -> list[str]:
     """Return the sentences on differences, and on the entries that missed the target."""
     return [*table["sentences"][str(target)], *table.get("missed", {}).get(str(target), [])]
+
+
+def _baseline(table: ComparisonTable) -> list[str]:
+    """Return a sentence on where the last row of the table comes from, if it has a baseline."""
+    if "baseline" not in table:
+        return []
+    one = table["baseline"]
+    return [f"{one['says'].capitalize()}: learned from {one['of']}, evaluated on the test set, no training."]
 
 
 def _tuning(table: ComparisonTable) -> list[str]:
@@ -137,11 +164,11 @@ def markdown(table: ComparisonTable) -> str:
     """Return the tables as Markdown."""
     lines = [f"# {table['title']}", "", f"Seeds: {', '.join(map(str, table['seeds']))}.", ""]
     for target in table["targets"]:
-        head = headings(target)
+        head = headings(target, metric_of(table))
         lines += ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
         lines += ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in cells(table, target)]
         lines += ["", *(f"- {_escaped(sentence)}" for sentence in _sentences(table, target)), ""]
-    lines += [f"{line}\n" for line in _tuning(table)]
+    lines += [f"{line}\n" for line in (*_baseline(table), *_tuning(table))]
     lines += [f"- {row['entry']} failed: {_escaped(e)}" for row in table["rows"] for e in row["failed"]]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -156,7 +183,8 @@ def comma_separated(table: ComparisonTable) -> str:
     head = ["entry", "target", "reached", "seeds"]
     head += [f"{name}_{part}" for name in COSTS for part in ("mean", "sd")]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*head, "accuracy_mean", "accuracy_sd", "staleness_mean", "error"])
+    name = metric_of(table).name
+    writer.writerow([*head, f"{name}_mean", f"{name}_sd", "staleness_mean", "error"])
     for row in table["rows"]:
         for target in table["targets"]:
             at = row["targets"][str(target)] if "targets" in row else None
@@ -181,7 +209,7 @@ def latex(table: ComparisonTable) -> str:
     """Return the tables as LaTeX (booktabs)."""
     lines = []
     for target in table["targets"]:
-        head = headings(target)
+        head = headings(target, metric_of(table))
         lines += [r"\begin{tabular}{l" + "r" * (len(head) - 1) + "}", r"\toprule"]
         lines += [" & ".join(map(_tex, head)) + r" \\", r"\midrule"]
         lines += [" & ".join(map(_tex, row)) + r" \\" for row in cells(table, target)]

@@ -6,15 +6,17 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import NotRequired, TypedDict
 
+from tardigrad.core.metric import ACCURACY, Metric
+from tardigrad.errors import ConfigError
 from tardigrad.experiments.compare.outcome import COSTS, Cost, Outcome
 from tardigrad.experiments.compare.statistics import Difference, MeanAndDeviation, paired
 
 LEAST_SEEDS = 3
 """With fewer, a comparison says that there are too few to tell."""
 LAST_PART = 0.25
-"""The share of a run's evaluations, at its end, that tells whether its accuracy still rises."""
+"""The share of a run's evaluations, at its end, that tells whether it still becomes better."""
 RISE = 0.005
-"""An accuracy that rises by more than this in the last part of a run still rises."""
+"""A run still becomes better if it gains more than this share of its whole gain, or of 1, in that part."""
 
 
 class MeanAndSd(TypedDict):
@@ -43,6 +45,7 @@ class ComparisonRow(TypedDict):
     targets: NotRequired[dict[str, TargetRow]]
     budget: NotRequired[dict[str, float]]
     accuracy: NotRequired[MeanAndSd | None]
+    """At the end: of the comparison's metric, whatever it is."""
     staleness: NotRequired[MeanAndSd | None]
 
 
@@ -57,6 +60,8 @@ class EntryTuning(TypedDict):
     value: float | None
     reached: bool
     nearest: NotRequired[float | None]
+    metric: NotRequired[str]
+    lower_is_better: NotRequired[bool]
 
 
 class TuningTable(TypedDict):
@@ -79,6 +84,24 @@ class ComparisonTable(TypedDict):
     """By target: the entries that missed it, how near they came, what to try. Older files lack it."""
     folders: dict[str, str]
     tuning: NotRequired[TuningTable]
+    metric: NotRequired[str]
+    """What the runs are judged by; missing if it is accuracy."""
+    lower_is_better: NotRequired[bool]
+    baseline: NotRequired[BaselineRow]
+
+
+class BaselineRow(TypedDict):
+    """What a model that ignores its input gets on the test set."""
+
+    says: str
+    of: str
+    """The labels that this was learned from."""
+    value: MeanAndSd
+
+
+def metric_of(table: ComparisonTable) -> Metric:
+    """Return what the runs of a comparison are judged by."""
+    return Metric(table.get("metric", "accuracy"), table.get("lower_is_better", False))
 
 
 def tabulate(
@@ -86,7 +109,8 @@ def tabulate(
 ) -> ComparisonTable:
     """Return everything that the tables show."""
     by_label = {label: [outcome for outcome in outcomes if outcome.label == label] for label in labels}
-    return {
+    metric = _shared_metric(outcomes)
+    table: ComparisonTable = {
         "title": title,
         "targets": list(targets),
         "seeds": list(seeds),
@@ -95,6 +119,35 @@ def tabulate(
         "missed": {str(target): list(_misses(by_label, target)) for target in targets},
         "folders": {f"{o.label} (seed {o.seed})": str(o.folder) for o in outcomes},
     }
+    if metric != ACCURACY:
+        table["metric"], table["lower_is_better"] = metric.name, metric.lower_is_better
+    found = [o.baseline for o in outcomes if o.baseline and metric.name in o.baseline["metrics"]]
+    spread = _spread([one["metrics"][metric.name] for one in found])
+    if spread is not None:
+        table["baseline"] = {"says": found[0]["says"], "of": found[0]["of"], "value": spread}
+        _warn_of_low_targets(table)
+    return table
+
+
+def _shared_metric(outcomes: list[Outcome]) -> Metric:
+    """Return what all runs are judged by, or raise a ConfigError if they do not agree."""
+    metrics = {outcome.metric for outcome in outcomes if not outcome.error}
+    if len(metrics) > 1:
+        names = ", ".join(sorted(metric.name for metric in metrics))
+        raise ConfigError(
+            f"the entries are judged by different metrics ({names}); set evaluation.main in base to one"
+        )
+    return metrics.pop() if metrics else ACCURACY
+
+
+def _warn_of_low_targets(table: ComparisonTable) -> None:
+    """Say of each target that a model which ignores its input would reach it, if so."""
+    metric, row = metric_of(table), table["baseline"]
+    for target in table["targets"]:
+        if metric.reached(row["value"]["mean"], target):
+            table["sentences"][str(target)].append(
+                f"This target means little: {row['says']} gets {metric.shown(row['value']['mean'])}"
+            )
 
 
 def _row(label: str, own: list[Outcome], targets: Sequence[float]) -> ComparisonRow:
@@ -107,7 +160,7 @@ def _row(label: str, own: list[Outcome], targets: Sequence[float]) -> Comparison
         ends = [outcome.curve[-1] for outcome in own if outcome.curve]
         row["targets"] = {str(target): _target_row(own, target) for target in targets}
         row["budget"] = {name: max((end.cost(name) for end in ends), default=0) for name in COSTS}
-        row["accuracy"] = _spread([end.accuracy for end in ends])
+        row["accuracy"] = _spread([end.value for end in ends])
         row["staleness"] = _spread([outcome.mean_staleness for outcome in own])
     return row
 
@@ -153,7 +206,11 @@ def _chance(difference: Difference) -> str:
     """Return the interval, the probability and the number of seeds, and what follows from them."""
     interval = "the same with every seed"
     if difference.low is not None:
-        interval = f"95 % interval {difference.low:.2f} to {difference.high:.2f}"
+        assert difference.high is not None
+        digits = 2
+        while digits < 6 and f"{difference.low:.{digits}f}" == f"{difference.high:.{digits}f}":
+            digits += 1  # an interval is never shown as a point
+        interval = f"95 % interval {difference.low:.{digits}f} to {difference.high:.{digits}f}"
     chance = f"p = {difference.p:.2g}" if difference.p >= 0.001 else "p < 0.001"
     verdicts = ["could be chance"] if difference.p >= 0.05 else []
     if difference.seeds < LEAST_SEEDS:
@@ -168,7 +225,8 @@ def _misses(by_label: dict[str, list[Outcome]], target: float) -> Iterator[str]:
         missed = [o for o in own if not o.error and o.curve and o.reached(target) is None]
         if not missed:
             continue
-        near = max(outcome.best_accuracy for outcome in missed)
+        metric = missed[0].metric
+        near = metric.best(outcome.best for outcome in missed)
         seeds = "with every seed" if len(missed) == len(own) else f"with {len(missed)} of {len(own)} seeds"
         if len(own) == 1:
             seeds = f"with seed {own[0].seed}"
@@ -176,14 +234,19 @@ def _misses(by_label: dict[str, list[Outcome]], target: float) -> Iterator[str]:
             advice = "it was still improving, so try a larger budget (`stop`)"
         else:
             advice = "it had stopped improving, so try another `local.lr` (`tardigrad tune` searches for it)"
-        yield (
-            f"{label} missed {target:.3g} {seeds}: the nearest came to {near:.3f}, {target - near:.3f} "
-            f"short; {advice}"
+        came = (
+            f"{near:.3f}, {target - near:.3f} short"
+            if metric == ACCURACY
+            else (f"{metric.shown(near)}, {metric.short_of(near, target)}")
         )
+        yield f"{label} missed {target:.3g} {seeds}: the nearest came to {came}; {advice}"
 
 
 def _late_rise(outcome: Outcome) -> float:
-    """Return by how much the best accuracy rose in the last part of a run."""
-    accuracies = [point.accuracy for point in outcome.curve]
-    early = accuracies[: max(1, round(len(accuracies) * (1 - LAST_PART)))]
-    return max(accuracies) - max(early)
+    """Return by how much a run became better in its last part: for a share as it is, for other metrics as a
+    part of all that it gained."""
+    metric, values = outcome.metric, [point.value for point in outcome.curve]
+    early = values[: max(1, round(len(values) * (1 - LAST_PART)))]
+    late = metric.gain(metric.best(early), metric.best(values))
+    whole = 1.0 if metric.percent else metric.gain(values[0], metric.best(values))
+    return late / whole if whole > 0 else 0.0

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import BaseModel
+
 from tardigrad.algorithms.algorithm import Individual
 from tardigrad.algorithms.registry import BuiltIn
 from tardigrad.core.pace import Pace
 from tardigrad.core.preconditioner import Preconditioner
 from tardigrad.core.setting import Setting
+from tardigrad.core.setting_errors import kinds_of
 from tardigrad.core.staleness import StalenessLaw
 from tardigrad.core.step import Momentum
 from tardigrad.data.catalogue import Source
 from tardigrad.data.partition import Partition
-from tardigrad.experiments.config.dotted_keys import kinds_of
+from tardigrad.learning.heads.head_choice import BuiltInHead
 from tardigrad.learning.models import Model
+from tardigrad.learning.optimiser import ClientOptimiser
 from tardigrad.learning.schedule import Schedule
+from tardigrad.learning.trip_schedule import TripSchedule
 from tardigrad.privacy.settings import AnyNoise, Privacy
 from tardigrad.simulation.delay import Delay
 
@@ -29,7 +34,10 @@ LISTS: dict[str, object] = {
     "datasets": Source,
     "partitions": Partition,
     "models": Model,
+    "heads": BuiltInHead,
     "schedules": Schedule,
+    "optimisers": ClientOptimiser,
+    "trip_schedules": TripSchedule,
     "privacy": Privacy,
     "noise": AnyNoise,
 }
@@ -50,7 +58,7 @@ def entries(what: str) -> list[ListedKind]:
     return [_entry(setting) for setting in kinds_of(LISTS[what])]
 
 
-def _entry(setting: type[Setting]) -> ListedKind:
+def _entry(setting: type[BaseModel]) -> ListedKind:
     about = " ".join((setting.__doc__ or "").split("\n\n")[0].split())
     if issubclass(setting, Individual):
         about += " (Needs individual uploads.)"
@@ -66,7 +74,7 @@ def _entry(setting: type[Setting]) -> ListedKind:
             default = _short(field.default)
         else:
             default = "-" if field.default is None else str(field.default)
-        rows.append((name, default, " ".join((field.description or "").split())))
+        rows.append((field.alias or name, default, " ".join((field.description or "").split())))
     kind = setting.model_fields["kind"].default
     return ListedKind(str(kind), about, rows)
 

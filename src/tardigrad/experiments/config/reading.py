@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tardigrad.core.setting import Setting
+from tardigrad.core.own_code import absolute_place, is_place
+from tardigrad.core.setting_errors import explain
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.config.dotted_keys import locate, set_key
+from tardigrad.experiments.config.dotted_keys import set_key
 from tardigrad.experiments.config.schema import Config
 
 
@@ -29,7 +29,11 @@ def load_config(file: Path | str, settings: Iterable[str] = ()) -> Config:
 
 
 def read_toml(file: Path, advice: str = "") -> dict[str, Any]:
-    """Return the contents of a TOML file, or raise a ConfigError; `advice` is added if there is no file."""
+    """Return the contents of a TOML file, or raise a ConfigError; `advice` is added if there is no file.
+
+    The path in "path/to/file.py:name" is relative to the TOML file, or to the current folder if there is no
+    such file beside the TOML file.
+    """
     try:
         text = file.read_text(encoding="utf-8-sig")  # with or without a byte order mark
     except FileNotFoundError:
@@ -37,9 +41,21 @@ def read_toml(file: Path, advice: str = "") -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: cannot be read ({error})") from None
     try:
-        return tomllib.loads(text)
+        values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: not valid TOML: {error}") from None
+    return {name: _anchored(value, file.parent) for name, value in values.items()}
+
+
+def _anchored(value: object, folder: Path) -> object:
+    """Return a value of a TOML file with absolute paths of the user's own code that is in this folder."""
+    if isinstance(value, dict):
+        return {name: _anchored(inner, folder) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_anchored(inner, folder) for inner in value]
+    if is_place(value) and (folder / str(value).rpartition(":")[0]).is_file():
+        return absolute_place(str(folder / str(value)))
+    return value
 
 
 def parse_config(values: Mapping[str, object], source: str, settings: Iterable[str] = ()) -> Config:
@@ -55,30 +71,3 @@ def parse_config(values: Mapping[str, object], source: str, settings: Iterable[s
         return Config.model_validate(changed)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{source}: {line}" for line in explain(error, Config))) from None
-
-
-def explain(error: ValidationError, root: type[Setting]) -> list[str]:
-    """Return a sentence for each problem: the key, the given value, and what would be right."""
-    lines = []
-    for problem in error.errors():
-        path, owner = locate(root, problem["loc"])
-        key, given = ".".join(path) or "config", problem.get("input")
-        match problem["type"]:
-            case "extra_forbidden":
-                known = sorted(owner.model_fields) if owner else []
-                close = difflib.get_close_matches(path[-1], known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
-                lines.append(f"unknown key {key!r}; {hint}")
-            case "union_tag_invalid":
-                context = problem["ctx"]
-                lines.append(f"{key}.kind must be one of {context['expected_tags']}; got {context['tag']!r}")
-            case "union_tag_not_found":
-                lines.append(f"{key}.kind is missing: it says which of the kinds is meant")
-            case "missing":
-                lines.append(f"{key} is missing")
-            case _:
-                message = problem["msg"].removeprefix("Value error, ")
-                message = message.replace("Input should be", "must be").replace("Assertion failed, ", "")
-                value = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
-                lines.append(f"{key}: {message}{value}")
-    return lines

@@ -19,6 +19,7 @@ from tardigrad.core.pace import (
     Scripted,
     Synchronous,
 )
+from tardigrad.core.plural import counted
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.simulation.delay import read_trace
@@ -57,6 +58,7 @@ def check_tables(config: Config, pace: Pace, population: int) -> None:
     _check_that_time_passes(config, pace)
     _check_that_steps_happen(config, pace)
     _check_population(config, pace, population)
+    _check_optimiser(config)
     _check_privacy(config)
 
 
@@ -98,16 +100,25 @@ def _check_that_steps_happen(config: Config, pace: Pace) -> None:
         )
     if trips is not None and size > trips:
         raise ConfigError(
-            f"buffer.size: {size} uploads make a step, but the run stops after {trips} trips "
+            f"buffer.size: {size} uploads make a step, but the run stops after {counted(trips, 'trip')} "
             f"(stop.trips): the model would never move; give at most {trips}"
         )
     if isinstance(pace, Scripted):
         script = len(pace.trips or read_trace(pace.file or Path(), "pace.file"))
         if size > script:
             raise ConfigError(
-                f"buffer.size: {size} uploads make a step, but the script has {script} trips: "
+                f"buffer.size: {size} uploads make a step, but the script has {counted(script, 'trip')}: "
                 f"the model would never move; give at most {script}"
             )
+
+
+def _check_optimiser(config: Config) -> None:
+    reason, kind = config.algorithm.assumes_sgd, config.local.optimiser.kind
+    if reason is not None and kind != "sgd":
+        raise ConfigError(
+            f"local.optimiser: {config.algorithm.name} needs 'sgd', not {kind!r}, because {reason}; leave it "
+            "out, or use an algorithm that only averages deltas, such as 'fedbuff' or 'fedavg'"
+        )
 
 
 def _check_privacy(config: Config) -> None:

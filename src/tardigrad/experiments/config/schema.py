@@ -16,6 +16,7 @@ from tardigrad.data.catalogue import Source
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.data.sets.digits import Digits
 from tardigrad.experiments.config.rules import buffer_for, check_tables
+from tardigrad.learning.heads.head_choice import AnyHead
 from tardigrad.learning.local import Local
 from tardigrad.learning.models import MLP, Model
 from tardigrad.privacy.settings import Privacy
@@ -43,6 +44,9 @@ class Config(Setting):
     """The data set and how it is divided among clients. `tardigrad list datasets`"""
     model: Model | None = MLP()
     """The model that is trained. `tardigrad list models`"""
+    head: AnyHead | None = None
+    """The task: the loss that clients minimise, and the metrics (docs/metrics.md). Default: that of the data.
+    `tardigrad list heads`"""
     local: Local = Local()
     """How a client trains."""
     pace: Pace | None = None

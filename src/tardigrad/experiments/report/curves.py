@@ -1,9 +1,12 @@
-"""Accuracy and loss over client trips, virtual time and bytes, with a band over seeds and the targets."""
+"""Metrics and loss over client trips, virtual time and bytes, with a band over seeds, the targets, and the
+baseline: what a model that ignores its input gets."""
 
 from __future__ import annotations
 
 import numpy as np
+from matplotlib.axes import Axes
 
+from tardigrad.core.metric import Metric
 from tardigrad.experiments.report.chart import (
     MUTED,
     Chart,
@@ -22,19 +25,41 @@ POINTS = 200
 Curves = list[FloatArray]
 
 
-def curve_charts(entries: list[Series], targets: list[float]) -> list[Chart]:
-    """Return a chart for each metric and each cost. The reader chooses the cost."""
+def curve_charts(entries: list[Series], targets: dict[str, list[float]]) -> list[Chart]:
+    """Return a chart for each metric and each cost: the metrics that the runs are judged by, those that their
+    configs ask for, and the loss. The reader chooses the cost. `targets`: by metric."""
     charts = []
-    for metric, words in (("accuracy", "test accuracy"), ("loss", "test loss")):
+    for metric in _metrics(entries):
         for over in AXES:
             curves = {
                 number: found
                 for number, entry in enumerate(entries)
-                if (found := _curves(entry, over, metric))
+                if (found := _curves(entry, over, metric.name))
             }
             if curves:
-                charts.append(_chart(entries, curves, metric, words, over, targets))
+                charts.append(_chart(entries, curves, metric, over, targets.get(metric.name, [])))
     return charts
+
+
+def _metrics(entries: list[Series]) -> list[Metric]:
+    asked = [
+        name for entry in entries for name in entry.first.settings.get("evaluation", {}).get("metrics", ())
+    ]
+    main = {entry.metric.name: entry.metric for entry in entries}
+    others = {name: Metric.named(name) for name in (*asked, "loss") if name not in main}
+    return [*main.values(), *others.values()]
+
+
+def _baseline(entries: list[Series], metric: Metric) -> tuple[str, float] | None:
+    """Return what a model that ignores its input predicts, and the mean of what it gets; None if unknown."""
+    found = [
+        run.summary["baseline"]
+        for entry in entries
+        for run in entry.runs
+        if run.summary is not None and run.summary.get("baseline")
+    ]
+    values = [one["metrics"][metric.name] for one in found if metric.name in one["metrics"]]
+    return (str(found[0]["says"]), float(np.mean(values))) if values else None
 
 
 def _curves(entry: Series, over: str, metric: str) -> Curves:
@@ -45,9 +70,10 @@ def _curves(entry: Series, over: str, metric: str) -> Curves:
 
 
 def _chart(
-    entries: list[Series], curves: dict[int, Curves], metric: str, words: str, over: str, targets: list[float]
+    entries: list[Series], curves: dict[int, Curves], metric: Metric, over: str, targets: list[float]
 ) -> Chart:
     ends, last = [], {}
+    words, line = f"test {metric}", _baseline(entries, metric)
     with curves_panel(len(curves)) as (figure, axis):
         for number, own in curves.items():
             grid = np.linspace(0.0, min(curve[-1, 0] for curve in own), POINTS)
@@ -60,20 +86,19 @@ def _chart(
         axis.set_xlabel(AXES[over])
         axis.set_ylabel(words)
         numbered(axis)
-        if metric == "accuracy":
+        if metric.percent:
             percent(axis)
-            for target in targets:
-                axis.axhline(target, color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
-                axis.annotate(
-                    f"target {100 * target:.3g} %", (0, target), xycoords=("axes fraction", "data"),
-                    xytext=(4, 3), textcoords="offset points", fontsize=9, color=MUTED,
-                )  # fmt: skip
-        else:
+        if metric.lower_is_better:
             firsts = [float(curve[0, 1]) for own in curves.values() for curve in own]
             axis.set_ylim(0, min(axis.get_ylim()[1], 1.3 * max(firsts)))
+        for target in targets:
+            shown = f"{100 * target:.3g} %" if metric.percent else f"{target:.4g}"
+            _level(axis, target, f"target {shown}", (1, 2), metric)
+        if line is not None and metric.name != "loss":
+            _level(axis, line[1], f"{line[0]}: {metric.shown(line[1])}", (6, 3), metric)
         label_ends(axis, ends)
-    best = (max if metric == "accuracy" else min)(last, key=lambda number: last[number])
-    end = f"{last[best]:.1%}" if metric == "accuracy" else f"{last[best]:.3g}"
+    best = (min if metric.lower_is_better else max)(last, key=lambda number: last[number])
+    end = f"{last[best]:.1%}" if metric.percent else f"{last[best]:.3g}"
     says = f"{entries[best].label} ends {'best, ' if len(last) > 1 else ''}at {end}"
     seeds = max(len(own) for own in curves.values())
     says += (
@@ -81,5 +106,15 @@ def _chart(
         if (seeds > 1)
         else "."
     )
-    title = f"{words.capitalize()} over {AXES[over]}"
-    return Chart(f"{metric}-{over}", title, says, figure, turn=AXES[over])
+    title = f"{words[0].upper()}{words[1:]} over {AXES[over]}"
+    return Chart(f"{metric.name}-{over}", title, says, figure, turn=AXES[over])
+
+
+def _level(axis: Axes, value: float, text: str, dashes: tuple[int, int], metric: Metric) -> None:
+    """Draw a horizontal line with a text on it, at the end that is farther from the curves."""
+    end, side = (1, "right") if metric.lower_is_better else (0, "left")
+    axis.axhline(value, color=MUTED, linewidth=1, linestyle=(0, dashes))
+    axis.annotate(
+        text, (end, value), xycoords=("axes fraction", "data"), xytext=(4 - 8 * end, 3),
+        textcoords="offset points", ha=side, fontsize=9, color=MUTED,
+    )  # fmt: skip

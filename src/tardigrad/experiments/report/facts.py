@@ -13,7 +13,7 @@ import tomli_w
 
 from tardigrad.core.events import ModelEvaluated, RunPosition
 from tardigrad.experiments.compare.tables import cells, headings
-from tardigrad.experiments.compare.tabulate import ComparisonTable
+from tardigrad.experiments.compare.tabulate import ComparisonTable, metric_of
 from tardigrad.experiments.report.sources import Series, Sources
 
 
@@ -42,10 +42,10 @@ def comparison(found: ComparisonTable) -> str:
     """Return the tables of a comparison, one for each target, with the sentences on them, and what failed."""
     seeds = len(found["seeds"])
     said = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else f"seed {found['seeds'][0]}"
-    parts = []
+    parts, metric = [], metric_of(found)
     for target in found["targets"]:
-        parts.append(paragraph(f"What it cost to reach an accuracy of {target:.3g}: {said}."))
-        parts.append(table(headings(target), cells(found, target)))
+        parts.append(paragraph(f"What it cost to reach {metric} {target:.3g}: {said}."))
+        parts.append(table(headings(target, metric), cells(found, target)))
         parts.append(items(found["sentences"].get(str(target), [])))
         parts.append(items(found.get("missed", {}).get(str(target), [])))
     failed = [f"{row['entry']} failed: {error}" for row in found["rows"] for error in row["failed"]]
@@ -54,8 +54,10 @@ def comparison(found: ComparisonTable) -> str:
 
 def runs(entries: list[Series]) -> str:
     """Return a table with a row for each run."""
+    metrics = list(dict.fromkeys(entry.metric for entry in entries if entry.metric.name != "loss"))
+    shown = [f"{metric}{', %' if metric.percent else ''}" for metric in metrics]
     head = [
-        "run", "seed", "client trips", "steps", "virtual time", "MB", "accuracy, %", "loss", "mean staleness",
+        "run", "seed", "client trips", "steps", "virtual time", "MB", *shown, "loss", "mean staleness",
         "epsilon", "stopped by", "seconds",
     ]  # fmt: skip
     rows = []
@@ -63,7 +65,7 @@ def runs(entries: list[Series]) -> str:
         for run in entry.runs:
             record, summary = run.record, run.summary or {}
             last = record.evaluations[-1] if record.evaluations else ModelEvaluated(*RunPosition())
-            accuracy, loss = last.metric("accuracy"), last.metric("loss")
+            values, loss = [(m, last.metric(m.name)) for m in metrics], last.metric("loss")
             stale = record.trips.staleness[record.trips.accepted]
             counts: dict[str, float] = {
                 "client_trips": last.trips, "steps": last.version,
@@ -78,7 +80,7 @@ def runs(entries: list[Series]) -> str:
                     f"{counts['steps']:,}",
                     f"{counts['virtual_time']:,.1f}",
                     f"{counts['bytes'] / 1e6:,.1f}",
-                    "-" if accuracy is None else f"{100 * accuracy:.1f}",
+                    *("-" if v is None else f"{100 * v:.1f}" if m.percent else f"{v:.4g}" for m, v in values),
                     "-" if loss is None else f"{loss:.3g}",
                     f"{stale.mean():.1f}" if len(stale) else "-",
                     _epsilon(summary),
@@ -86,8 +88,8 @@ def runs(entries: list[Series]) -> str:
                     f"{summary['wall_seconds']:,.1f}" if "wall_seconds" in summary else "-",
                 ]
             )
-    shown = [n for n in range(len(head)) if any(row[n] != "-" for row in rows)]
-    return table([head[n] for n in shown], [[row[n] for n in shown] for row in rows])
+    columns = [n for n in range(len(head)) if any(row[n] != "-" for row in rows)]
+    return table([head[n] for n in columns], [[row[n] for n in columns] for row in rows])
 
 
 def _epsilon(summary: Mapping[str, Any]) -> str:

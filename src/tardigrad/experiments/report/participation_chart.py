@@ -1,4 +1,4 @@
-"""Participation and accuracy of clients, in fifths by their speed and by their number of examples."""
+"""Participation of clients and how they are served, in fifths by their speed and number of examples."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
+from tardigrad.core.metric import Metric
 from tardigrad.experiments.report.chart import (
     MUTED,
     Chart,
@@ -54,30 +55,34 @@ def participation_charts(entries: list[Series], populations: Populations) -> lis
     return charts
 
 
-def accuracy_charts(entries: list[Series], populations: Populations) -> list[Chart]:
-    """Return charts of the final model's accuracy over clients, by speed and by number of examples."""
+def serving_charts(entries: list[Series], populations: Populations) -> list[Chart]:
+    """Return charts of the final model's metric over clients, by speed and by number of examples."""
     charts = []
-    if spread := _spread_chart(entries, populations):
+    metric = entries[0].metric
+    entries = [entry for entry in entries if entry.metric == metric]
+    if spread := _spread_chart(entries, populations, metric):
         charts.append(spread)
     for kind, (by, low, high) in KINDS.items():
-        means = _means(entries, populations, kind, _accuracies)
+        means = _means(entries, populations, kind, _values)
         if not means:
             continue
         with curves_panel(len(means)) as (figure, axis):
             _draw(axis, means)
-            axis.set_ylabel("mean accuracy of the clients")
-            percent(axis)
+            axis.set_ylabel(f"mean {metric} of the clients")
+            if metric.percent:
+                percent(axis)
             _group_axis(axis, entries, populations, kind)
             _label(axis, means, entries)
         gaps = {number: float(own.mean(axis=0)[-1] - own.mean(axis=0)[0]) for number, own in means.items()}
         worst = max(gaps, key=lambda number: abs(gaps[number]))
         more = "more" if gaps[worst] > 0 else "less"
+        gap = f"{abs(100 * gaps[worst]):.1f} points" if metric.percent else f"{abs(gaps[worst]):.3g}"
         says = (
             f"The largest gap is {entries[worst].label}'s: the {high} fifth of the clients has "
-            f"{abs(100 * gaps[worst]):.1f} points {more} accuracy than the {low} fifth."
+            f"{gap} {more} {metric} than the {low} fifth."
         )
         words = "fast against slow clients" if kind == "slowness" else "by number of examples"
-        charts.append(Chart(f"client-accuracy-{by[3:]}", f"Accuracy, {words}", says, figure))
+        charts.append(Chart(f"client-accuracy-{by[3:]}", f"{_capital(metric)}, {words}", says, figure))
     return charts
 
 
@@ -95,38 +100,44 @@ def not_drawn(populations: Populations) -> list[str]:
     return said
 
 
-def _spread_chart(entries: list[Series], populations: Populations) -> Chart | None:
+def _capital(metric: Metric) -> str:
+    return str(metric)[0].upper() + str(metric)[1:]
+
+
+def _spread_chart(entries: list[Series], populations: Populations, metric: Metric) -> Chart | None:
     ends, lowest = [], {}
     with curves_panel(len(entries)) as (figure, axis):
         for number, entry in enumerate(entries):
             found = [
-                accuracy
+                value
                 for run in entry.runs
                 if run.folder in populations
-                for accuracy in populations[run.folder].accuracy
-                if accuracy is not None
+                for value in populations[run.folder].values
+                if value is not None
             ]
             if len(found) < 2:
                 continue
             shares = np.linspace(0, 1, 101)
-            values = np.quantile(found, shares)
+            values = np.quantile(found, 1 - shares if metric.lower_is_better else shares)
             axis.plot(shares, values, **style(number))
             ends.append((1.0, float(values[-1]), number, entry.label))
-            lowest[number] = float(np.mean(np.sort(found)[: max(1, len(found) // 10)]))
+            worst_first = np.sort(found)[::-1] if metric.lower_is_better else np.sort(found)
+            lowest[number] = float(np.mean(worst_first[: max(1, len(found) // 10)]))
         if not ends:
             return None
         axis.set_xlim(0, 1)
         axis.set_xlabel("share of the clients, worst served first")
-        axis.set_ylabel("accuracy on the client's examples")
+        axis.set_ylabel(f"{metric} on the client's examples")
         axis.xaxis.set_major_formatter("{x:.0%}")
-        percent(axis)
+        if metric.percent:
+            percent(axis)
         label_ends(axis, ends)
-    worst, best = min(lowest, key=lambda n: lowest[n]), max(lowest, key=lambda n: lowest[n])
-    says = (
-        f"The worst served tenth of the clients has {lowest[best]:.0%} on average with {entries[best].label}"
-    )
-    says += "." if worst == best else f", and {lowest[worst]:.0%} with {entries[worst].label}."
-    return Chart("client-accuracy", "Accuracy over clients", says, figure)
+    ranked = sorted(lowest, key=lambda n: metric.gain(0.0, lowest[n]))
+    worst, best = ranked[0], ranked[-1]
+    shown = {n: f"{v:.0%}" if metric.percent else f"{v:.3g}" for n, v in lowest.items()}
+    says = f"The worst served tenth of the clients has {shown[best]} on average with {entries[best].label}"
+    says += "." if worst == best else f", and {shown[worst]} with {entries[worst].label}."
+    return Chart("client-accuracy", f"{_capital(metric)} over clients", says, figure)
 
 
 def _contributions(run: RunSource, population: Population) -> FloatArray:
@@ -136,8 +147,8 @@ def _contributions(run: RunSource, population: Population) -> FloatArray:
     return own / own.mean() if own.any() else np.full(len(own), np.nan)
 
 
-def _accuracies(run: RunSource, population: Population) -> FloatArray:
-    return np.array([np.nan if one is None else one for one in population.accuracy], dtype=float)
+def _values(run: RunSource, population: Population) -> FloatArray:
+    return np.array([np.nan if one is None else one for one in population.values], dtype=float)
 
 
 def _differ(population: Population, kind: str) -> bool:

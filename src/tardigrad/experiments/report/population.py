@@ -1,4 +1,4 @@
-"""The clients of a run: their number of examples, their slowness, and the accuracy of the final model.
+"""The clients of a run: their number of examples, their slowness, and how well the final model serves them.
 
 These are not in the events, so the clients are made again from the run's config. The result is kept in the
 run's folder, for the next report.
@@ -6,7 +6,6 @@ run's folder, for the next report.
 
 from __future__ import annotations
 
-import functools
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,18 +15,20 @@ import torch
 
 from tardigrad.core.draws import key
 from tardigrad.core.files import write_text
-from tardigrad.data.catalogue import Source
 from tardigrad.data.clients import Examples, Federation, HoldingOut
 from tardigrad.data.partition_pictures import Holdings, holdings
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.report.sources import RunSource, Series
+from tardigrad.experiments.runs.assembly import make_federation
 from tardigrad.experiments.runs.drive import one_thread
 from tardigrad.experiments.runs.fingerprints import fingerprints
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.learning.evaluate import evaluate
+from tardigrad.learning.examples import mapped
 from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.heads.named_metrics import NamedMetrics
 from tardigrad.simulation.delay import Durations
 
 CACHE = "report-clients.json"
@@ -48,8 +49,8 @@ class Population:
     examples: list[int]
     slowness: list[float]
     """The factor by which all durations of each client are multiplied."""
-    accuracy: list[float | None]
-    """The final model's accuracy on each client's examples; None if it was not evaluated there."""
+    values: list[float | None]
+    """The run's metric of the final model on each client's examples; None if it has no value there."""
     held_out: bool
     """Whether these examples were held out; if not, the client trained on them."""
 
@@ -74,16 +75,17 @@ def find_out(entries: list[Series]) -> PopulationFindings:
     same: dict[str, list[tuple[Series, RunSource]]] = {}
     for entry in entries:
         for run in entry.runs:
-            inputs = [run.settings.get("data"), run.settings.get("seed")]
+            inputs = [run.settings.get(name) for name in ("data", "seed", "head")]
             same.setdefault(json.dumps(inputs, sort_keys=True, default=str), []).append((entry, run))
     for runs in same.values():
-        load = functools.cache(_federation)  # data may be large: it is released after this group of runs
+        federation: Federation | None = None  # data may be large: it is released after this group of runs
         for entry, run in runs:
             try:
                 config = _config(run)
-                populations[run.folder] = _cached(run) or _look(run, config, load(config.data, config.seed))
+                federation = federation or _federation(config)
+                populations[run.folder] = _cached(run) or _look(run, config, federation)
                 if run is entry.first and not any(label in held for label in {e.label for e, _ in runs}):
-                    held[entry.label] = holdings(load(config.data, config.seed))
+                    held[entry.label] = holdings(federation)
             except (TardigradError, OSError, ValueError, RuntimeError) as error:
                 unknown[f"{entry.label}: {str(error).splitlines()[0]}"] = None
     return PopulationFindings(populations, held, list(unknown))
@@ -96,9 +98,10 @@ def _config(run: RunSource) -> Config:
     return parse_config(run.settings, str(run.folder / "config.toml"))
 
 
-def _federation(data: Source | None, seed: int) -> Federation:
-    assert data is not None, "checked by _config"
-    return data.federation(key(seed, "data"))
+def _federation(config: Config) -> Federation:
+    """Return the data with the head of the config, and nothing held out yet."""
+    evaluation = config.evaluation.model_copy(update={"held_out": 0.0})
+    return make_federation(config.model_copy(update={"evaluation": evaluation}))
 
 
 def _look(run: RunSource, config: Config, federation: Federation) -> Population:
@@ -108,19 +111,19 @@ def _look(run: RunSource, config: Config, federation: Federation) -> Population:
     clients = federation.clients
     durations = Durations(config.delay, clients, config.seed)
     seen = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), MOST_CLIENTS)).astype(int)).tolist()
-    accuracy: list[float | None] = [None] * len(seen)
-    if run.summary is not None:
+    values: list[float | None] = [None] * len(seen)
+    if run.summary is not None and not (config.local.personal or config.local.batch_norm == "client"):
         flat = _final_model(run, config, federation)
         tried = np.unique(np.linspace(0, len(seen) - 1, min(len(seen), MOST_EVALUATED)).astype(int))
         with one_thread():
             for place in tried.tolist():
-                accuracy[place] = _accuracy(flat, federation, seen[place])
+                values[place] = _value(flat, federation, seen[place], run.record.metric.name)
     population = Population(
         None if run.summary is None else run.summary["model_sha256"],
         [clients.name(client) for client in seen],
         [clients.examples(client) for client in seen],
         [durations.factor(client) for client in seen],
-        accuracy,
+        values,
         config.evaluation.held_out > 0,
     )
     if run.summary is not None:
@@ -132,22 +135,24 @@ def _final_model(run: RunSource, config: Config, federation: Federation) -> Flat
     assert config.model is not None, "checked by _config"
     with torch.random.fork_rng(devices=[]):
         module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
-    module.load_state_dict(RunFolder(run.folder).model())
-    flat = FlatModule(module)
+    flat = FlatModule(module, config.local.personal, config.local.batch_norm)
+    flat.module.load_state_dict(RunFolder(run.folder).model())
     stored = json.loads((run.folder / "inputs.json").read_text())
     if fingerprints(config, federation, flat)["the data"] != stored.get("the data"):
         raise ConfigError("its data changed since it was run, so its clients cannot be made again")
     return flat
 
 
-def _accuracy(flat: FlatModule, federation: Federation, client: int) -> float | None:
+def _value(flat: FlatModule, federation: Federation, client: int, metric: str) -> float | None:
     clients = federation.clients
     found: Examples | None = clients.held_out(client)
     if found is None:
         found = clients.load(client)
-    features, labels = (part[:MOST_EXAMPLES] for part in found)
-    metrics = evaluate(flat, federation.head, flat.vector.clone(), features, labels, federation.transform)
-    return metrics.get("accuracy")
+    features = mapped(found[0], lambda tensor: tensor[:MOST_EXAMPLES])
+    labels = found[1][:MOST_EXAMPLES]
+    head, named = federation.head, NamedMetrics([metric], federation.head)
+    vector = flat.shared.clone()
+    return evaluate(flat, head, vector, features, labels, federation.transform, named=named).get(metric)
 
 
 def _cached(run: RunSource) -> Population | None:

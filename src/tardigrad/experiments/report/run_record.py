@@ -21,6 +21,7 @@ from tardigrad.core.events import (
     TripGivenUp,
     UploadReceived,
 )
+from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.core.participation import ClientId
 from tardigrad.errors import RunError
 
@@ -71,6 +72,8 @@ class RunRecord:
     """Check-ins that were not granted, by the reason."""
     ended: str | None
     """Why the run stopped; None if it has not."""
+    metric: Metric = ACCURACY
+    """What the run is judged by."""
 
     @property
     def time(self) -> float:
@@ -115,6 +118,7 @@ class _Reader:
         self._refused: Counter[str] = Counter()
         self._turned_away: Counter[str] = Counter()
         self._ended: str | None = None
+        self._metric = ACCURACY
 
     def take(self, event: Event) -> None:
         match event:
@@ -131,6 +135,7 @@ class _Reader:
                 self._turned_away[event.reason] += 1
             case RunStarted():
                 self.started = True
+                self._metric = Metric(event.metric, event.lower_is_better)
             case RunEnded():
                 self._ended = event.reason
 
@@ -171,5 +176,6 @@ class _Reader:
             for name, column in self._steps.items()
         }
         return RunRecord(
-            self._evaluations, trips, list(self._names), steps, self._refused, self._turned_away, self._ended
-        )
+            self._evaluations, trips, list(self._names), steps, self._refused, self._turned_away, self._ended,
+            self._metric,
+        )  # fmt: skip

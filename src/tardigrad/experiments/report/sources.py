@@ -9,8 +9,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
+from tardigrad.core.metric import Metric
 from tardigrad.errors import ConfigError, RunError
-from tardigrad.experiments.compare.tabulate import ComparisonTable, TuningTable
+from tardigrad.experiments.compare.tabulate import ComparisonTable, TuningTable, metric_of
 from tardigrad.experiments.config.reading import read_toml
 from tardigrad.experiments.report.run_record import RunRecord, read_record
 from tardigrad.experiments.runs.run_folder import RunFolder
@@ -40,6 +41,11 @@ class Series:
     runs: list[RunSource]
 
     @property
+    def metric(self) -> Metric:
+        """What its runs are judged by."""
+        return self.first.record.metric
+
+    @property
     def first(self) -> RunSource:
         """The run of the first seed, for charts that show only one run."""
         return self.runs[0]
@@ -65,9 +71,12 @@ class Sources:
     """Sentences on runs of comparisons that have no folder or are not finished."""
 
     @property
-    def targets(self) -> list[float]:
-        """The targets of all comparisons."""
-        return sorted({target for table in self.comparisons for target in table["targets"]})
+    def targets(self) -> dict[str, list[float]]:
+        """The targets of all comparisons, by the name of the metric that they are about."""
+        found: dict[str, set[float]] = {}
+        for table in self.comparisons:
+            found.setdefault(metric_of(table).name, set()).update(table["targets"])
+        return {name: sorted(own) for name, own in found.items()}
 
 
 def read_sources(folders: list[Path]) -> Sources:

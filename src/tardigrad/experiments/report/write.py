@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tardigrad.core.files import write_text
 from tardigrad.core.plural import counted
@@ -13,7 +15,7 @@ from tardigrad.experiments.report.chart import remove_pictures
 from tardigrad.experiments.report.curves import curve_charts
 from tardigrad.experiments.report.momentum_chart import matrix_charts
 from tardigrad.experiments.report.page import Section, page
-from tardigrad.experiments.report.participation_chart import accuracy_charts, not_drawn, participation_charts
+from tardigrad.experiments.report.participation_chart import not_drawn, participation_charts, serving_charts
 from tardigrad.experiments.report.partition_chart import partition_charts
 from tardigrad.experiments.report.population import PopulationFindings, find_out
 from tardigrad.experiments.report.privacy_section import as_html
@@ -29,12 +31,41 @@ MOST_OTHERS = 8
 """Maximum number of charts of numbers that algorithms report."""
 
 
-def report(folders: list[Path], out: Path | None = None, pictures: Path | None = None) -> tuple[Path, Path]:
-    """Write a report on run folders and comparison folders, and return the paths of page and pictures.
+class Report(NamedTuple):
+    """The files of a report. A notebook shows a link to the page."""
 
-    >>> report([Path("runs/demo")])  # doctest: +SKIP
-    (PosixPath('runs/demo/report.html'), PosixPath('runs/demo/report'))
+    page: Path
+    """One HTML page, which opens offline."""
+    pictures: Path
+    """The folder with every chart as PNG and SVG."""
+
+    def _repr_html_(self) -> str:
+        return f'<a href="{html.escape(str(self.page))}" target="_blank">{html.escape(str(self.page))}</a>'
+
+
+def report(
+    folders: Path | str | Sequence[Path | str],
+    out: Path | str | None = None,
+    pictures: Path | str | None = None,
+) -> Report:
+    """Write one HTML page about runs and comparisons, and return the paths of page and pictures.
+
+    `folders`: the folder of a run or a comparison, or several.
+    `out`: the page; default: report.html in the first folder.
+    `pictures`: the folder for each chart as PNG and SVG; default: beside the page.
+
+    >>> report("runs/demo")  # doctest: +SKIP
+    Report(page=PosixPath('runs/demo/report.html'), pictures=PosixPath('runs/demo/report'))
     """
+    folders = [folders] if isinstance(folders, Path | str) else folders
+    return _write(
+        [Path(folder) for folder in folders],
+        None if out is None else Path(out),
+        None if pictures is None else Path(pictures),
+    )
+
+
+def _write(folders: list[Path], out: Path | None, pictures: Path | None) -> Report:
     if not folders:
         raise ConfigError("report: name at least one folder of a run or a comparison")
     out = folders[0] / "report.html" if out is None else out
@@ -53,7 +84,7 @@ def report(folders: list[Path], out: Path | None = None, pictures: Path | None =
         write_text(out, page(_title(sources), _lead(sources.entries), sections, drawings))
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be written ({error})") from None
-    return out, pictures
+    return Report(out, pictures)
 
 
 def _title(sources: Sources) -> str:
@@ -137,12 +168,12 @@ def _staleness(entries: list[Series]) -> list[Section]:
 def _clients(entries: list[Series], found: PopulationFindings) -> list[Section]:
     populations = found.populations
     taking_part = participation_charts(entries, populations)
-    served = accuracy_charts(entries, populations)
+    served = serving_charts(entries, populations)
     said = "".join(map(facts.paragraph, not_drawn(populations))) + facts.items(found.unknown, "note")
-    tried = [one for one in populations.values() if any(a is not None for a in one.accuracy)]
+    tried = [one for one in populations.values() if any(v is not None for v in one.values)]
     on = ""
     if tried:
-        count = sum(a is not None for a in tried[0].accuracy)
+        count = sum(v is not None for v in tried[0].values)
         hold = "holds" if count == 1 else "hold"
         what = "kept for evaluation" if tried[0].held_out else f"{hold}, and also trained on"
         on = facts.paragraph(
@@ -151,7 +182,7 @@ def _clients(entries: list[Series], found: PopulationFindings) -> list[Section]:
         )
     return [
         Section("Who takes part", said, taking_part),
-        Section("Accuracy over clients", on, served),
+        Section("How clients are served", on, served),
     ]
 
 

@@ -21,11 +21,11 @@ def measure(name: str, outcome: Outcome, target: float, config: Config) -> float
 
 
 def _accuracy(outcome: Outcome, config: Config) -> float | None:
-    return outcome.curve[-1].accuracy if outcome.curve else None
+    return outcome.curve[-1].value if outcome.curve else None
 
 
 def _best_accuracy(outcome: Outcome, config: Config) -> float | None:
-    return max((point.accuracy for point in outcome.curve), default=None)
+    return outcome.best if outcome.curve else None
 
 
 def _staleness(outcome: Outcome, config: Config) -> float | None:

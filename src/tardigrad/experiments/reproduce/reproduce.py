@@ -100,8 +100,9 @@ def _conclude(
     for task, part in parts.items():
         place = out / name / "".join(c if c.isalnum() or c in "-_." else "-" for c in task)
         place.mkdir(parents=True, exist_ok=True)
-        write_tables(part.comparison.table(outcomes[task]), place)
-        picture(part.comparison, outcomes[task], place / "comparison.png")
+        table = part.comparison.table(outcomes[task])
+        write_tables(table, place)
+        picture(table, outcomes[task], place / "comparison.png")
     scale = reproduction.scales[size]
     result: ReproductionResult = {
         "name": name,

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
 from tardigrad.core.setting import Setting
+from tardigrad.core.setting_errors import explain
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.compare.compare import Comparison, Share, Values, merged
-from tardigrad.experiments.config.reading import explain, read_toml
+from tardigrad.experiments.compare.compare import Comparison, Values, merged
+from tardigrad.experiments.config.reading import read_toml
+from tardigrad.experiments.library import LIBRARY
 from tardigrad.experiments.reproduce.claims import Claim, Shown
 from tardigrad.experiments.reproduce.measures import MEASURES
 
 Size = Literal["smoke", "small", "paper"]
 SIZES: tuple[Size, ...] = ("smoke", "small", "paper")
+
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Problem(Setting):
@@ -33,8 +37,8 @@ class Problem(Setting):
 class Scale(Setting):
     """The size of the experiment."""
 
-    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
-    targets: tuple[Share, ...] = Field((0.8,), min_length=1)
+    seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
+    targets: tuple[Share, ...] = Field(default=(0.8,), min_length=1)
     """The accuracies to reach; claims are about the first."""
     base: Values = Field(default_factory=dict)
     """What it changes in the base config."""
@@ -88,9 +92,7 @@ class Reproduction(Setting):
 
 def library(folder: Path | None = None) -> dict[str, Path]:
     """Return the files of all reproductions, by name ("fedbuff/table1")."""
-    places = (
-        [folder] if folder is not None else [Path("experiments"), Path(__file__).parents[3] / "experiments"]
-    )
+    places = [folder] if folder is not None else [Path("experiments"), LIBRARY]
     for place in places:
         found = {
             f"{file.parent.name}/{file.stem}": file
@@ -100,9 +102,7 @@ def library(folder: Path | None = None) -> dict[str, Path]:
         if found:
             return found
     said = f"{places[0]}: " if folder else ""
-    raise ConfigError(
-        f"{said}there are no reproductions here; give --from DIR, the project's folder experiments"
-    )
+    raise ConfigError(f"{said}there are no reproductions here; without --from, those of the package are run")
 
 
 def chosen(names: Sequence[str], files: dict[str, Path]) -> dict[str, Path]:

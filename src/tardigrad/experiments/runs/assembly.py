@@ -21,15 +21,22 @@ from tardigrad.algorithms.layers import UploadLayer
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
 from tardigrad.core.events import ModelEvaluated
+from tardigrad.core.own_code import class_source
 from tardigrad.core.participation import Limits
 from tardigrad.core.situation import Situation
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
+from tardigrad.data.sets.own_data import is_own_data
 from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.experiments.config.schema import Config
-from tardigrad.experiments.runs.fingerprints import Inputs, fingerprints
+from tardigrad.experiments.runs.fingerprints import Inputs, fingerprints, model_classes
 from tardigrad.experiments.runs.result import Result, RunTotals
+from tardigrad.experiments.runs.run_metrics import chosen_head, run_baseline, with_head, with_metrics
+from tardigrad.learning.examples import described, predicted
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head, MultiClass
+from tardigrad.learning.heads import Head, MultiClass
+from tardigrad.learning.memory_format import choose_memory_format
+from tardigrad.learning.models.own_model import is_own_model
+from tardigrad.learning.start import load_start
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
@@ -60,6 +67,11 @@ class Assembly:
         """Return fingerprints of what the config only names; a resumed run must have the same."""
         return fingerprints(self.config, self.federation, self.flat)
 
+    def own_source(self) -> str:
+        """Return the source of the classes of algorithm, model and head that are the user's own."""
+        head = () if self.federation is None else (type(self.federation.head),)
+        return class_source([type(self.config.algorithm), *model_classes(self.flat), *head])
+
     def bookkeeping(self) -> Bookkeeping:
         """Return new bookkeeping."""
         limits = None if self.guarantee is None else self.guarantee.limits
@@ -71,7 +83,7 @@ class Assembly:
         if self.guarantee is not None:
             layers = _layers(self.config, self.guarantee, keys, canaries)
         average = self.config.evaluation.model_average
-        return Aggregator(self.config.algorithm, self.flat.vector.clone(), self.situation, average, layers)
+        return Aggregator(self.config.algorithm, self.flat.shared.clone(), self.situation, average, layers)
 
     def privacy_text(self, steps: int | None = None) -> str:
         """Return the text of privacy.md: what is promised, and how much of it `steps` have used."""
@@ -101,6 +113,8 @@ class Assembly:
             virtual_time=totals.time,
             bytes=totals.bytes,
             accuracy=totals.metrics.get("accuracy"),
+            main=self.config.evaluation.metric.name,
+            baseline=run_baseline(self.config, self.federation),
             loss=totals.metrics.get("loss"),
             model_sha256=hashlib.sha256(model.view(torch.uint8).numpy().data).hexdigest(),
             wall_seconds=round(wall_seconds, 3),
@@ -142,12 +156,16 @@ def assemble(
     because algorithms and layers check what they are given, and the run's own is built when its folder exists
     already.
     """
-    flat = FlatModule(module)
+    flat = FlatModule(module, config.local.personal, config.local.batch_norm)
+    config = with_metrics(config, federation)
     if federation is not None:
+        if config.model is None or is_own_model(config.model):  # others work with channels last
+            choose_memory_format(flat, federation.head, *federation.some_examples())
         check_fit(flat, federation)
+        _check_personal(flat, federation, config)
     flat = flat.on(config.device.torch_device())
     situation = replace(situation_of(config, clients), population=population)
-    trial = Aggregator(config.algorithm, flat.vector, situation, config.evaluation.model_average)
+    trial = Aggregator(config.algorithm, flat.shared, situation, config.evaluation.model_average)
     guarantee = _guarantee(config, situation, trial, chosen)
     assembly = Assembly(config, federation, clients, population, flat, situation, guarantee)
     if guarantee is not None:
@@ -166,14 +184,16 @@ def make_federation(
 
     `clients`, `test`, `head`: the caller's own, in place of those of the config.
     """
+    head = chosen_head(config, head)
     if clients is not None:
         federation = given(clients, test, dtype, head)
+    elif is_own_data(config.data):
+        federation = config.data.federation(key(config.seed, "data"), head, dtype)
     elif config.data is not None:
-        federation = config.data.federation(key(config.seed, "data"))
+        federation = config.data.federation_for(head, key(config.seed, "data"))
     else:
         raise ConfigError("data: name a data set in the config, or give clients in Python")
-    if head is not None:
-        federation = replace(federation, head=head)
+    federation = with_head(federation, head, config.privacy is not None)
     if config.evaluation.held_out > 0:
         kept = HoldingOut(federation.clients, config.evaluation.held_out, key(config.seed, "held out"))
         federation = replace(federation, clients=kept)
@@ -181,14 +201,21 @@ def make_federation(
 
 
 def make_module(config: Config, model: nn.Module | None, federation: Federation | None) -> nn.Module:
-    """Return a copy of the caller's module, or build that of the config, which takes a federation."""
+    """Return a copy of the caller's module, or build that of the config, which takes a federation unless it
+    is from a file of the user's own."""
     if model is not None:
         return copy.deepcopy(model)
-    if config.model is None or federation is None:
-        raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(config.seed, "model"))
-        return config.model.build_with(federation.vectors, federation.shape, federation.classes)
+        if federation is None and is_own_model(config.model):
+            module = config.model.make({})
+        elif config.model is None or federation is None:
+            raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
+        else:
+            module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
+    if config.model.start is not None:
+        load_start(module, config.model.start)
+    return module
 
 
 def make_bookkeeping(config: Config, population: int, limits: Limits | None) -> Bookkeeping:
@@ -257,23 +284,31 @@ def _layers(
     return central_layers(guarantee, normals, canaries)
 
 
+def _check_personal(flat: FlatModule, federation: Federation, config: Config) -> None:
+    """Raise a ConfigError if the run could be evaluated only with personal parts that nobody has trained."""
+    if flat.has_personal and federation.test is not None and config.evaluation.held_out == 0:
+        raise ConfigError(
+            "evaluation.held_out: parts of this model stay with their clients (local.personal or "
+            "local.batch_norm), so that only clients can evaluate it, and none keeps examples for that; give "
+            "a share such as 0.2, or leave the central test set out"
+        )
+
+
 def check_fit(flat: FlatModule, federation: Federation) -> None:
     """Raise a ConfigError if the model does not fit the data, found with one forward pass."""
-    features, labels, index = federation.clients.indexed(0)
-    chosen = torch.arange(min(len(labels), 8)) if index is None else index[:8]
-    x = features.index_select(0, chosen)
+    x, labels = federation.some_examples()
     flat.module.eval()
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
-            x = federation.transform.evaluate(x)
-            outputs = flat.module(flat.prepared(x))
-            federation.head.loss(outputs, labels[chosen])
+            flat.load(flat.shared, {})
+            outputs = predicted(flat.module, federation.head, flat.prepared(x), labels)
+            federation.head.loss(outputs, labels)
     except TardigradError:
         raise
     except Exception as error:
         raise ConfigError(
-            f"model: it does not fit the data, whose examples are {tuple(x.shape[1:])} of {x.dtype} and "
-            f"whose labels are {labels.dtype} ({type(error).__name__}: {str(error).splitlines()[0]})"
+            f"model: it does not fit the data, whose examples are {described(x)} and whose labels are "
+            f"{labels.dtype} ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
         ) from None
     if isinstance(federation.head, MultiClass) and federation.classes > outputs.shape[1]:
         raise ConfigError(

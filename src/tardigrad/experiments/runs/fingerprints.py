@@ -7,16 +7,18 @@ data or another model would silently become a mixture of two.
 from __future__ import annotations
 
 import hashlib
-import inspect
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from tardigrad.algorithms.registry import BUILT_IN
+from tardigrad.core.own_code import class_source, is_place
 from tardigrad.data.clients import Federation
 from tardigrad.experiments.config.schema import Config
+from tardigrad.learning.examples import Features, mapped, take, tensors
 from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.frozen import frozen_digest
 
 Inputs = dict[str, str]
 
@@ -27,34 +29,65 @@ SOME_EXAMPLES = 64
 def fingerprints(config: Config, federation: Federation | None, flat: FlatModule) -> Inputs:
     """Return fingerprints by name: of the initial model, the data, and each file that the config mentions; of
     the model alone on a server without data."""
+    own = own_code(config)
     if federation is None:
-        return {"the model": _model_without_data(flat)}
+        return {"the model": _model_without_data(flat)} | own
     inputs = {"the model": _model(flat), "the data": _data(federation)}
     for key, file in (
         ("pace.file", getattr(config.pace, "file", None)),
         ("delay.file", getattr(config.delay, "file", None)),
     ):
         if file is not None:
-            inputs[f"what {key} holds"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+            inputs[f"what {key} holds"] = _digest(Path(file).read_bytes())
+    for name, classes in (
+        ("the model's code", model_classes(flat)),
+        ("the head's code", {type(federation.head)}),
+    ):
+        if source := class_source(classes):
+            inputs[name] = _digest(source.encode())
+    return inputs | own
+
+
+def model_classes(flat: FlatModule) -> set[type]:
+    """Return the classes of a module and of all its parts."""
+    return {type(part) for part in flat.module.modules()}
+
+
+def own_code(config: Config) -> Inputs:
+    """Return digests of the user's own code in a config: of the class of an algorithm, and of each file that
+    another table names as "path/to/file.py:name"."""
+    found = {}
     if not isinstance(config.algorithm, BUILT_IN):
-        try:
-            source = inspect.getsource(type(config.algorithm))
-        except (OSError, TypeError):
-            source = type(config.algorithm).__qualname__  # defined at a prompt
-        inputs["the algorithm's own file"] = hashlib.sha256(source.encode()).hexdigest()
-    return inputs
+        found["the algorithm's own file"] = _digest(class_source([type(config.algorithm)]).encode())
+    for table, values in config.model_dump(mode="json", exclude={"algorithm"}).items():
+        kind = values.get("kind") if isinstance(values, dict) else values
+        if is_place(kind):
+            file = Path(str(kind).rpartition(":")[0])
+            found[f"the {table}'s own file"] = _digest(file.read_bytes()) if file.is_file() else ""
+    return found
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _model(flat: FlatModule) -> str:
     sha = hashlib.sha256(str(flat.module).encode())
     _add(sha, flat.vector)
+    _add_frozen(sha, flat)
     return sha.hexdigest()
 
 
 def _model_without_data(flat: FlatModule) -> str:
     sha = hashlib.sha256(str(flat.module).encode())
     sha.update(flat.vector.detach().cpu().numpy().data)
+    _add_frozen(sha, flat)
     return sha.hexdigest()
+
+
+def _add_frozen(sha: hashlib._Hash, flat: FlatModule) -> None:
+    if len(list(flat.module.parameters())) > len(flat.names):  # runs of other models keep their fingerprints
+        sha.update(frozen_digest(flat.module))
 
 
 def _data(federation: Federation) -> str:
@@ -65,12 +98,18 @@ def _data(federation: Federation) -> str:
     for client in sorted({0, len(clients) // 2, len(clients) - 1}):
         features, labels, index = clients.indexed(client)
         some = torch.arange(min(len(labels), SOME_EXAMPLES)) if index is None else index[:SOME_EXAMPLES]
-        _add(sha, features[some])
+        _add_features(sha, take(features, some))
         _add(sha, labels[some])
     if federation.test is not None:
-        _add(sha, federation.test[0][:SOME_EXAMPLES])
+        _add_features(sha, mapped(federation.test[0], lambda tensor: tensor[:SOME_EXAMPLES]))
         _add(sha, federation.test[1])
     return sha.hexdigest()
+
+
+def _add_features(sha: hashlib._Hash, features: Features) -> None:
+    for name, tensor in tensors(features):
+        sha.update(name.encode())
+        _add(sha, tensor)
 
 
 def _add(sha: hashlib._Hash, tensor: Tensor) -> None:

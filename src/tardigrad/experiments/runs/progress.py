@@ -17,7 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, TripGivenUp, UploadReceived
+from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunStarted, TripGivenUp, UploadReceived
+from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.core.stop import Stop
 from tardigrad.experiments.config.schema import Config
 
@@ -43,8 +44,10 @@ class ProgressCounts:
     """Uploads that were refused, by reason."""
     staleness: Counter[int] = field(default_factory=Counter)
     """Uploads that were accepted, by staleness."""
-    accuracy: float | None = None
-    """Of the last evaluation that has one."""
+    metric: Metric = ACCURACY
+    """What the run is judged by."""
+    value: float | None = None
+    """Of this metric, in the last evaluation that has it."""
     epsilon: float | None = None
     """Privacy loss so far, if privacy is promised."""
 
@@ -67,8 +70,10 @@ class ProgressCounts:
                 case ModelEvaluated():
                     self.trips, self.time = event.trips, event.time
                     self.steps = max(self.steps, event.version)
-                    accuracy = event.metric("accuracy")
-                    self.accuracy = self.accuracy if accuracy is None else accuracy
+                    value = event.metric(self.metric.name)
+                    self.value = self.value if value is None else value
+                case RunStarted():
+                    self.metric = Metric(event.metric, event.lower_is_better)
 
     @property
     def mean_staleness(self) -> float:
@@ -92,7 +97,7 @@ class ProgressText:
 
     def __init__(self, config: Config, history: list[ModelEvaluated]) -> None:
         """`history`: the evaluations so far, if the run is resumed."""
-        self.counts = ProgressCounts()
+        self.counts = ProgressCounts(metric=config.evaluation.metric)
         self.counts.see(history[-1:])
         self._stop = config.stop
         self._oracle = "ORACLE" if config.algorithm.oracle else ""
@@ -112,18 +117,22 @@ class ProgressText:
             "trips": f"{counts.trips:,} trips",
             "steps": f"{counts.steps:,} steps",
             "rate": f"{(counts.trips - self._trips_before) / seconds:,.0f} trips/s",
-            "accuracy": "" if counts.accuracy is None else f"accuracy {counts.accuracy:.1%}",
+            "metric": "" if counts.value is None else _metric_text(counts.metric, counts.value),
             "epsilon": "" if counts.epsilon is None else f"epsilon {counts.epsilon:.3g}{self._void}",
             "oracle": self._oracle,
             "staleness": f"staleness {counts.mean_staleness:.1f}",
         }
 
 
+def _metric_text(metric: Metric, value: float) -> str:
+    return f"{metric} {value:.1%}" if metric.percent else f"{metric} {value:.4g}"
+
+
 class Bar:
     """An observer that shows a Rich progress bar."""
 
     def __init__(self, console: Console) -> None:
-        names = ("trips", "steps", "rate", "accuracy", "staleness", "epsilon", "oracle")
+        names = ("trips", "steps", "rate", "metric", "staleness", "epsilon", "oracle")
         self._progress = Progress(
             SpinnerColumn(),
             BarColumn(bar_width=20),

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from tardigrad.core.event_log import read_events
 from tardigrad.core.events import ModelEvaluated, evaluations
+from tardigrad.experiments.runs.notebook_tables import data_frame, html_table
 from tardigrad.experiments.runs.run_folder import RunFolder
+from tardigrad.learning.heads.baseline import Baseline
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,10 @@ class Result:
     """Bytes sent in both directions."""
     accuracy: float | None
     """Of the last evaluation; None if it has none."""
+    main: str = field(default="accuracy", kw_only=True)
+    """The metric that targets, tables and charts are about; its value is `result.metrics[result.main]`."""
+    baseline: Baseline | None = field(default=None, kw_only=True)
+    """What a model that ignores its input gets on the test set; None if that is not known."""
     loss: float | None
     """Of the last evaluation; None if it has none."""
     model_sha256: str
@@ -78,6 +92,41 @@ class Result:
     def summary(self) -> dict[str, object]:
         """Return all fields except the history and the model, as `--json` prints them."""
         return {k: v for k, v in asdict(self).items() if k not in ("history", "model")}
+
+    def plot(self, path: Path | str | None = None, metrics: Sequence[str] = ()) -> Figure:
+        """Return a matplotlib figure with the metrics over client trips, which notebooks show.
+
+        `path`: also write it to this file (.png, .svg or .pdf).
+        `metrics`: the metrics to draw; default: accuracy, loss and the next ones, at most four.
+
+        >>> result.plot("curves.png", metrics=["loss"])  # doctest: +SKIP
+        """
+        from tardigrad.experiments.runs.result_picture import draw_history, save_picture
+
+        figure = draw_history(self.history, metrics)
+        if path is not None:
+            save_picture(figure, path)
+        return figure
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the evaluations as a pandas data frame, with a row for each and a column for each metric.
+
+        >>> result.to_pandas().set_index("trips")["accuracy"]  # doctest: +SKIP
+        """
+        counts = ("version", "trips", "time", "bytes", "federated")
+        return data_frame(
+            {**{name: getattr(one, name) for name in counts}, **one.metrics} for one in self.history
+        )
+
+    def __rich__(self) -> Table:
+        from tardigrad.experiments.runs.run_tables import summary_table
+
+        return summary_table(self.summary())
+
+    def _repr_html_(self) -> str:
+        from tardigrad.experiments.runs.run_tables import summary_rows
+
+        return html_table(summary_rows(self.summary()))
 
 
 def result_of(folder: RunFolder) -> Result:

@@ -6,16 +6,22 @@ import os
 from collections.abc import Hashable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Never
 
-from pydantic import ValidationError
 from torch import nn
 
-from tardigrad.core.pace import Asynchronous
+from tardigrad.algorithms.algorithm import Algorithm
+from tardigrad.core.bookkeeping import Buffer
+from tardigrad.core.pace import Asynchronous, Pace
+from tardigrad.core.stop import Stop
+from tardigrad.data.catalogue import Source
+from tardigrad.data.evaluation import Evaluation
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.config.reading import explain
+from tardigrad.experiments.config.keywords import KEPT, Named, Table, with_keywords
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly
 from tardigrad.experiments.runs.drive import Drive, Observer, one_thread
+from tardigrad.experiments.runs.notebook_progress import progress_bars
 from tardigrad.experiments.runs.private_run import (
     check_guard,
     forget_secrets,
@@ -23,42 +29,80 @@ from tardigrad.experiments.runs.private_run import (
     secrets_in_memory,
 )
 from tardigrad.experiments.runs.result import Result, result_of
-from tardigrad.experiments.runs.run_folder import RunFolder, Snapshot
+from tardigrad.experiments.runs.run_folder import OWN_CODE, RunFolder, Snapshot
 from tardigrad.experiments.runs.simulation_assembly import Simulation, assemble_simulation, training_parts
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
+from tardigrad.learning.local import Local
 from tardigrad.learning.models import Model
 from tardigrad.privacy.chosen import CHOSEN, Chosen
+from tardigrad.privacy.settings import Privacy
+from tardigrad.service.server.service_settings import ServiceSettings
+from tardigrad.simulation.delay import Delay
 from tardigrad.simulation.device import Device
 
 
 def run(
     config: Config | None = None,
     *,
-    model: nn.Module | Model | None = None,
+    seed: int = KEPT,
+    algorithm: Algorithm | Named = KEPT,
+    data: Source | Named | None = KEPT,
+    model: nn.Module | Model | Named | None = None,
     clients: Mapping[Hashable, object] | None = None,
     test: object | None = None,
-    head: Head | None = None,
+    head: Head | Named | None = None,
+    local: Local | Table = KEPT,
+    pace: Pace | Named | None = KEPT,
+    buffer: Buffer | Table = KEPT,
+    delay: Delay | Named = KEPT,
+    privacy: Privacy | Named | None = KEPT,
+    device: Device | Named = KEPT,
+    stop: Stop | Table = KEPT,
+    evaluation: Evaluation | Table = KEPT,
+    service: ServiceSettings | Table | None = KEPT,
     out: Path | str | None = None,
     resume: bool = False,
     workers: int | str = 0,
+    progress: bool | None = None,
     snapshot_seconds: float = 30.0,
     guard: Path | str | None = None,
     moved: bool = False,
     profile: bool = False,
     observers: tuple[Observer, ...] = (),
-    **settings: object,
+    **unknown: Never,
 ) -> Result:
     """Simulate a federated run and return its result.
 
-    `config`, `settings`: a `Config`, its fields as keywords, or both; keywords replace fields.
-    `model`: a torch module, or a model such as `td.MLP()`, in place of that of the config.
-    `clients`, `test`: the examples of each client by its name, and a central test set, in place of the data
-    of the config. Examples are a pair of features and labels (arrays or tensors).
-    `head`: the loss and the metrics, in place of those of the data.
+    The settings are a config, keywords, or both; a keyword replaces the field of the config. A table can be
+    an object (`td.FedBuff(lr=0.5)`), a dict as in TOML (`{"kind": "fedbuff", "lr": 0.5}`), or the name of
+    its kind ("fedbuff").
+
+    `config`: all settings together, such as `td.load_config("run.toml")`.
+    `seed`: every random draw depends on it; default 0.
+    `algorithm`: how the model moves; default FedBuff.
+    `data`: the data set and how it is divided among clients; default handwritten digits.
+    `model`: the model that is trained, a torch module or one such as `td.MLP()`.
+    `clients`, `test`: the examples of each client by its name, and a central test set, in place of `data`.
+    Examples are a pair of features and labels (arrays or tensors).
+    `head`: the loss and the metrics, in place of those of the data: an object such as `td.Regression()`, or
+    what a config can say, such as "regression".
+    `local`: how a client trains: learning rate, epochs, batch size.
+    `pace`: which clients may start when; default asynchronous, or in rounds if the algorithm works in rounds.
+    `buffer`: which uploads count, and how many make a step.
+    `delay`: how long a trip takes; default half-normal.
+    `privacy`: what is promised to the clients; default nothing.
+    `device`: "cpu" or "cuda".
+    `stop`: when the run ends; default after 2000 trips.
+    `evaluation`: when and on what the model is evaluated.
+    `service`: limits of a server for its clients; a simulation does not use them.
+
+    How the run is made, which does not change its result:
+
     `out`: the folder of the run, with a snapshot every `snapshot_seconds` and when the run is interrupted.
     `resume`: go on with the run in `out`, or return its result if it is finished.
     `workers`: the number of processes that train; 0 trains in this one, "auto" takes all cores, "ray" a
-    cluster (docs/scaling.md). The result does not depend on it.
+    cluster (docs/scaling.md).
+    `progress`: show a progress bar; default: in a notebook and on a terminal.
     `guard`: for a private run, a file outside `out` with which a restored backup of `out` is noticed.
     `moved`: `out` was moved to another place, and nobody goes on with the original (docs/privacy.md).
     `profile`: measure the time by kind of work (`result.profile`).
@@ -67,19 +111,25 @@ def run(
     Raises a ConfigError if the settings are wrong, before anything is written, and a RunError if the run
     fails.
 
-    >>> result = run(stop=Stop(trips=20), evaluation=Evaluation(every_steps=1))  # doctest: +SKIP
-    >>> result.accuracy  # doctest: +SKIP
+    >>> result = run(algorithm="fedavg", stop=Stop(trips=20), evaluation=Evaluation(every_steps=1))
+    >>> result.client_trips, result.steps
+    (20, 2)
     """
-    try:
-        config = Config.model_validate(dict(config or {}) | settings)
-    except ValidationError as error:
-        raise ConfigError("; ".join(explain(error, Config))) from None
+    own_model = model if isinstance(model, nn.Module) else None
+    own_head = head if isinstance(head, Head) else None
+    config = with_keywords(
+        config, seed=seed, algorithm=algorithm, data=data, local=local, pace=pace, buffer=buffer, delay=delay,
+        privacy=privacy, device=device, stop=stop, evaluation=evaluation, service=service,
+        model=KEPT if model is None or own_model is not None else model,
+        head=KEPT if head is None or own_head is not None else head, **unknown,
+    )  # fmt: skip
+    observers = (*observers, *progress_bars(progress))
     workers = _check_workers(workers, config)
     if guard is not None and out is None:
         raise ConfigError("guard: is for a run with a folder; give out too")
     with one_thread(), ExitStack() as stack:
         chosen = Chosen.read(Path(out) / CHOSEN) if out is not None and resume else None
-        assembly = assemble_simulation(config, model, clients, test, head, chosen)
+        assembly = assemble_simulation(config, own_model, clients, test, own_head, chosen)
         parts = training_parts(assembly, workers)
         stack.callback(parts.executor.close)
         parts.trainer.profile.on = profile
@@ -108,6 +158,8 @@ def _open_folder(folder: RunFolder, assembly: Assembly, resume: bool) -> Snapsho
     if resume:
         return folder.reopen(assembly.config, assembly.inputs())
     folder.create(assembly.config, assembly.inputs())
+    if source := assembly.own_source():
+        folder.write(OWN_CODE, source + "\n")
     return None
 
 

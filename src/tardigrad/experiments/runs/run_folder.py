@@ -30,6 +30,10 @@ NEW_RUN = "start a new run: a private run must neither be repeated nor go on fro
 ACCEPT = "--accept-loss goes on without what is missing"
 FIRST_FILES = (LOCK, "inputs.json", "inputs.json.partial", "config.toml.partial")
 """Files that a run may have written before its config."""
+SERVER_FILES = ("journal.sqlite", "status.json")
+"""Files that only a server writes. The journal is deleted when the run is over."""
+OWN_CODE = "own_code.py"
+"""For the reader: the source of the classes of a run that are the user's own."""
 
 Snapshot = tuple[dict[str, Tensor], dict[str, Any]]
 """Tensors, and a JSON document with everything else."""
@@ -124,6 +128,7 @@ class RunFolder:
                 )
             self._files_to_write = _first_files(config, inputs)
         self._lock.acquire()
+        self._check_driver()
         if stored_file.exists():
             check_same_run(self.path, config, inputs, self._again)
             if self._live:  # the limits of a server may have changed
@@ -143,6 +148,18 @@ class RunFolder:
             self._kept = check_events(self.events, length, accept_loss, self._advice_on_events)
         self._start = config if snapshot is None else None
         return snapshot
+
+    def _check_driver(self) -> None:
+        """Raise a ConfigError if a simulation would go on with the run of a server, or a server with that of
+        a simulation: each would delete what the other has recorded."""
+        served = any((self.path / name).exists() for name in SERVER_FILES)
+        if self._live and not served and self.summary is not None:
+            raise ConfigError(f"--out {self.path}: holds a simulated run; give another folder")
+        if not self._live and served and self.summary is None:
+            raise ConfigError(
+                f"--resume: {self.path} holds the run of a server; `tardigrad serve` with the same --out "
+                "goes on with it"
+            )
 
     def go_on(self) -> None:
         """Begin to write to a run that was reopened; its events are cut back to the snapshot."""
@@ -169,7 +186,8 @@ class RunFolder:
         self._recovery.complete()
 
     def _record_start(self, config: Config) -> None:
-        self.record([RunStarted(SCHEMA, config.seed, config.algorithm.oracle)])
+        metric, oracle = config.evaluation.metric, config.algorithm.oracle
+        self.record([RunStarted(SCHEMA, config.seed, oracle, metric.name, metric.lower_is_better)])
 
     def record(self, events: list[Event]) -> None:
         """Append events."""

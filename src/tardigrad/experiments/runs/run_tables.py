@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tardigrad.core.event_log import read_events
-from tardigrad.core.events import ModelEvaluated, UploadReceived
+from tardigrad.core.events import ModelEvaluated, RunStarted, UploadReceived
+from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.progress import ProgressCounts
-from tardigrad.experiments.runs.run_folder import RunFolder
+from tardigrad.experiments.runs.run_folder import OWN_CODE, RunFolder
 
 PICTURES = (".png", ".svg", ".pdf")
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -24,11 +26,26 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 def show_summary(summary: Mapping[str, Any], console: Console, title: str = "") -> None:
     """Print the summary of a run as a table."""
+    console.print(summary_table(summary, title))
+
+
+def summary_table(summary: Mapping[str, Any], title: str = "") -> Table:
+    """Return the summary of a run as a table for the terminal."""
     table = Table(title=escape(title) or None, show_header=False, title_justify="left")
     table.add_column(style="cyan")
     table.add_column()
+    for name, text in summary_rows(summary):
+        table.add_row(Text(name), Text(text))  # not markup: a client may have chosen the name of a metric
+    return table
+
+
+def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the summary of a run as names and texts."""
+    rows = []
     for name, value in summary.items():
-        if name in ("metrics", "profile") or (name in ("oracle", "epsilon", "privacy_void") and not value):
+        if name in ("metrics", "profile", "baseline", "main"):
+            continue
+        if name in ("oracle", "epsilon", "privacy_void", "accuracy", "loss") and value in (None, False):
             continue
         if name == "oracle":
             text = "yes: it used the simulated future, which no real run can"
@@ -40,12 +57,21 @@ def show_summary(summary: Mapping[str, Any], console: Console, title: str = "") 
             text = ", ".join(f"{reason}: {count:,}" for reason, count in value.items()) or "none"
         else:
             text = f"{value:,}" if isinstance(value, int) else str(value)
-        table.add_row(name.replace("_", " "), Text(text))
+        rows.append((name.replace("_", " "), text))
     for name, value in summary.get("metrics", {}).items():
         if name not in summary:
-            text = "not finite" if value is None else f"{value:.4g}"
-            table.add_row(Text(name.replace("_", " ")), text)  # not markup: a client may have chosen the name
-    console.print(table)
+            rows.append((name.replace("_", " "), "not finite" if value is None else f"{value:.4g}"))
+    if summary.get("baseline"):
+        rows.append(("baseline", _baseline_text(summary)))
+    return rows
+
+
+def _baseline_text(summary: Mapping[str, Any]) -> str:
+    """Return what a model that ignores its input gets on the test set."""
+    one, metric = summary["baseline"], Metric.named(summary.get("main", "accuracy"))
+    value = one["metrics"].get(metric.name)
+    shown = "no value" if value is None else metric.shown(value)
+    return f"{metric} {shown}: {one['says']} (learned from {one['of']})"
 
 
 def show_profile(seconds: dict[str, float], console: Console) -> None:
@@ -70,13 +96,13 @@ def show_profile(seconds: dict[str, float], console: Console) -> None:
 
 
 def show_run(directory: Path, console: Console) -> None:
-    """Print the result, the accuracy over time and the distribution of staleness of a run's folder."""
+    """Print the result, its metric over time and the distribution of staleness of a run's folder."""
     events = _events(directory)
-    counts, accuracy = ProgressCounts(), []
+    counts, values = ProgressCounts(), []
     for event in read_events(events):
         counts.see([event])
-        found = event.metric("accuracy") if isinstance(event, ModelEvaluated) else None
-        accuracy += [] if found is None else [found]
+        found = event.metric(counts.metric.name) if isinstance(event, ModelEvaluated) else None
+        values += [] if found is None else [found]
     summary_file = directory / "summary.json"
     if summary_file.exists():
         show_summary(RunFolder(directory).summary or {}, console, str(directory))
@@ -88,10 +114,14 @@ def show_run(directory: Path, console: Console) -> None:
             highlight=False,
             markup=False,
         )
-    if accuracy:
-        console.print(
-            f"accuracy   {_spark(accuracy)}  {accuracy[0]:.1%} to {accuracy[-1]:.1%}", highlight=False
-        )
+    own = directory / OWN_CODE
+    if own.exists():
+        names = ", ".join(re.findall(r"^class (\w+)", own.read_text(), re.MULTILINE))
+        console.print(f"own code   {names} ({own})", highlight=False, markup=False, soft_wrap=True)
+    if values:
+        metric = counts.metric
+        ends = " to ".join(f"{v:.1%}" if metric.percent else f"{v:.4g}" for v in (values[0], values[-1]))
+        console.print(f"{metric!s:<9}  {_spark(values)}  {ends}", highlight=False)
     if counts.staleness:
         top = max(counts.staleness)
         line = _spark([float(counts.staleness[s]) for s in range(top + 1)], floor=0.0)
@@ -99,22 +129,25 @@ def show_run(directory: Path, console: Console) -> None:
 
 
 def plot_run(directory: Path, file: Path) -> None:
-    """Draw accuracy over trips and over virtual time, and the staleness of accepted uploads."""
+    """Draw a run's metric over trips and over virtual time, and the staleness of accepted uploads."""
     from tardigrad.experiments.compare.plot import Curve, draw_run
 
     curve: list[tuple[float, float, float]] = []
     staleness: list[int] = []
+    metric = ACCURACY
     for event in read_events(_events(directory)):
-        if isinstance(event, ModelEvaluated):
-            accuracy = event.metric("accuracy")
-            if accuracy is not None:
-                curve.append((event.trips, event.time, accuracy))
+        if isinstance(event, RunStarted):
+            metric = Metric(event.metric, event.lower_is_better)
+        elif isinstance(event, ModelEvaluated):
+            value = event.metric(metric.name)
+            if value is not None:
+                curve.append((event.trips, event.time, value))
         elif isinstance(event, UploadReceived) and event.accepted and event.staleness is not None:
             staleness.append(event.staleness)
     if not curve:
-        raise ConfigError(f"{directory}: no evaluation with an accuracy yet, so there is nothing to draw")
+        raise ConfigError(f"{directory}: no evaluation of {metric} yet, so there is nothing to draw")
     check_picture(file)
-    draw_run(Curve(directory.name, [curve]), staleness, file)
+    draw_run(Curve(directory.name, [curve]), staleness, file, metric)
 
 
 def check_picture(file: Path) -> None:

@@ -21,13 +21,22 @@ def check_same_run(folder: Path, config: Config, inputs: Inputs, option: str) ->
             raise ValueError("config.toml is empty")
     except (OSError, ValueError) as error:
         raise RunError(f"{stored_file} or inputs.json is damaged ({error}); start a new run") from None
-    different = _differences(_decisive(stored), _decisive(tomllib.loads(config.to_toml())))
+    given = tomllib.loads(config.to_toml())
+    from_python = [name for name in ("data", "model") if name in given and name not in stored]
+    if from_python and option == "--resume":  # the clients of a server have the data
+        names = " and ".join(from_python)
+        raise ConfigError(
+            f"{option}: the {names} of {folder} came from Python; go on from there with the same {names}: "
+            f"td.run(..., out={str(folder)!r}, resume=True)"
+        )
+    different = _differences(_decisive(stored), _decisive(given))
     if different:
         raise ConfigError(
             f"{option}: the config differs from that of {folder} in {', '.join(different)}; "
             "go on with the same config, or start a new run"
         )
-    changed = _differences(stored_inputs, inputs)
+    known = {name: digest for name, digest in inputs.items() if name in stored_inputs}
+    changed = _differences(stored_inputs, known)  # an earlier version may have stored less
     if changed:
         raise ConfigError(
             f"{option}: {' and '.join(changed)} changed since {folder} was begun; "
@@ -36,10 +45,13 @@ def check_same_run(folder: Path, config: Config, inputs: Inputs, option: str) ->
 
 
 def _decisive(config: dict[str, object]) -> dict[str, object]:
-    """Return the settings that the result depends on: of a server's limits, the population alone."""
-    service = config.get("service")
+    """Return the settings that the result depends on: of a server's limits, the population alone; and not the
+    main metric, which follows from the head if it is not given."""
+    service, evaluation = config.get("service"), config.get("evaluation")
     population = service.get("population") if isinstance(service, dict) else None
-    return config | {"service": {"population": population}}
+    if isinstance(evaluation, dict):
+        evaluation = {name: value for name, value in evaluation.items() if name not in ("main", "better")}
+    return config | {"service": {"population": population}, "evaluation": evaluation}
 
 
 def _differences(a: object, b: object, path: str = "") -> list[str]:

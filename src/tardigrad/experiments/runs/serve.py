@@ -8,10 +8,18 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Never
 
 from torch import nn
 
+from tardigrad.algorithms.algorithm import Algorithm
+from tardigrad.core.bookkeeping import Buffer
+from tardigrad.core.pace import Pace
+from tardigrad.core.stop import Stop
+from tardigrad.data.catalogue import Source
+from tardigrad.data.evaluation import Evaluation
 from tardigrad.errors import ConfigError, RunError
+from tardigrad.experiments.config.keywords import KEPT, Named, Table, with_keywords
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly
 from tardigrad.experiments.runs.drive import one_thread
@@ -20,40 +28,66 @@ from tardigrad.experiments.runs.result import Result, RunTotals, result_of
 from tardigrad.experiments.runs.run_folder import RunFolder, Snapshot
 from tardigrad.experiments.runs.server_assembly import NO_MODEL, assemble_server, make_plan
 from tardigrad.experiments.runs.server_defaults import with_population, with_share
+from tardigrad.learning.local import Local
+from tardigrad.learning.models import Model
+from tardigrad.learning.models.own_model import is_own_model
 from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.releases import NEW_RUN
+from tardigrad.privacy.settings import Privacy
 from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.finished_run import tell_over
 from tardigrad.service.server.lifecycle import ServedRun
 from tardigrad.service.server.lifecycle import serve as serve_plan
+from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.service.store.sqlite import JOURNAL, check_whole, remove_store
+from tardigrad.simulation.delay import Delay
+from tardigrad.simulation.device import Device
 
 
 def serve(
-    config: Config,
+    config: Config | None = None,
     *,
     out: Path | str,
     endpoint: Endpoint | None = None,
-    model: nn.Module | str | None = None,
+    seed: int = KEPT,
+    algorithm: Algorithm | Named = KEPT,
+    data: Source | Named | None = KEPT,
+    model: nn.Module | str | Model | Table | None = None,
+    local: Local | Table = KEPT,
+    pace: Pace | Named | None = KEPT,
+    buffer: Buffer | Table = KEPT,
+    delay: Delay | Named = KEPT,
+    privacy: Privacy | Named | None = KEPT,
+    device: Device | Named = KEPT,
+    stop: Stop | Table = KEPT,
+    evaluation: Evaluation | Table = KEPT,
+    service: ServiceSettings | Table | None = KEPT,
     say: Callable[[str], None] = print,
     accept_loss: bool = False,
     guard: Path | str | None = None,
     moved: bool = False,
     place: Endpoint | None = None,
+    **unknown: Never,
 ) -> Result | None:
     """Serve a run; return its result when it is over, or None if it was stopped by SIGTERM or Ctrl-C.
 
     If `out` holds a run, it goes on; if that run is over, clients that come late are told so.
 
-    `config`: the settings; data and model may be left out if the clients have the data.
+    The settings are a config, keywords, or both, as in `td.run`; data and model may be left out of the config
+    if the clients have the data.
+
+    `config`: all settings together.
     `out`: the folder of the run.
     `endpoint`: the address, and the folder with the clients' keys and the server's certificate.
-    `model`: a torch module, or "FILE.py:NAME"; None if the config names model and data.
+    `model`: a torch module, or "FILE.py:NAME", if the clients have the data; otherwise as in `td.run`.
+    `service`: limits of the server for its clients.
     `say`: called with lines for the operator.
     `accept_loss`: go on although uploads that were acknowledged are lost; not for private runs.
     `guard`: for a private run, a file outside `out` with which a restored backup of `out` is noticed.
     `moved`: `out` was moved to another place, and nobody goes on with the original.
     `place`: the former name of `endpoint`.
+    `seed`, `algorithm`, `data`, `local`, `pace`, `buffer`, `delay`, `privacy`, `device`, `stop`,
+    `evaluation`: as in `td.run`.
 
     Raises a ConfigError if the settings are wrong, and a RunError if the run fails.
 
@@ -64,10 +98,18 @@ def serve(
         endpoint = place
     endpoint, path = endpoint or Endpoint(), Path(out)
     endpoint.check()
-    if model is None and not {"data", "model"} & config.model_fields_set:
+    of_clients = model if isinstance(model, nn.Module | str) else None
+    config = with_keywords(
+        config, seed=seed, algorithm=algorithm, data=data, local=local, pace=pace, buffer=buffer, delay=delay,
+        privacy=privacy, device=device, stop=stop, evaluation=evaluation, service=service,
+        model=KEPT if model is None or of_clients is not None else model, **unknown,
+    )  # fmt: skip
+    if of_clients is None and not {"data", "model"} & config.model_fields_set:
         raise ConfigError(NO_MODEL)
-    if model is not None and "data" not in config.model_fields_set:
-        config = config.model_copy(update={"data": None, "model": None})  # the clients have the data
+    given = of_clients is not None or is_own_model(config.model)
+    if given and "data" not in config.model_fields_set:
+        kept = None if isinstance(of_clients, nn.Module) else config.model
+        config = config.model_copy(update={"data": None, "model": kept})  # the clients have the data
     keys, private = endpoint.keys, config.privacy is not None
     began = time.monotonic()
 
@@ -77,7 +119,7 @@ def serve(
     with one_thread(), ExitStack() as stack:
         assembly = assemble_server(
             with_population(config, keys, path),
-            model,
+            of_clients,
             Chosen.read(path / CHOSEN),
             lambda config, population: with_share(config, population, keys, path),
         )

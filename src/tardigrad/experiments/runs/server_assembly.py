@@ -8,24 +8,27 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from tardigrad.core.draws import key
+from tardigrad.algorithms.layers import check_layers_served
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.data.evaluation import RESERVED, Evaluator
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federation, make_module
 from tardigrad.experiments.runs.private_run import Secrets
-from tardigrad.learning.head import BUILT_IN
+from tardigrad.experiments.runs.run_metrics import chosen_head, names_to_compute
+from tardigrad.learning.frozen import frozen_digest
+from tardigrad.learning.heads import BUILT_IN
+from tardigrad.learning.models.own_model import OwnModel, is_own_model
 from tardigrad.privacy.chosen import Chosen
+from tardigrad.privacy.layers.local_noise import LocalNoiseLayer
 from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
-from tardigrad.service.client.app import load_module
 from tardigrad.service.protocol.task_settings import LocalNoise
 from tardigrad.service.server.remote_clients import RemoteClients
 from tardigrad.service.server.run_plan import RunPlan, check_servable
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.simulation.device import Device
 
-NO_MODEL = "model: give --model FILE.py:NAME, or data and model in the config"
+NO_MODEL = "model: give --model FILE.py:NAME, or model (and data, unless the clients have it) in the config"
 
 
 def assemble_server(
@@ -41,6 +44,8 @@ def assemble_server(
     population.
     """
     settings = config.service or ServiceSettings()
+    if isinstance(model, str):
+        config, model = config.model_copy(update={"model": OwnModel(kind=model)}), None
     _check_config(config)
     federation = None if config.data is None else make_federation(config)
     module = _module(config, model, federation)
@@ -60,24 +65,31 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
     config, flat, federation = assembly.config, assembly.flat, assembly.federation
     guarantee = assembly.guarantee
     evaluate = None
-    if federation is not None and (federation.test is not None or config.evaluation.held_out > 0):
-        evaluate = Evaluator(flat, federation, config.evaluation, lambda client: 1.0, config.seed)
+    central = federation is not None and (federation.test is not None or config.evaluation.held_out > 0)
+    if federation is not None and central and not flat.has_personal:  # those parts only clients have
+        names = names_to_compute(config, federation.head)
+        evaluate = Evaluator(flat, federation, config.evaluation, lambda client: 1.0, config.seed, names)
+    aggregator, local_noise = assembly.aggregator(secrets.noise), _local_noise(assembly)
+    told = [] if local_noise is None else [x for x in aggregator.layers if isinstance(x, LocalNoiseLayer)]
+    check_layers_served(aggregator.layers, told)
     return RunPlan(
         algorithm=config.algorithm,
         local=config.local,
-        aggregator=assembly.aggregator(secrets.noise),
+        aggregator=aggregator,
         book=assembly.bookkeeping(),
         stop=config.stop,
         evaluation=config.evaluation,
         evaluate=evaluate,
-        shapes=[tuple(shape) for shape in flat.shapes],
+        shapes=[tuple(shape) for shape in flat.shared_shapes],
+        frozen=frozen_digest(flat.module),
         seed=config.seed,
         settings=config.service or ServiceSettings(),
         budget=None if guarantee is None else guarantee.allowed,
         private=guarantee is not None,
         release=secrets.release,
         metrics=_metrics(config, federation),
-        local_noise=_local_noise(assembly),
+        asked=() if evaluate is not None else _asked(config),
+        local_noise=local_noise,
     )
 
 
@@ -100,10 +112,8 @@ def build_server(
     return AssembledServer(assembly, make_plan(assembly, secrets or Secrets()))
 
 
-def _module(config: Config, model: nn.Module | str | None, federation: Federation | None) -> nn.Module:
-    if isinstance(model, str):
-        return load_module(model, key(config.seed, "model"))
-    if model is None and (federation is None or config.model is None):
+def _module(config: Config, model: nn.Module | None, federation: Federation | None) -> nn.Module:
+    if model is None and not is_own_model(config.model) and (federation is None or config.model is None):
         raise ConfigError(NO_MODEL)
     return make_module(config, model, federation)
 
@@ -145,9 +155,17 @@ def _check_resolved(config: Config, federation: Federation | None, population: i
 def _metrics(config: Config, federation: Federation | None) -> frozenset[str]:
     """Return the metrics that clients may report: those of their head, or of all built-in heads on a server
     without data, and those that the config names."""
-    heads = BUILT_IN if federation is None else (type(federation.head),)
-    names = {name for head in heads for name in head.names} | set(config.evaluation.metrics or ())
+    head = chosen_head(config) if federation is None else federation.head
+    heads = BUILT_IN if head is None else (type(head),)
+    names = {name for head in heads for name in head.names} | set(_asked(config))
     return frozenset(names - RESERVED)
+
+
+def _asked(config: Config) -> tuple[str, ...]:
+    """Return the metrics that the config names: to look at, to be judged by, and to stop at."""
+    evaluation = config.evaluation
+    named = (*(evaluation.metrics or ()), evaluation.main, config.stop.metric)
+    return tuple(dict.fromkeys(name for name in named if name is not None))
 
 
 def _local_noise(assembly: Assembly) -> LocalNoise | None:

@@ -15,8 +15,9 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federation, make_module
 from tardigrad.experiments.runs.private_run import Secrets, secrets_in_memory
+from tardigrad.experiments.runs.run_metrics import names_to_compute
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 from tardigrad.learning.local import Trainer
 from tardigrad.learning.models import Architecture, Model
 from tardigrad.privacy.chosen import Chosen
@@ -99,15 +100,22 @@ def assemble_simulation(
         raise ConfigError(f"model: must be a torch.nn.Module, or a model such as td.MLP(), not {model!r}")
     if model is not None and not isinstance(model, nn.Module):
         config, model = config.model_copy(update={"model": model}), None
-    dtypes = [p.dtype for p in model.parameters()] if model is not None else []
-    federation = make_federation(config, clients, test, head, dtypes[0] if dtypes else torch.float32)
+    dtype = torch.float32 if model is None else _dtype(model)
+    federation = make_federation(config, clients, test, head, dtype)
     module = make_module(config, model, federation)
+    if _dtype(module) != dtype:  # a model of one's own file, which is built for the data
+        federation = make_federation(config, clients, test, head, _dtype(module))
     if clients is not None:
         config = config.model_copy(update={"data": None})
     if model is not None:
         config = config.model_copy(update={"model": None})
     population = len(federation.clients)
     return assemble(config.resolved(population), federation, module, federation.clients, population, chosen)
+
+
+def _dtype(module: nn.Module) -> torch.dtype:
+    """Return the dtype of a module's first parameter."""
+    return next((parameter.dtype for parameter in module.parameters()), torch.float32)
 
 
 def training_parts(assembly: Assembly, workers: int | str = 0) -> TrainingParts:
@@ -125,7 +133,8 @@ def training_parts(assembly: Assembly, workers: int | str = 0) -> TrainingParts:
         assembly.flat, federation.head, config.algorithm, config.local, federation.transform,
         accept_divergence=assembly.guarantee is not None,
     )  # fmt: skip
-    evaluator = Evaluator(assembly.flat, federation, config.evaluation, durations.factor, config.seed)
+    names = names_to_compute(config, federation.head)
+    evaluator = Evaluator(assembly.flat, federation, config.evaluation, durations.factor, config.seed, names)
     return TrainingParts(
         durations, trainer, make_executor(workers, config.device, trainer, clients), evaluator
     )

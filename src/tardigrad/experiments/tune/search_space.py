@@ -27,7 +27,7 @@ class Dimension(Setting):
     """The largest."""
     log: bool = False
     """Whether orders of magnitude are equally likely, as for a learning rate."""
-    choices: tuple[Value, ...] | None = Field(None, min_length=1)
+    choices: tuple[Value, ...] | None = Field(default=None, min_length=1)
     """In place of low and high."""
 
     @model_validator(mode="after")
@@ -71,12 +71,13 @@ class Tune(Setting):
     """Settings to try for each entry; the first is the entry as it stands."""
     budget: Stop | None = None
     """When a trial ends. Default: the entry's own `stop`."""
-    objective: Literal["accuracy", "trips"] = "accuracy"
-    """The most accuracy at the budget, or the fewest client trips to the first of `targets`."""
-    seeds: tuple[NonNegativeInt, ...] | None = Field(None, min_length=1)
+    objective: Literal["metric", "accuracy", "trips"] = "metric"
+    """The best value of the run's metric at the budget ("accuracy" is its former name), or the fewest client
+    trips to the first of `targets`."""
+    seeds: tuple[NonNegativeInt, ...] | None = Field(default=None, min_length=1)
     """Every trial is run with each, and their mean counts. Default: one seed above all of `seeds`."""
     pruning: bool = True
-    """End a trial early whose accuracy is below the median of earlier trials at the same evaluation."""
+    """End a trial early whose metric is worse than the median of earlier trials at the same evaluation."""
     ranges: Literal["practical", "papers", "none"] = "practical"
     """Which shipped search spaces to begin with: those that a few dozen trials can cover, those that the
     papers name (up to twelve orders of magnitude), or none."""
@@ -108,13 +109,16 @@ def with_settings(
                 raise ConfigError(f"{source}: {key}: there is no table {name!r} here")
             place = below
             old = inner.get(name, {})
-            table = dict(old) if isinstance(old, dict) else {"kind": old}
+            table = dict(old) if isinstance(old, dict | Setting) else {"kind": old}
             if "kind" not in table and "kind" in type(place).model_fields:
                 table["kind"] = place.model_dump(include={"kind"})["kind"]
             inner[name] = table
             inner = table
-        if last not in type(place).model_fields:
+        if last not in type(place).model_fields and type(place).model_config.get("extra") != "allow":
             known = ", ".join(type(place).model_fields)
             raise ConfigError(f"{source}: {key}: there is no setting {last!r} here; known: {known}")
         inner[last] = value
+        given = values.get(tables[0]) if tables else None
+        if isinstance(given, Setting):  # in Python, a table may be an object, whose class has no name in TOML
+            changed[tables[0]] = type(given).model_validate(changed[tables[0]])
     return changed

@@ -9,6 +9,8 @@ from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.tune.search_space import Dimension, Space, setting_at
 
 LOCAL_LR = Dimension(low=1e-3, high=1.0, log=True)
+ADAMW_LR = Dimension(low=1e-5, high=0.1, log=True)
+"""The learning rate of clients whose steps are divided by the root of v."""
 MEAN_LR = Dimension(low=0.1, high=10.0, log=True)
 """For a step along the mean delta: 1 replaces the model by the mean of the clients'."""
 ADAPTIVE_LR = Dimension(low=1e-3, high=0.1, log=True)
@@ -85,7 +87,10 @@ def search_space(config: Config, ranges: str) -> Space:
     variable `tuning_space`: by key, such as "algorithm.lr", a dict of low, high and log, or of choices."""
     if ranges == "none":
         return {}
-    return shipped_space(config, ranges) | _declared_space(config)
+    space = shipped_space(config, ranges)
+    if space.get("local.lr") == LOCAL_LR and config.local.optimiser.kind == "adamw":
+        space["local.lr"] = ADAMW_LR
+    return space | _declared_space(config)
 
 
 def _declared_space(config: Config) -> Space:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from tardigrad.core.draws import key
 from tardigrad.core.events import Event, ModelEvaluated, UploadReceived
+from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.core.plural import counted
 from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.drive import Observer
-from tardigrad.experiments.runs.run import run
+from tardigrad.experiments.runs.in_memory import InMemory
 from tardigrad.experiments.tune.search_space import Dimension, Value
 from tardigrad.experiments.tune.subject import Subject
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
+NOTHING_OWN = InMemory()
 RANDOM_TRIALS = 5
 """Number of trials that are chosen at random, before there is enough to learn from."""
 EVALUATIONS_BEFORE_PRUNING = 3
@@ -43,11 +45,14 @@ class StudyResult(Setting):
     best: dict[str, Value]
     """The settings of the best trial; empty if none finished, or if there was nothing to tune."""
     value: float | None
-    """Its accuracy, or its trips to the target, if it reached it."""
+    """The value of its metric, or its trips to the target, if it reached it."""
     reached: bool
     """Whether it reached the target, where trips to one are counted."""
     nearest: float | None = None
-    """Its best accuracy, if it missed the target."""
+    """The best value of its metric, if it missed the target."""
+    metric: str = "accuracy"
+    """What the trials are judged by."""
+    lower_is_better: bool = False
 
 
 @dataclass
@@ -58,10 +63,11 @@ class _Judge:
     pruning: bool
     trips: int = 0
     curve: list[tuple[int, float]] = field(default_factory=list)
-    """Trips and accuracy of every evaluation."""
+    """Trips and value of the metric of every evaluation."""
+    metric: Metric = ACCURACY
 
     def begin(self, config: Config, history: list[ModelEvaluated]) -> None:
-        pass
+        self.metric = config.evaluation.metric
 
     def see(self, events: list[Event]) -> None:
         import optuna
@@ -70,12 +76,12 @@ class _Judge:
             if isinstance(event, UploadReceived):
                 self.trips += 1
             elif isinstance(event, ModelEvaluated):
-                accuracy = event.metric("accuracy")
-                if accuracy is None:
+                value = event.metric(self.metric.name)
+                if value is None:
                     continue
-                self.curve.append((event.trips, accuracy))
+                self.curve.append((event.trips, value))
                 if self.pruning:
-                    self.trial.report(accuracy, len(self.curve))
+                    self.trial.report(self.metric.gain(0.0, value), len(self.curve))
                     if self.trial.should_prune():
                         raise optuna.TrialPruned
 
@@ -113,7 +119,7 @@ def open_study(file: Path, subject: Subject) -> Study:
 
 
 def continue_study(
-    study: Study, subject: Subject, observers: tuple[Observer, ...] = (), workers: int = 0
+    study: Study, subject: Subject, observers: tuple[Observer, ...] = (), own: InMemory = NOTHING_OWN
 ) -> Iterator[str]:
     """Make the trials that are left, and yield the outcome of each in words.
 
@@ -133,10 +139,10 @@ def continue_study(
         )
         if number == 0 and not study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)):
             study.enqueue_trial(subject.own_settings)
-        yield _make(study, subject, observers, workers)
+        yield _make(study, subject, observers, own)
 
 
-def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], workers: int) -> str:
+def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], own: InMemory) -> str:
     """Make one trial, and return its outcome in words."""
     import optuna
 
@@ -144,17 +150,19 @@ def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], worke
     settings = {name: _readable(value, subject.space[name]) for name, value in trial.params.items()}
     trial.set_user_attr("settings", settings)
     scores, best, spent, reached = [], [], 0, True
+    metric = ACCURACY
     try:
         for index, seed in enumerate(subject.seeds):
             judge = _Judge(trial, subject.pruning and index == 0)
             try:
                 config = subject.with_settings(settings, seed)
-                run(config, observers=(judge, *observers), workers=workers)
+                own.run(config, observers=(judge, *observers))
             finally:
                 spent += judge.trips
             score, there = _score(judge, subject)
             scores.append(score)
-            best.append(max(accuracy for _, accuracy in judge.curve))
+            metric = judge.metric
+            best.append(metric.best(value for _, value in judge.curve))
             reached &= there
     except optuna.TrialPruned:
         trial.set_user_attr("trips", spent)
@@ -168,34 +176,48 @@ def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], worke
     trial.set_user_attr("trips", spent)
     trial.set_user_attr("reached", reached)
     trial.set_user_attr("best_accuracy", statistics.fmean(best))
+    trial.set_user_attr("metric", [metric.name, metric.lower_is_better])
     score = statistics.fmean(scores)
     study.tell(trial, score)
-    return said(abs(score) if reached else None, subject.target, statistics.fmean(best))
+    value = _as_value(score, metric, subject.target) if reached else None
+    return said(value, subject.target, statistics.fmean(best), metric)
 
 
-def said(value: float | None, target: float | None, nearest: float | None = None) -> str:
+def said(
+    value: float | None, target: float | None, nearest: float | None = None, metric: Metric = ACCURACY
+) -> str:
     """Return the value of a finished trial in words; for a missed target, how near it came."""
     if value is None:
         return f"missed {target:g}" + ("" if nearest is None else f", came to {nearest:.3f}")
-    return f"{value:.2%}" if target is None else counted(round(value), "trip")
+    if target is not None:
+        return counted(round(value), "trip")
+    return f"{value:.2%}" if metric.percent else f"{metric} {value:.4g}"
+
+
+def _as_value(score: float, metric: Metric, target: float | None) -> float:
+    """Return the trips to the target, or the value of the metric, that a score stands for."""
+    return -score if target is not None or metric.lower_is_better else score
 
 
 def _score(judge: _Judge, subject: Subject) -> tuple[float, bool]:
     """Return the score of one run (more is better), and whether it reached the target."""
     if not judge.curve:
-        raise ConfigError(f"{subject.source}: there is nothing to judge by: the run has no accuracy")
+        raise ConfigError(f"{subject.source}: there is nothing to judge by: no evaluation has {judge.metric}")
+    metric = judge.metric
     if subject.target is None:
-        return judge.curve[-1][1], True
-    trips = next((trips for trips, accuracy in judge.curve if accuracy >= subject.target), None)
+        return metric.gain(0.0, judge.curve[-1][1]), True
+    trips = next((trips for trips, value in judge.curve if metric.reached(value, subject.target)), None)
     if trips is not None:
         return -float(trips), True
-    missing = subject.target - max(accuracy for _, accuracy in judge.curve)
+    missing = metric.gain(metric.best(value for _, value in judge.curve), subject.target)
     return -judge.trips * (1.0 + missing), False  # less than any that reached it; more if it came nearer
 
 
 def _worst(subject: Subject) -> float:
-    """Return the score of a trial that diverged."""
-    return 0.0 if subject.target is None else -1e12
+    """Return the score of a trial that diverged: less than any other. An accuracy is never below 0."""
+    config = subject.config
+    shares = subject.target is None and config.head is None and config.evaluation.main is None
+    return 0.0 if shares else -1e12
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
@@ -243,13 +265,16 @@ def findings(study: Study, subject: Subject) -> StudyResult:
     whole = [trial for trial in trials if trial not in failed and trial not in pruned]
     best = max(whole, key=_value, default=None)
     reached = bool(best and best.user_attrs["reached"])
+    metric = Metric(*(best.user_attrs.get("metric", ()) if best else ()))
     return StudyResult(
         trials=len(trials),
         pruned=len(pruned),
         failed=len(failed),
         trips=sum(trial.user_attrs["trips"] for trial in trials),
         best=best.user_attrs["settings"] if best else {},
-        value=abs(_value(best)) if best and reached else None,
+        value=_as_value(_value(best), metric, subject.target) if best and reached else None,
         reached=reached,
         nearest=best.user_attrs.get("best_accuracy") if best and not reached else None,
+        metric=metric.name,
+        lower_is_better=metric.lower_is_better,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.fingerprints import own_code
 from tardigrad.experiments.tune.search_space import Space, Value, setting_at, with_settings
 
 
@@ -25,7 +26,7 @@ class Subject:
     trials: int
     pruning: bool
     target: float | None = None
-    """Count the trips to this accuracy. If None, the accuracy at the end counts."""
+    """Count the trips to this value of the run's metric. If None, its value at the end counts."""
 
     @property
     def config(self) -> Config:
@@ -59,5 +60,6 @@ class Subject:
         """A digest of everything that the trials depend on. A study is continued only with the same one."""
         space = {name: dimension.model_dump() for name, dimension in self.space.items()}
         values = self.config.model_dump(mode="json")
-        parts = [values, space, self.seeds, self.pruning, self.target]
+        own = own_code(self.config)
+        parts = [values, space, self.seeds, self.pruning, self.target, *([own] if own else [])]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

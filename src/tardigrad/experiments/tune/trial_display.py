@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tardigrad.core.metric import Metric
 from tardigrad.experiments.compare.verbosity import Verbosity
 from tardigrad.experiments.tune.study import StudyResult, said
 from tardigrad.experiments.tune.subject import Subject
@@ -91,4 +92,6 @@ def show_findings(chosen: list[Subject], found: dict[str, StudyResult], console:
 
 
 def _best(one: StudyResult, subject: Subject) -> str:
-    return "none" if one.failed + one.pruned == one.trials else said(one.value, subject.target, one.nearest)
+    if one.failed + one.pruned == one.trials:
+        return "none"
+    return said(one.value, subject.target, one.nearest, Metric(one.metric, one.lower_is_better))

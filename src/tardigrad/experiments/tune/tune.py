@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import tomli_w
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 
 from tardigrad.core.files import write_text
+from tardigrad.core.setting import Setting
+from tardigrad.core.stop import Stop
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.compare.compare import Comparison, Values, load_comparison, merged
 from tardigrad.experiments.compare.pool import (
@@ -27,6 +30,8 @@ from tardigrad.experiments.compare.pool import (
 )
 from tardigrad.experiments.compare.tabulate import EntryTuning, TuningTable
 from tardigrad.experiments.compare.verbosity import Verbosity
+from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.in_memory import InMemory
 from tardigrad.experiments.tune.search_space import Tune, with_settings
 from tardigrad.experiments.tune.shipped_spaces import search_space
 from tardigrad.experiments.tune.study import StudyResult, continue_study, findings, open_study
@@ -47,17 +52,41 @@ LOCK_SECONDS = 10.0
 
 
 def tune(file: Path, out: Path, console: Console, verbosity: Verbosity = "normal") -> TuningTable:
-    """Make the trials that are not there yet, write `tuned.toml` and `tuning.json`, and return the latter.
+    """Tune the entries of a comparison file, show what was found, and return what `tuning.json` holds.
 
     >>> tune(Path("experiments/demo.toml"), Path("runs/tuned"), Console())["trials"]  # doctest: +SKIP
     20
+    """
+    comparison = load_comparison(file)
+    table = run_tuning(comparison, str(file), out, console, verbosity)
+    found = {label: StudyResult.model_validate(one) for label, one in table["per_entry"].items()}
+    show_findings(subjects(comparison, str(file)), found, console)
+    console.print(
+        f"next: tardigrad compare {out / 'tuned.toml'} --out {out / 'compared'}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    return table
+
+
+def run_tuning(
+    comparison: Comparison,
+    source: str,
+    out: Path,
+    console: Console,
+    verbosity: Verbosity = "normal",
+    own: InMemory | None = None,
+) -> TuningTable:
+    """Make the trials that are not there yet, write `tuned.toml` and `tuning.json`, and return the latter.
+
+    `source`: named in errors. `own`: the caller's own model, data and loss in Python.
     """
     try:
         import optuna  # noqa: F401
     except ImportError:
         raise ConfigError("tune needs Optuna; in this environment: pip install 'tardigrad[tune]'") from None
-    comparison = load_comparison(file)
-    chosen = subjects(comparison, str(file))
+    chosen = subjects(comparison, source)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -70,7 +99,10 @@ def tune(file: Path, out: Path, console: Console, verbosity: Verbosity = "normal
                 highlight=False,
                 markup=False,
             )
-    _run_all(chosen, out / STUDIES, console, verbosity)
+    if own is not None and own.needed(*(subject.config for subject in chosen)):
+        _run_here(chosen, out / STUDIES, console, verbosity, own)
+    else:
+        _run_all(chosen, out / STUDIES, console, verbosity)
     found = {subject.label: findings(studies[subject.label], subject) for subject in chosen}
     trials = (comparison.tune or Tune()).trials
     table: TuningTable = {
@@ -79,13 +111,6 @@ def tune(file: Path, out: Path, console: Console, verbosity: Verbosity = "normal
     }
     write_text(out / TUNING, json.dumps(table, indent=2) + "\n")
     write_text(out / "tuned.toml", tomli_w.dumps(tuned(comparison, chosen, found)))
-    show_findings(chosen, found, console)
-    console.print(
-        f"next: tardigrad compare {out / 'tuned.toml'} --out {out / 'compared'}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
     return table
 
 
@@ -115,7 +140,7 @@ def subjects(comparison: Comparison, source: str) -> list[Subject]:
     found = []
     for label, entry in comparison.entries.items():
         config = comparison.config(label, seeds[0], source)
-        stop = (settings.budget or config.stop).model_copy(update={"accuracy": target})
+        stop = _trial_stop(settings.budget or config.stop, config, target)
         values = merged(comparison.base, entry) | {"stop": stop.model_dump(exclude_none=True)}
         space = search_space(config, settings.ranges) | settings.spaces.get(label, {})
         trials = settings.trials if space else 1
@@ -126,19 +151,33 @@ def subjects(comparison: Comparison, source: str) -> list[Subject]:
     return found
 
 
+def _trial_stop(stop: Stop, config: Config, target: float | None) -> Stop:
+    """Return the stop rules of a trial, which ends when it reaches the target, if there is one."""
+    if config.head is None and config.evaluation.main is None:
+        return stop.model_copy(update={"accuracy": target})
+    return stop.model_copy(update={"accuracy": None, "target": target, "metric": None, "better": None})
+
+
 def tuned(comparison: Comparison, chosen: list[Subject], found: dict[str, StudyResult]) -> Values:
     """Return the comparison file with the best settings in its entries."""
-    file: Values = comparison.model_dump(mode="json", exclude_none=True, exclude={"tune", "entries"})
+    file: Values = comparison.model_dump(mode="json", exclude_none=True, exclude={"tune", "entries", "base"})
     entries: dict[str, Values] = {}
-    file |= {"tuning": TUNING, "entries": entries}
+    file |= {"tuning": TUNING, "base": _plain(comparison.base), "entries": entries}
     for subject in chosen:
         entry = dict(comparison.entries[subject.label])
         best = found[subject.label].best
         whole = merged(comparison.base, entry)
         whole = with_settings(whole, subject.config, best, subject.source)
         entry |= {table: whole[table] for table in dict.fromkeys(name.split(".")[0] for name in best)}
-        entries[subject.label] = entry
+        entries[subject.label] = _plain(entry)
     return file
+
+
+def _plain(settings: Values) -> Values:
+    """Return settings in which tables may be objects as they are written in TOML."""
+    objects = {name: table for name, table in settings.items() if isinstance(table, Setting)}
+    written = Config.model_validate(objects).model_dump(mode="json", include=set(objects), exclude_none=True)
+    return {name: to_jsonable_python(written.get(name, settings[name])) for name in settings}
 
 
 _messages: Queue[TrialMessage] | None = None
@@ -159,13 +198,24 @@ def _tune_one(subject: Subject, file: Path, workers: int) -> TardigradError | No
     try:
         with exclusive_lock(file.with_name(f".{name}.lock"), busy, LOCK_SECONDS):
             study = open_study(file, subject)
-            for words in continue_study(study, subject, (PoolProgress(),), workers):
+            for words in continue_study(study, subject, (PoolProgress(),), InMemory(workers=workers)):
                 _messages.put((subject.label, words, findings(study, subject)))
     except KeyboardInterrupt:
         return None
     except TardigradError as error:
         return error
     return None
+
+
+def _run_here(
+    chosen: list[Subject], file: Path, console: Console, verbosity: Verbosity, own: InMemory
+) -> None:
+    """Make the trials of all entries in this process, one entry after another."""
+    with trial_display(chosen, console, verbosity) as display:
+        for subject in chosen:
+            study = open_study(file, subject)
+            for words in continue_study(study, subject, own=own):
+                display.trial(subject.label, words, findings(study, subject))
 
 
 def _run_all(chosen: list[Subject], file: Path, console: Console, verbosity: Verbosity) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 
+from tardigrad.core.own_code import or_own
 from tardigrad.core.setting import by_name
 from tardigrad.learning.models.architecture import Architecture, Shape
 from tardigrad.learning.models.bag import BagOfWords
 from tardigrad.learning.models.cnn import FedACCNN, FedAsyncCNN, FedBuffCNN, MasFLCNN
 from tardigrad.learning.models.lstm import CharLSTM, FedBuffLSTM
 from tardigrad.learning.models.mlp import MLP, FedACMLP
+from tardigrad.learning.models.own_model import OwnModel
 from tardigrad.learning.models.resnet import ResNet18
 from tardigrad.learning.models.transformer import Transformer
 
@@ -29,7 +31,10 @@ Model = Annotated[
     | ResNet18,
     Field(discriminator="kind"),
     by_name,
+    or_own(OwnModel),
+    SerializeAsAny(),
 ]
+"""The `[model]` table of a config: one of these models, or an `OwnModel` from the user's own file."""
 
 __all__ = [
     "MLP",
@@ -43,6 +48,7 @@ __all__ = [
     "FedBuffLSTM",
     "MasFLCNN",
     "Model",
+    "OwnModel",
     "ResNet18",
     "Shape",
     "Transformer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from pathlib import Path
 
 from torch import Tensor, nn
 
@@ -14,6 +15,10 @@ Shape = tuple[int, ...]
 
 class Architecture(Setting):
     """A model that a config can name: settings that build a module for examples of one shape."""
+
+    start: Path | None = None
+    """A file with the initial values (a state dict, as safetensors or saved by torch), or the folder of a run
+    whose model is taken. Default: random values from the seed."""
 
     @abstractmethod
     def build(self, shape: Shape, classes: int) -> nn.Module:

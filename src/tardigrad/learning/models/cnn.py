@@ -49,7 +49,7 @@ class FedBuffCNN(Architecture):
     """Channels of every convolution."""
     groups: PositiveInt = 32
     """Number of groups of every GroupNorm, lowered if it does not divide the channels."""
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout probability before the last layer."""
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
@@ -79,7 +79,7 @@ class FedAsyncCNN(Architecture):
     """Width of each hidden fully connected layer (default: no hidden layers)."""
     groups: PositiveInt | None = None
     """Number of groups of a GroupNorm after every convolution (default: no GroupNorm)."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout probability after every pair and every hidden layer."""
 
     def build(self, shape: Shape, classes: int) -> nn.Module:

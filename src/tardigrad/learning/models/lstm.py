@@ -30,7 +30,7 @@ class FedBuffLSTM(Architecture):
     """Width of the two LSTM layers."""
     linear: PositiveInt = 128
     """Width of the linear layer."""
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout probability between the LSTM layers and before the output layer."""
     pad: NonNegativeInt | None = 0
     """The padding token, if there is one."""

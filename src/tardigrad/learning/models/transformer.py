@@ -33,7 +33,7 @@ class Transformer(Architecture):
     """Number of attention heads of every layer; must divide `embedding`."""
     feedforward: PositiveInt = 1536
     """Width of the feed-forward part of every layer."""
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout probability after the embedding and in every layer."""
 
     @model_validator(mode="after")

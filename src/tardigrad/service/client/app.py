@@ -6,13 +6,12 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, cast
 
-import torch
 from torch import nn
 
 from tardigrad.algorithms.algorithm import Algorithm
 from tardigrad.algorithms.registry import load_name
 from tardigrad.errors import ConfigError
-from tardigrad.learning.head import Head
+from tardigrad.learning.heads import Head
 from tardigrad.learning.transform import Transform
 
 
@@ -83,18 +82,3 @@ def _may_be_app(value: object, module: str) -> bool:
     required = [p for p in inspect.signature(value).parameters.values() if p.default is p.empty]
     names = value.__code__.co_names
     return len(required) <= 1 and any(n == "Client" or value.__globals__.get(n) is Client for n in names)
-
-
-def load_module(place: str, seed: int) -> nn.Module:
-    """Return the torch module that "path/to/file.py:model" is or makes, with parameters from this seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        found = load_name(place, "--model")
-        if callable(found) and not isinstance(found, nn.Module):
-            found = found()
-    if not isinstance(found, nn.Module):
-        raise ConfigError(
-            f"--model {place}: must be a torch.nn.Module or a function that returns one, "
-            f"not a {type(found).__name__}"
-        )
-    return found

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
 
 from tardigrad.core.upload import Task, Vectors
 from tardigrad.data.clients import given
 from tardigrad.errors import ConfigError
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
+from tardigrad.learning.frozen import frozen_digest
+from tardigrad.learning.heads.named_metrics import NamedMetrics, can_compute
 from tardigrad.learning.local import Trainer
+from tardigrad.learning.memory_format import choose_memory_format
+from tardigrad.learning.transform import Transform
 from tardigrad.service.client.app import Client
 from tardigrad.service.client.client_memory import TrainedUpload
-from tardigrad.service.protocol.task_settings import from_json, is_private, local_noise
+from tardigrad.service.protocol.task_settings import asked_metrics, from_json, is_private, local_noise
 
 
 @dataclass(frozen=True)
@@ -32,16 +38,23 @@ class ClientTrainer:
 
     def __init__(self, name: str, app: Client) -> None:
         self._name, self._app = name, app
-        self._flat = FlatModule(app.module)
-        if self._flat.vector.element_size() != 4:
-            raise ConfigError(f"module: its parameters are {self._flat.vector.dtype}; they must be float32")
-        self._federation = given({name: app.examples}, app.held_out, self._flat.vector.dtype, app.head)
+        for p in app.module.parameters():
+            if p.requires_grad and p.dtype != torch.float32:
+                raise ConfigError(f"module: its parameters are {p.dtype}; they must be float32")
+        self.frozen = frozen_digest(app.module)
+        """The digest of the frozen part of the module."""
+        federation = given({name: app.examples}, app.held_out, torch.float32, app.head)
+        self._federation = replace(federation, transform=app.transform or Transform())
         self._trainer: Trainer | None = None
         self._settings = ""
 
-    def check_shapes(self, shapes: list[tuple[int, ...]]) -> None:
-        """Raise a ConfigError if the server's model has other shapes."""
-        own = [tuple(shape) for shape in self._flat.shapes]
+    def check_shapes(self, shapes: list[tuple[int, ...]], settings: str = "") -> None:
+        """Raise a ConfigError if the server's model has other shapes.
+
+        `settings`: those of the run, which say what is personal; an older server does not send them.
+        """
+        flat = self._trainer_for(settings).flat if settings else FlatModule(self._app.module)
+        own = [tuple(shape) for shape in flat.shared_shapes]
         if own != shapes:
             raise ConfigError(
                 f"module: its parameters have the shapes {own[:6]} ({len(own)} in all), but the server's "
@@ -59,8 +72,8 @@ class ClientTrainer:
         evaluated = 0
         if assignment.evaluate and self._federation.test is not None:
             metrics = evaluate(
-                self._flat, self._federation.head, task.vectors["model"], *self._federation.test,
-                trainer.transform,
+                trainer.flat, self._federation.head, task.vectors["model"], *self._federation.test,
+                trainer.transform, memory=memory, named=self._asked(assignment.settings),
             )  # fmt: skip
             evaluated = len(self._federation.test[1])
         upload, remembered = trainer.train(task, memory, self._federation.clients.indexed(0), assignment.seed)
@@ -71,11 +84,24 @@ class ClientTrainer:
             task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch
         )
 
+    def _asked(self, settings: str) -> NamedMetrics | None:
+        """Return the metrics that the server asks for, as far as the client's head can have them."""
+        head = self._federation.head
+        names = [name for name in asked_metrics(settings) if can_compute(name, head)]
+        return NamedMetrics(names, head) if names else None
+
     def _trainer_for(self, settings: str) -> Trainer:
         if self._trainer is None or settings != self._settings:
             algorithm, local = from_json(settings, self._app.algorithm)
-            head, transform = self._federation.head, self._app.transform
+            federation = self._federation
+            if self._trainer is not None:  # personal parts begin anew
+                with torch.no_grad():
+                    self._trainer.flat.load(self._trainer.flat.shared, {})
+            flat = FlatModule(self._app.module, local.personal, local.batch_norm)
+            choose_memory_format(flat, federation.head, *federation.some_examples())
             # in a private run, it must not depend on a client's data whether it delivers
-            self._trainer = Trainer(self._flat, head, algorithm, local, transform, is_private(settings))
+            self._trainer = Trainer(
+                flat, federation.head, algorithm, local, federation.transform, is_private(settings)
+            )
             self._settings = settings
         return self._trainer

@@ -64,13 +64,19 @@ class Connection:
     """One channel to a server, for one session of the server process."""
 
     def __init__(
-        self, address: str, signer: Signer, authority: bytes | None, pace: RequestPace | None = None
+        self,
+        address: str,
+        signer: Signer,
+        authority: bytes | None,
+        pace: RequestPace | None = None,
+        frozen: bytes = b"",
     ) -> None:
         """Make a connection, without TLS if no certificate of an authority is given.
 
         With a `pace`, requests are delayed so that the server's limit is kept; it can outlive the connection.
+        `frozen`: the digest of the frozen part of the client's module, which the server compares.
         """
-        self._signer, self._pace = signer, pace
+        self._signer, self._pace, self._frozen = signer, pace, frozen
         if authority is None:
             self._channel = grpc.aio.insecure_channel(address, OPTIONS)
         else:
@@ -79,17 +85,20 @@ class Connection:
         self._stub = v1_grpc.FederationStub(self._channel)
         self.run = ""
         self.shapes: list[tuple[int, ...]] = []
+        self.settings = ""
 
     async def __aenter__(self) -> Connection:
         try:
             await self._keep_pace()
-            joined = await self._stub.Join(self._signer.sign("Join"), timeout=SHORT_SECONDS)
+            request = v1.JoinRequest(frozen=self._frozen).SerializeToString()
+            joined = await self._stub.Join(self._signer.sign("Join", request), timeout=SHORT_SECONDS)
         except BaseException:
             await self._channel.close()
             raise
         self._signer.session = joined.session
         self.run = joined.run
         self.shapes = [tuple(shape.sizes) for shape in joined.shapes]
+        self.settings = joined.settings
         if self._pace is not None:
             self._pace.limit(joined.requests_per_second)
         return self

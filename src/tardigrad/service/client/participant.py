@@ -66,7 +66,9 @@ class Participant:
         """Make trips until the run is over, and return why it ended."""
         while True:
             try:
-                async with Connection(self._address, self._signer, self._authority, self._pace) as connection:
+                async with Connection(
+                    self._address, self._signer, self._authority, self._pace, self._trainer.frozen
+                ) as connection:
                     try:
                         return await self._session(connection)
                     except asyncio.CancelledError:
@@ -81,7 +83,7 @@ class Participant:
                 await self._backoff.failed("the server did not answer in time")
 
     async def _session(self, connection: Connection) -> str:
-        self._trainer.check_shapes(connection.shapes)
+        self._trainer.check_shapes(connection.shapes, connection.settings)
         if connection.run != self._run:
             self._run, self._unsent = connection.run, None
             self._memory = ClientMemory(self._state / connection.run)

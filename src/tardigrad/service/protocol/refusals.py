@@ -43,6 +43,7 @@ class Cause(StrEnum):
     DUPLICATE = "delivered already with other values"
     AT_ONCE = "delivered twice at once"
     STOPPING = "server is stopping"
+    FROZEN = "other frozen parts"
 
 
 STATUS = {
@@ -63,6 +64,7 @@ STATUS = {
     Cause.DUPLICATE: grpc.StatusCode.ALREADY_EXISTS,
     Cause.AT_ONCE: grpc.StatusCode.ABORTED,
     Cause.STOPPING: grpc.StatusCode.UNAVAILABLE,
+    Cause.FROZEN: grpc.StatusCode.FAILED_PRECONDITION,
 }
 """The gRPC status by reason; INVALID_ARGUMENT for those that are not listed."""
 

@@ -41,11 +41,16 @@ class LocalNoise(Setting):
 
 
 def to_json(
-    algorithm: Algorithm, local: Local, private: bool = False, noise: LocalNoise | None = None
+    algorithm: Algorithm,
+    local: Local,
+    private: bool = False,
+    noise: LocalNoise | None = None,
+    metrics: tuple[str, ...] = (),
 ) -> str:
     """Return the settings as JSON.
 
-    `private` says whether the run promises privacy; `noise` is applied by the clients.
+    `private` says whether the run promises privacy; `noise` is applied by the clients; `metrics` are asked of
+    clients that evaluate, besides those of their head.
     """
     named = TypeAdapter(AnyAlgorithm).dump_python(algorithm)  # type: ignore[arg-type]
     if not isinstance(algorithm, BUILT_IN):
@@ -58,7 +63,15 @@ def to_json(
         settings["private"] = True
     if noise is not None:
         settings["local_noise"] = noise.model_dump(mode="json")
+    if metrics:
+        settings["metrics"] = list(metrics)
     return json.dumps(settings)
+
+
+def asked_metrics(text: str) -> tuple[str, ...]:
+    """Return the metrics that the server asks for besides those of the client's head."""
+    found = json.loads(text).get("metrics", [])
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def is_private(text: str) -> bool:

@@ -12,7 +12,7 @@ more, the reports about it become one evaluation, weighted by their examples and
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from tardigrad.core.events import ModelEvaluated, RunPosition
 
@@ -25,6 +25,8 @@ class ReportsDocument(TypedDict):
     rows: list[tuple[int, int, int, dict[str, float]]]
     """Version, examples, clients, and sums by metric."""
     metrics: dict[str, float]
+    missing: NotRequired[list[tuple[int, str, int]]]
+    """Version, metric, and examples of the clients that did not report it: it may have no value there."""
 
 
 class ClientEvaluations:
@@ -33,13 +35,18 @@ class ClientEvaluations:
     def __init__(self) -> None:
         self._sums: dict[int, dict[str, float]] = {}
         self._examples: dict[int, int] = {}
+        self._missing: dict[int, dict[str, int]] = {}  # examples of clients that did not report a metric
         self._clients: dict[int, int] = {}
         self.metrics: dict[str, float] = {}
         """Metrics of the last evaluation."""
 
     def enter(self, version: int, examples: int, metrics: dict[str, float]) -> None:
         """Add the report of a client about this version."""
-        sums = self._sums.setdefault(version, {})
+        sums, missing = self._sums.setdefault(version, {}), self._missing.setdefault(version, {})
+        for name in metrics.keys() - sums.keys():
+            missing[name] = self._examples.get(version, 0)
+        for name in sums.keys() - metrics.keys():
+            missing[name] = missing.get(name, 0) + examples
         for name, value in metrics.items():
             sums[name] = sums.get(name, 0.0) + examples * value
         self._examples[version] = self._examples.get(version, 0) + examples
@@ -58,7 +65,8 @@ class ClientEvaluations:
             if sums is None:
                 continue
             examples, clients = self._examples.pop(version), self._clients.pop(version)
-            self.metrics = {name: total / examples for name, total in sums.items()}
+            missing = self._missing.pop(version, {})
+            self.metrics = {name: total / (examples - missing.get(name, 0)) for name, total in sums.items()}
             evaluations.append(
                 ModelEvaluated(
                     *position._replace(version=version), federated=True, clients=clients, examples=examples,
@@ -70,7 +78,8 @@ class ClientEvaluations:
     def state(self) -> ReportsDocument:
         """Return everything as JSON."""
         rows = [(v, self._examples[v], self._clients[v], dict(sums)) for v, sums in self._sums.items()]
-        return {"rows": rows, "metrics": dict(self.metrics)}
+        missing = [(v, name, n) for v, own in self._missing.items() for name, n in own.items() if n]
+        return {"rows": rows, "metrics": dict(self.metrics), "missing": missing}
 
     def restore(self, state: ReportsDocument) -> None:
         """Go on from `state()`."""
@@ -78,3 +87,6 @@ class ClientEvaluations:
         self._examples = {row[0]: row[1] for row in state["rows"]}
         self._clients = {row[0]: row[2] for row in state["rows"]}
         self.metrics = state["metrics"]
+        self._missing = {}
+        for version, name, examples in state.get("missing", []):
+            self._missing.setdefault(version, {})[name] = examples

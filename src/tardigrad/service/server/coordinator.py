@@ -106,13 +106,13 @@ class Coordinator:
         """Recover the run, and begin to take entries. With `accept_loss` the run goes on although a part of
         it is lost."""
         await self._threads.in_model_thread(self.recovery.recover, snapshot, accept_loss)
-        self._model_thread.start()
         self._time.resume(self.run_state.time)
         for version in range(self.model_state.aggregator.version, self.run_state.book.version + 1):
             self._versions.announce(version)
         for version, broadcast in self.model_state.broadcasts.items():
             self._versions.announce(version)
             self._versions.publish(version, broadcast)
+        self._model_thread.start()
         self._tasks = [
             asyncio.create_task(self._commit_forever()),
             asyncio.create_task(self._sweep_forever()),

@@ -32,9 +32,11 @@ class ModelThread:
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
-        """Publish versions as they are made, and make steps when layers do not have to wait any more."""
+        """Publish versions as they are made, and make steps when layers do not have to wait any more: also
+        those that waited when the last process stopped."""
         self._model_state.published = self._tell_published
         self._model_state.aggregator.notify(self._advance)
+        self._advance()
 
     def apply(self, effects: Effects, one: PendingEntry) -> None:
         """Apply an entry to the model after all that were given before."""

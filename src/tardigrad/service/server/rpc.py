@@ -46,6 +46,8 @@ class TaskFacts:
     """Whether privacy is promised. Then what clients report about themselves is neither checked nor kept."""
     metrics: frozenset[str] = frozenset()
     """Names of metrics that clients may report."""
+    frozen: bytes = b""
+    """The digest of the frozen part of the model; b"" if it is not compared."""
 
 
 @dataclass
@@ -96,7 +98,13 @@ class Servicer(v1_grpc.FederationServicer):
     async def Join(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> v1.Joined:
         """Tell a client the run, its session and the shapes of the model's parameters."""
         async with self._answering("Join", context) as call:
-            await self._admit(request, call)
+            join = _parsed(v1.JoinRequest(), await self._admit(request, call))
+            if join.frozen and self._facts.frozen and join.frozen != self._facts.frozen:
+                raise Refused(
+                    Cause.FROZEN,
+                    "the frozen parameters or buffers of this client's module differ from the server's, and "
+                    "they do not travel; build the same module with the same values, as from one file",
+                )
             shapes = [v1.Shape(sizes=shape) for shape in self._facts.shapes]
             rate = self._coordinator.settings.requests_per_second
             return v1.Joined(
@@ -104,6 +112,7 @@ class Servicer(v1_grpc.FederationServicer):
                 session=self._gate.session,
                 shapes=shapes,
                 requests_per_second=rate,
+                settings=self._facts.settings,
             )
 
     async def FetchTask(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> None:

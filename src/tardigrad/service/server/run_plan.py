@@ -46,6 +46,8 @@ class RunPlan:
     shapes: list[tuple[int, ...]]
     """Shapes of the model's parameters."""
     seed: int
+    frozen: bytes = b""
+    """The digest of the frozen part of the model, which clients must have too; b"" if it is not compared."""
     settings: ServiceSettings = field(default_factory=ServiceSettings)
     budget: int | None = None
     """Steps that the privacy budget allows; None without privacy, for any number."""
@@ -55,6 +57,8 @@ class RunPlan:
     """Called with each new version before it is published; a private run records it."""
     metrics: frozenset[str] = frozenset()
     """Names of metrics that clients may report."""
+    asked: tuple[str, ...] = ()
+    """Metrics that clients are asked for besides those of their head."""
     local_noise: LocalNoise | None = None
     """The noise that clients add to their uploads themselves, if they do."""
 
@@ -84,13 +88,14 @@ def upload_layout_of(aggregator: Aggregator) -> Layout:
 
 def facts_of(plan: RunPlan) -> TaskFacts:
     """Return what all clients are told. The seed of a trip is the one that a simulation would use."""
-    settings = to_json(plan.algorithm, plan.local, plan.private, plan.local_noise)
+    settings = to_json(plan.algorithm, plan.local, plan.private, plan.local_noise, plan.asked)
     return TaskFacts(
         settings,
         plan.shapes,
         seed=lambda trip: key(plan.seed, "trip", trip),
         private=plan.private,
         metrics=plan.metrics,
+        frozen=plan.frozen,
     )
 
 

@@ -142,8 +142,7 @@ class RunState:
         it goes on."""
         version = self.book.version
         spent = self._budget is not None and version >= self._budget
-        accuracy = metrics.get("accuracy", 0.0)
-        return self._stop.reason(self.trips, version, time, accuracy, BUDGET if spent else None)
+        return self._stop.reason(self.trips, version, time, metrics, BUDGET if spent else None)
 
     def _check_in(self, entry: JournalEntry, effects: Effects) -> None:
         ticket = self.book.check_in(entry.client, entry.time)

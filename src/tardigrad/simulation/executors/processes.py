@@ -22,7 +22,7 @@ import torch
 from tardigrad.core.upload import Task, Upload, Vectors
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError
-from tardigrad.learning.local import Trainer
+from tardigrad.learning.local import RULE_VECTORS, Trainer
 from tardigrad.simulation.executors.dispatch import BATCHES, Dispatcher
 from tardigrad.simulation.executors.processor_time import processor_seconds
 from tardigrad.simulation.executors.protocol import TrainedTrip, TrainingJob
@@ -88,8 +88,7 @@ class ForkedWorkers:
         self._context = multiprocessing.get_context("fork")
         self._pipes: list[Connection] = []  # this process's ends
         self._versions = VersionSlots()
-        vector = trainer.flat.vector.numel() * trainer.flat.vector.element_size()
-        self._memory_size = 4 * vector + 4096
+        self._memory_size = trainer.memory_bytes
         # a slot has three parts: the memory that is sent, the memory that is returned, and the upload
         self._slots = Slots(3 * self._memory_size, 8 * BATCHES * MOST_TRIPS * workers)
         self._slot_of: dict[int, int] = {}  # by trip
@@ -130,7 +129,7 @@ class ForkedWorkers:
         self._slot_of[task.trip] = slot
         memory = self._slots.pack(slot, job.memory, size=self._memory_size)
         if memory is None:
-            raise RunError(_too_many(task.trip))
+            raise RunError(self._too_many(task.trip))
         position = self._versions.position(task.version)
         return ProcessOrder(
             task.trip, job.client, task.version, task.staleness, job.seed, position, slot, memory
@@ -222,17 +221,19 @@ class ForkedWorkers:
             kept = self._slots.pack(order.slot, result.memory, size, start=size)
             sent = self._slots.pack(order.slot, upload.vectors, size, start=2 * size)
         if kept is None or sent is None:
-            return Failure(_too_many(order.trip))
+            return Failure(self._too_many(order.trip))
         return ProcessReply(sent, kept, upload.examples, upload.steps, upload.loss)
+
+    def _too_many(self, trip: int) -> str:
+        return (
+            f"trip {trip}: more than {RULE_VECTORS} vectors of the algorithm to upload or remember; run with "
+            "--workers 0"
+        )
 
 
 def process_executor(trainer: Trainer, clients: Clients, workers: int) -> Dispatcher[ForkedWorker]:
     """Return an executor that trains in `workers` forked processes."""
     return Dispatcher(ForkedWorkers(trainer, clients, workers), workers, FLOW, trainer.profile)
-
-
-def _too_many(trip: int) -> str:
-    return f"trip {trip}: more than four vectors to upload or remember; run with --workers 0"
 
 
 def _end(worker: ForkedWorker) -> None:

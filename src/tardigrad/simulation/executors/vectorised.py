@@ -16,7 +16,10 @@ from torch.func import functional_call, grad_and_value, vmap
 from tardigrad.algorithms.algorithm import Rule
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError
+from tardigrad.learning.examples import logits_of
+from tardigrad.learning.gradient import autocast
 from tardigrad.learning.local import Trainer
+from tardigrad.learning.trip_steps import TripSteps
 from tardigrad.simulation.executors.inline import Inline
 from tardigrad.simulation.executors.protocol import TrainedTrip, TrainingJob
 
@@ -35,8 +38,13 @@ class Vectorised(Inline):
         self._sizes: dict[int, tuple[int, ...]] = {}
         self._results: dict[int, TrainedTrip | RunError] = {}
         self._gradients = vmap(grad_and_value(self._loss))
-        self.vectorised = True
+        self.vectorised = not trainer.flat.has_personal
         """Whether the module can be vectorised. True until the first attempt fails."""
+        if not self.vectorised:
+            warnings.warn(
+                "device.clients_at_once: trips of a model with personal parts are trained one by one",
+                stacklevel=2,
+            )
 
     def result(self, trip: int) -> TrainedTrip:
         if trip not in self._results and self.vectorised:
@@ -78,7 +86,7 @@ class Vectorised(Inline):
         """Store the results of these jobs, unless the module cannot be vectorised."""
         rules = [self._trainer.rule(job.task, job.memory) for job in jobs]
         try:
-            rows, losses, lr_sums = self._trained(jobs, rules)
+            rows, losses, steps = self._trained(jobs, rules)
         except torch.OutOfMemoryError:
             raise RunError(
                 f"device.clients_at_once: {len(jobs)} trips at once do not fit into the device's memory; "
@@ -92,13 +100,13 @@ class Vectorised(Inline):
                 stacklevel=2,
             )
             return
-        for job, rule, row, own, lr_sum in zip(jobs, rules, rows, losses, lr_sums):
+        for job, rule, row, own, made in zip(jobs, rules, rows, losses, steps):
             examples = self._clients.examples(job.client)
             result: TrainedTrip | RunError
             try:
                 with torch.no_grad():
                     result = TrainedTrip(
-                        *self._trainer.finished(job.task, job.memory, rule, row, own, lr_sum, examples)
+                        *self._trainer.finished(job.task, job.memory, rule, row, own, made, examples)
                     )
             except RunError as error:  # raised when the result of this trip is requested
                 result = error
@@ -106,34 +114,49 @@ class Vectorised(Inline):
 
     def _trained(
         self, jobs: list[TrainingJob], rules: list[Rule]
-    ) -> tuple[Tensor, list[list[float]], list[float]]:
-        """Return the models at the end of their trips and, for each trip, its losses and the sum of its
-        learning rates."""
+    ) -> tuple[Tensor, list[list[float]], list[TripSteps]]:
+        """Return the models at the end of their trips and, for each trip, its losses and its steps."""
         trainer, local = self._trainer, self._trainer.local
-        plain = all(type(rule).direction is Rule.direction for rule in rules)
+        steps = [
+            TripSteps(local, rule, job.memory, rule.start, self._clients.examples(job.client))
+            for rule, job in zip(rules, jobs)
+        ]
+        plain = all(made.plain for made in steps)
         with trainer.profile.part("data"):
             examples = [self._clients.indexed(job.client) for job in jobs]
         trips = [trainer.minibatches(own, job.seed) for own, job in zip(examples, jobs)]
-        losses, lr_sums = [], [0.0] * len(jobs)
-        trainer.flat.module.train()
+        losses = []
+        trainer.flat.train()
         with torch.no_grad():
             trainer.flat.reset_buffers()
             rows = torch.stack([rule.start for rule in rules])
             for minibatches in zip(*trips):
                 features, labels = (torch.stack(parts) for parts in zip(*minibatches))
-                gradients, loss = self._gradients(rows, features, labels)
+                gradients, loss = self._step_gradients(rows, features, labels)
                 losses.append(loss)
-                if local.weight_decay:
-                    gradients.add_(rows, alpha=local.weight_decay)
-                share = labels.shape[1] / local.batch_size if local.lr_normalisation else 1.0
-                rates = [rule.lr * share for rule in rules]
-                lr_sums = [lr_sum + rate for lr_sum, rate in zip(lr_sums, rates)]
+                rates = [made.next_lr(labels.shape[1]) for made in steps]
                 if plain and len(set(rates)) == 1:
+                    if local.weight_decay:
+                        gradients.add_(rows, alpha=local.weight_decay)
                     rows.sub_(gradients, alpha=rates[0])
                 else:
-                    for rule, gradient, x, rate in zip(rules, gradients, rows, rates):
-                        x.sub_(rule.direction(gradient, x), alpha=rate)
-        return rows, torch.stack(losses).T.tolist(), lr_sums
+                    for made, gradient, x, rate in zip(steps, gradients, rows, rates):
+                        made.move(x, gradient, rate)
+        return rows, torch.stack(losses).T.tolist(), steps
+
+    def _step_gradients(self, rows: Tensor, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradient and the loss of each row on the examples of a local step, which are computed
+        `batch_size` at a time and weigh the same."""
+        local = self._trainer.local
+        total, mean = rows.new_zeros(()), rows.new_zeros(())
+        for x, y in zip(features.split(local.batch_size, dim=1), labels.split(local.batch_size, dim=1)):
+            with autocast(rows.device, local.autocast):
+                gradients, losses = self._gradients(rows, x, y)
+            share = y.shape[1] / labels.shape[1]
+            if share == 1:
+                return gradients, losses
+            total, mean = total + share * gradients, mean + share * losses
+        return total, mean
 
     def _loss(self, row: Tensor, features: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of one row on its own minibatch."""
@@ -143,4 +166,4 @@ class Vectorised(Inline):
         outputs = functional_call(flat.module, tensors, (features,))
         if any(tensors[name] is not buffer for name, buffer in buffers.items()):
             raise ValueError("it replaces one of its buffers")
-        return self._trainer.head.loss(outputs, labels)
+        return self._trainer.head.loss(logits_of(outputs), labels)

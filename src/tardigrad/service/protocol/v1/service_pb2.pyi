@@ -30,17 +30,25 @@ class Claim(_message.Message):
     content: bytes
     def __init__(self, client: _Optional[str] = ..., method: _Optional[str] = ..., session: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., time_ms: _Optional[int] = ..., content: _Optional[bytes] = ...) -> None: ...
 
+class JoinRequest(_message.Message):
+    __slots__ = ("frozen",)
+    FROZEN_FIELD_NUMBER: _ClassVar[int]
+    frozen: bytes
+    def __init__(self, frozen: _Optional[bytes] = ...) -> None: ...
+
 class Joined(_message.Message):
-    __slots__ = ("run", "session", "shapes", "requests_per_second")
+    __slots__ = ("run", "session", "shapes", "requests_per_second", "settings")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SHAPES_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     run: str
     session: bytes
     shapes: _containers.RepeatedCompositeFieldContainer[Shape]
     requests_per_second: float
-    def __init__(self, run: _Optional[str] = ..., session: _Optional[bytes] = ..., shapes: _Optional[_Iterable[_Union[Shape, _Mapping]]] = ..., requests_per_second: _Optional[float] = ...) -> None: ...
+    settings: str
+    def __init__(self, run: _Optional[str] = ..., session: _Optional[bytes] = ..., shapes: _Optional[_Iterable[_Union[Shape, _Mapping]]] = ..., requests_per_second: _Optional[float] = ..., settings: _Optional[str] = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ("sizes",)

@@ -6,18 +6,15 @@ import contextlib
 import copy
 import io
 import pickle
-import sys
-import sysconfig
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import tardigrad
+from tardigrad.core.own_code import own_modules
 from tardigrad.core.upload import Vectors
 from tardigrad.data.clients import Clients
 from tardigrad.errors import ConfigError
@@ -48,12 +45,13 @@ def unpack(packed: PackedVectors) -> Vectors:
 def pack_kit(cloudpickle: ModuleType, trainer: Trainer, clients: Clients) -> Kit:
     """Return the kit of a worker. Tensors are kept apart from the pickle, so that the workers of a node share
     them; a tensor that is mapped from a file is read here and sent with the others."""
-    trainer.flat.reset_buffers()  # so that the workers' modules begin in the state that ours began in
+    with torch.no_grad():  # so that the workers' modules begin in the state that ours began in
+        trainer.flat.load(trainer.flat.shared, {})
     parts = (
-        trainer.flat.module, trainer.head, trainer.algorithm, trainer.local, trainer.transform,
-        trainer.accept_divergence,
+        trainer.flat.module, trainer.flat.contiguous, trainer.head, trainer.algorithm, trainer.local,
+        trainer.transform, trainer.accept_divergence,
     )  # fmt: skip
-    own = _own_modules()
+    own = own_modules()  # Ray sends __main__ in any case
     for module in own:  # their code is sent; other modules must be installed on every node
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -73,8 +71,11 @@ def unpack_kit(kit: Kit) -> tuple[Trainer, Clients]:
     # The pickle was made by the user's own process and came through the user's own Ray
     with _read_only():
         parts, clients = pickle.loads(kit[0], buffers=kit[1])
-    module, *rest = copy.deepcopy(parts)  # a module may write to its buffers
-    return Trainer(FlatModule(module), *rest), clients
+    # copied, because a module may write to its buffers
+    module, contiguous, head, algorithm, local, *rest = copy.deepcopy(parts)
+    flat = FlatModule(module, local.personal, local.batch_norm)
+    flat.use_contiguous(contiguous)
+    return Trainer(flat, head, algorithm, local, *rest), clients
 
 
 def kit_size(kit: Kit) -> int:
@@ -102,21 +103,6 @@ def _pickled(cloudpickle: ModuleType, things: object) -> Kit:
     out = io.BytesIO()
     Pickler(out, protocol=5, buffer_callback=in_band).dump(things)
     return out.getvalue(), contents
-
-
-def _own_modules() -> list[ModuleType]:
-    """Return the user's own modules: those that were imported and are not installed."""
-    paths = sysconfig.get_paths()
-    installed = {Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    installed.add(Path(tardigrad.__file__).resolve().parent)
-    own = []
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if name in ("__main__", "__mp_main__") or not file or getattr(module, "__name__", "") != name:
-            continue  # Ray sends __main__ in any case
-        if installed.isdisjoint(Path(file).resolve().parents):
-            own.append(module)
-    return own
 
 
 def _content(tensor: Tensor) -> np.ndarray:

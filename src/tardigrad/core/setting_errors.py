@@ -1,0 +1,117 @@
+"""Errors of settings as sentences that name the key, whether it is in TOML or in Python."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from typing import Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core.core_schema import ErrorType
+
+from tardigrad.errors import ConfigError
+
+KNOWN: tuple[str, ...] = get_args(ErrorType)
+
+
+class SettingError(ConfigError, ValidationError):
+    """An object such as `td.Local(...)` was given a wrong key or value in Python.
+
+    It is pydantic's error with the words of a ConfigError.
+    """
+
+    words: str
+
+    @classmethod
+    def of(cls, error: ValidationError, setting: type[BaseModel]) -> SettingError:
+        """Return the error of a constructor in these words."""
+        name = setting.__name__
+        details = [
+            InitErrorDetails(
+                type=one["type"] if one["type"] in KNOWN else PydanticCustomError(one["type"], one["msg"]),
+                loc=one["loc"],
+                input=one["input"],
+                ctx=one.get("ctx", {}),
+            )
+            for one in error.errors(include_url=False)
+        ]
+        same: SettingError = cls.from_exception_data(name, details)
+        lines = explain(error, setting, whole=name)
+        same.words = "; ".join(line if line.startswith(f"{name}:") else f"{name}: {line}" for line in lines)
+        return same
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def explain(error: ValidationError, root: type[BaseModel], whole: str = "config") -> list[str]:
+    """Return a sentence for each problem: the key, the given value, and what would be right.
+
+    `whole`: the name of the object, for a problem that is not about a single key.
+    """
+    lines = []
+    for problem in error.errors():
+        path, owner = locate(root, problem["loc"])
+        key, given = ".".join(path) or whole, problem.get("input")
+        match problem["type"]:
+            case "extra_forbidden":
+                known = sorted(owner.model_fields) if owner else []
+                close = difflib.get_close_matches(path[-1], known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
+                lines.append(f"unknown key {key!r}; {hint}")
+            case "union_tag_invalid":
+                context = problem["ctx"]
+                lines.append(f"{key}.kind must be one of {context['expected_tags']}; got {context['tag']!r}")
+            case "union_tag_not_found":
+                lines.append(f"{key}.kind is missing: it says which of the kinds is meant")
+            case "missing":
+                lines.append(f"{key} is missing")
+            case _:
+                message = problem["msg"].removeprefix("Value error, ")
+                message = message.replace("Input should be", "must be").replace("Assertion failed, ", "")
+                value = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
+                lines.append(f"{key}: {message}{value}")
+    return lines
+
+
+def locate(
+    root: type[BaseModel], location: tuple[int | str, ...]
+) -> tuple[list[str], type[BaseModel] | None]:
+    """Return the key of a pydantic error as a user writes it, without union tags, and its table."""
+    path: list[str] = []
+    owner: type[BaseModel] | None = root
+    inside: object = root
+    for part in location:
+        if get_origin(inside) in (tuple, list, dict):  # by number or by name
+            path.append(str(part))
+            inside = [one for one in get_args(inside) if one is not Ellipsis][-1]
+            continue
+        options = kinds_of(inside)
+        tagged = [option for option in options if kind_of(option) == part]
+        if tagged and len(options) > 1:
+            inside = owner = tagged[0]
+            continue
+        if len(options) == 1:
+            owner = options[0]
+        path.append(str(part))
+        field = owner.model_fields.get(str(part)) if owner else None
+        inside = field.annotation if field else None
+    return path, owner
+
+
+def kinds_of(annotation: object) -> list[type[BaseModel]]:
+    """Return the tables that a type stands for: itself, or the members of a union."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) is Literal:
+        return []
+    if get_origin(annotation) in (Union, types.UnionType) or hasattr(annotation, "__metadata__"):
+        return [one for argument in get_args(annotation) for one in kinds_of(argument)]
+    return []
+
+
+def kind_of(setting: type[BaseModel]) -> object:
+    """Return the word that selects this table among several kinds, or None if it is not one of several."""
+    field = setting.model_fields.get("kind")
+    return field.default if field else None
