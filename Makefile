@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test lint types tests claims bench bench-quick bench-peers bench-service soak clean
+.PHONY: demo test test-transformers lint types tests claims bench bench-quick bench-peers bench-service soak clean
 
 demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make a report to open in a browser
 	$(BIN)/tardigrad demo
@@ -21,6 +21,10 @@ types: $(VENV)/.installed-dev
 
 tests: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder  # what a file's tests share is made once
+
+test-transformers: $(VENV)/.installed-dev  ## modules of transformers and peft, which are installed for it
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers]'
+	$(BIN)/pytest tests/learning/test_ordinary_modules.py tests/experiments/test_lora_example.py -k "BERT or LoRA or adapters"
 
 claims: $(VENV)/.installed-dev  ## the papers' claims that hold at small scale, run again: an hour or two
 	$(BIN)/pytest -m claims tests/claims

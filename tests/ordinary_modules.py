@@ -3,6 +3,7 @@
 To add a case, add a line to `CASES`.
 """
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -407,6 +408,15 @@ CASES = {
     "frozen parts": Case(frozen_body, rows(), loss=with_frozen_eval),
     "personal head": Case(MLP, rows(), local={"personal": ("out.*",)}),
 }  # fmt: skip
+
+
+def hugging_face_cases():
+    """Return the cases of transformers and peft, if these are installed (`make test-transformers`)."""
+    if not all(importlib.util.find_spec(name) for name in ("transformers", "peft")):
+        return {}
+    import hugging_face_modules
+
+    return hugging_face_modules.cases()
 
 
 def module_of(case):

