@@ -6,6 +6,8 @@ import json
 import tomllib
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.fingerprints import Inputs
@@ -29,7 +31,7 @@ def check_same_run(folder: Path, config: Config, inputs: Inputs, option: str) ->
             f"{option}: the {names} of {folder} came from Python; go on from there with the same {names}: "
             f"td.run(..., out={str(folder)!r}, resume=True)"
         )
-    different = _differences(_decisive(stored), _decisive(given))
+    different = _differences(_decisive(_with_defaults(stored)), _decisive(given))
     if different:
         raise ConfigError(
             f"{option}: the config differs from that of {folder} in {', '.join(different)}; "
@@ -42,6 +44,15 @@ def check_same_run(folder: Path, config: Config, inputs: Inputs, option: str) ->
             f"{option}: {' and '.join(changed)} changed since {folder} was begun; "
             "put that back, or start a new run"
         )
+
+
+def _with_defaults(stored: dict[str, object]) -> dict[str, object]:
+    """Return a stored config with the defaults of settings that did not exist when it was written."""
+    none: dict[str, object] = {"data": None, "model": None}  # a stored config without them has none
+    try:
+        return tomllib.loads(Config.model_validate(none | stored).to_toml())
+    except (ConfigError, ValidationError):  # another version's, or its own code is gone: compared as it is
+        return stored
 
 
 def _decisive(config: dict[str, object]) -> dict[str, object]:
