@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
@@ -18,7 +18,7 @@ else:
         A table inside another one is not made by its constructor, so that its errors name the whole key.
         """
 
-        def __call__(cls, *args: Any, **fields: Any) -> Any:
+        def __call__(cls, *args: object, **fields: object) -> object:
             try:
                 return super().__call__(*args, **fields)
             except ValidationError as error:
