@@ -12,6 +12,18 @@ import pytest
 from forked_command import Commands
 
 
+LONG = {
+    "test_reproduce.py", "test_contract.py", "test_ray.py", "test_kills.py", "test_tune.py", "test_compare.py",
+    "test_run.py", "test_write.py", "test_quickstart.py", "test_network_partition.py", "test_trace.py",
+    "test_sites_with_tables.py", "test_service_commands.py", "test_norm_limits.py", "test_page.py",
+}  # fmt: skip
+"""Files that take half a minute or more. They come first, so that no worker is left alone with one at the end."""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in LONG)  # a stable order
+
+
 @pytest.fixture(autouse=True)
 def own_logging():
     """Put logging back as it was: `serve` and `join` in this process log to the standard error that pytest

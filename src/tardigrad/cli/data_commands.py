@@ -141,6 +141,7 @@ def data_apply(
         str | None, typer.Option(help="The separator of the CSV file (default: as its heading has it).")
     ] = None,
     decimal: Annotated[str, typer.Option(help="The decimal point of the CSV file: . or ,")] = ".",
+    as_json: AsJson = False,
 ) -> None:
     """Turn a new table into the numbers that the model of a run gets."""
     import numpy as np
@@ -152,7 +153,9 @@ def data_apply(
     constants = read_preparation(preparation)
     features = apply_to_table(constants, read_columns(table, separator), decimal)
     np.savez(out, x=features, names=np.array(constants.outputs))
-    say_written(out, Console())
+    say_written(out, Console(stderr=as_json))
+    if as_json:
+        print_json({"file": str(out), "rows": len(features), "names": list(constants.outputs)})
 
 
 @app.command("get", epilog="Example: `tardigrad data get fashion_mnist --data-dir data`")

@@ -258,7 +258,7 @@ def comparison(tmp_path, text):
     [
         ("[entries.a]\n[tune]\ntrial = 3", "did you mean 'trials'"),
         ("[entries.a]\n[tune]\ntrials = 0", "tune.trials: must be greater than 0"),
-        ("[entries.a]\n[tune]\nobjective = 'loss'", "tune.objective: must be 'accuracy' or 'trips'"),
+        ("[entries.a]\n[tune]\nobjective = 'loss'", "tune.objective: must be 'metric', 'accuracy' or"),
         ("[entries.a]\n[tune.spaces.a]\n'local.lr' = {low = 1}", "give low and high, or choices"),
         ("[entries.a]\n[tune.spaces.a]\n'local.lr' = {low = 2, high = 1}", "low must be below high"),
         ("[entries.a]\n[tune.spaces.a]\n'local.lr' = {low = 0, high = 1, log = true}", "low must be above 0"),
@@ -385,7 +385,7 @@ def test_compare_takes_what_was_tuned_and_says_the_cost(tmp_path):
     assert "Ada: nothing to tune" in said.getvalue()
     assert told["per_entry"]["Ada"] | {"value": 0} == {
         "trials": 1, "pruned": 0, "failed": 0, "trips": 60, "best": {}, "value": 0, "reached": True,
-        "nearest": None,
+        "nearest": None, "metric": "accuracy", "lower_is_better": False,
     }  # fmt: skip
     table = compare(tmp_path / "tuned/tuned.toml", tmp_path / "out", Console(file=said))
     assert table["tuning"] == told == json.loads((tmp_path / "out/tuning.json").read_text())

@@ -216,7 +216,7 @@ def test_a_module_that_can_be_is_not_warned_of(groups):
 
 def test_a_trip_that_diverges_says_so_when_its_turn_comes(groups):
     clients = population(EQUAL)
-    clients[13][0][2] = float("nan")
+    clients[13][0][2] = float("inf")
     said = []
     for at_once in (1, 6):
         one, events = simulation(at_once, clients=clients), []
