@@ -11,13 +11,12 @@ import pytest
 
 from forked_command import Commands
 
-
 LONG = {
-    "test_reproduce.py", "test_contract.py", "test_ray.py", "test_kills.py", "test_tune.py", "test_compare.py",
-    "test_run.py", "test_write.py", "test_quickstart.py", "test_network_partition.py", "test_trace.py",
+    "test_reproduce.py", "test_contract.py", "test_ray.py", "test_kills.py", "test_tune.py", "test_run.py",
+    "test_compare.py", "test_write.py", "test_quickstart.py", "test_network_partition.py", "test_trace.py",
     "test_sites_with_tables.py", "test_service_commands.py", "test_norm_limits.py", "test_page.py",
 }  # fmt: skip
-"""Files that take half a minute or more. They come first, so that no worker is left alone with one at the end."""
+"""Files that take half a minute or more. They come first, so that no worker ends alone with one of them."""
 
 
 def pytest_collection_modifyitems(items):
