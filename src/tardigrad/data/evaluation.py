@@ -73,6 +73,11 @@ class Evaluation(Setting):
         """The main metric of a resolved config."""
         return Metric.named(self.main or "accuracy", self.better)
 
+    def sample(self, examples: int, seed: int) -> Tensor:
+        """Return the indices of the test examples that are used, of so many."""
+        order = np.random.default_rng(key(seed, "test examples")).permutation(examples)
+        return torch.from_numpy(np.sort(order[: self.examples]))
+
     def due(self, version: int, moved: bool, trips: int, ended: bool) -> bool:
         """Return whether to evaluate now: the model has just `moved`, or a trip has just `ended`."""
         if self.every_trips is not None:
@@ -99,8 +104,7 @@ class Evaluator:
             federation = replace(federation, test=None)  # only clients have all parts of the model
         if federation.test is not None and settings.examples is not None:
             features, labels = federation.test
-            order = np.random.default_rng(key(seed, "test examples")).permutation(len(labels))
-            chosen = torch.from_numpy(np.sort(order[: settings.examples]))
+            chosen = settings.sample(len(labels), seed)
             federation = replace(federation, test=(take(features, chosen), labels[chosen]))
         self._federation = federation
         self._own: list[tuple[int, float, Examples]] = []

@@ -256,3 +256,17 @@ def test_server_without_data_takes_and_asks_for_the_metrics_that_its_config_name
 def test_names_to_compute_are_those_that_the_head_does_not_give():
     config = td.Config(evaluation={"metrics": ["rmse", "r2"], "main": "rmse"})
     assert names_to_compute(config, td.Regression()) == ("r2",)
+
+
+def test_baseline_is_of_the_examples_that_the_model_is_evaluated_on():
+    """A model that cannot leave the commonest class has the accuracy of the baseline, to the last digit."""
+    labels = torch.tensor([0] * 6 + [1] * 4)
+    clients = {n: (torch.zeros(10, 2), labels) for n in range(2)}
+    test = torch.zeros(40, 2), (torch.arange(40) % 3 == 0).long()
+    result = td.run(
+        model=torch.nn.Linear(2, 2), clients=clients, test=test, evaluation=td.Evaluation(examples=7),
+        pace=td.Asynchronous(concurrency=2), buffer=td.Buffer(size=2), stop=td.Stop(trips=40),
+        local=td.Local(lr=0.5, epochs=20),
+    )  # fmt: skip
+    assert result.baseline["metrics"]["accuracy"] == result.accuracy
+    assert result.accuracy * 7 == pytest.approx(round(result.accuracy * 7))

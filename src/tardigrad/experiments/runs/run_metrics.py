@@ -131,6 +131,8 @@ def run_baseline(config: Config, federation: Federation | None) -> Baseline | No
     if federation is None or federation.test is None or not isinstance(federation.test[1], Tensor):
         return None
     head, test = federation.head, federation.test[1].cpu()
+    if config.evaluation.examples is not None:
+        test = test[config.evaluation.sample(len(test), config.seed)]
     if type(head).constant is Head.constant:
         return None
     learned, of = test, "the test set's labels"
