@@ -6,7 +6,7 @@ import contextlib
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from service_harness import FakeClock, app_of, enrolled_key, failed, serving
+from service_harness import FakeClock, app_of, enrolled_key, failed, fetched, serving
 
 import tardigrad as td
 from tardigrad.errors import ConfigError
@@ -131,7 +131,7 @@ def test_foreign_tampered_and_replayed_requests_are_refused_over_the_network(tmp
                 assert await failed(joining) is grpc.StatusCode.PERMISSION_DENIED
                 ann = await stack.enter_async_context(running.connect("ann"))
                 bob = await stack.enter_async_context(running.connect("bob"))
-                task = await ann.fetch()
+                task = await fetched(ann)
                 finished = ClientTrainer("ann", app_of(simulation, 0)).train(task, {})
                 assert await failed(bob.deliver(finished)) is grpc.StatusCode.PERMISSION_DENIED
                 assert (

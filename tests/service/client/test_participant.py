@@ -7,7 +7,7 @@ import socket
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from service_harness import app_of, serving
+from service_harness import app_of, fetched, serving
 
 import tardigrad as td
 from tardigrad.errors import RunError
@@ -66,7 +66,7 @@ def test_a_killed_client_continues_with_its_exact_memory(died, tmp_path):
             async with running.connect("0") as connection:  # by hand, up to where it dies
                 memory_on_disk = ClientMemory(running.keys / "0.state" / connection.run)
                 for number in range(4):
-                    finished = trainer.train(await connection.fetch(), memory_on_disk.memory)
+                    finished = trainer.train(await fetched(connection), memory_on_disk.memory)
                     memory_on_disk.keep(finished)
                     if number == 3 and died == "before the delivery":
                         break
@@ -158,7 +158,7 @@ def test_the_memory_of_a_refused_upload_is_not_committed(tmp_path):
             work = asyncio.ensure_future(client.take_part())
             await begun.wait()
             trainer = ClientTrainer("1", app_of(simulation, 1))
-            assert (await other.deliver(trainer.train(await other.fetch(), {}))).accepted
+            assert (await other.deliver(trainer.train(await fetched(other), {}))).accepted
             go_on.set()
             assert await asyncio.wait_for(work, 20) == "trips"
             return finished, client._memory

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 from google.protobuf.message import DecodeError
-from service_harness import app_of, serving
+from service_harness import app_of, fetched, serving
 
 import tardigrad as td
 from tardigrad.experiments.runs.simulation_assembly import build
@@ -226,7 +226,7 @@ def test_malformed_messages_change_nothing(tmp_path, caplog):
     async def fuzz(running, ann, bob):
         finished = {}
         for client, (name, connection) in enumerate((("ann", ann), ("bob", bob))):
-            found = await connection.fetch()
+            found = await fetched(connection)
             finished[name] = ClientTrainer(str(client), app_of(simulation, client)).train(found, {})
         coordinator = running.coordinator
         before = coordinator.run_state.state(), coordinator._store.entries(0)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from service_harness import Puppet, app_of, serving
+from service_harness import Puppet, app_of, fetched, serving
 from test_metrics import CONFIG
 
 from tardigrad.experiments.runs.simulation_assembly import build
@@ -89,7 +89,7 @@ def test_long_names_are_neither_echoed_nor_logged(written, tmp_path):
             stranger = Signer(LONG, Ed25519PrivateKey.generate())
             found = [await details(Connection(running.address, stranger, None).__aenter__())]
             found.append(await details(ann._stub.Join(ann._signer.sign(LONG))))
-            finished = ClientTrainer("ann", app_of(simulation, 0)).train(await ann.fetch(), {})
+            finished = ClientTrainer("ann", app_of(simulation, 0)).train(await fetched(ann), {})
             vectors = {LONG: finished.upload.vectors["delta"]}
             named = replace(finished, upload=replace(finished.upload, vectors=vectors))
             found.append(await details(ann.deliver(named)))

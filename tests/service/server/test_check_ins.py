@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 
-from service_harness import app_of, serving
+from service_harness import app_of, fetched, serving
 from upload_clients import raising, two_clients
 
 import tardigrad as td
@@ -53,9 +53,9 @@ def test_lost_task_is_sent_again_until_the_run_is_over(tmp_path):
             running.connect("1") as bob,
             running.connect("2") as eve,
         ):
-            tasks = [await ann.fetch(), await bob.fetch()]
+            tasks = [await fetched(ann), await fetched(bob)]
             assert isinstance(await eve.fetch(), RetryLater)
-            again = await ann.fetch()  # it lost its task, and gets the same
+            again = await fetched(ann)  # it lost its task, and gets the same
             assert (again.task.trip, again.seed) == (tasks[0].task.trip, tasks[0].seed)
             assert isinstance(await ann.fetch([again.task.trip]), RetryLater)  # one at a time
             progress = []
@@ -68,10 +68,10 @@ def test_lost_task_is_sent_again_until_the_run_is_over(tmp_path):
             for _ in range(2):
                 for client, connection in enumerate((ann, bob)):
                     trainee = ClientTrainer(str(client), app_of(SIMULATION, client))
-                    answer = await connection.deliver(trainee.train(await connection.fetch(), {}))
+                    answer = await connection.deliver(trainee.train(await fetched(connection), {}))
                     assert answer.accepted
             assert answer.over == "trips"
-            assert await eve.fetch() == RunIsOver("trips")
+            assert await fetched(eve) == RunIsOver("trips")
             await asyncio.wait_for(watching, 60)
             assert progress[-1].over == "trips"
             assert progress[-1].version == 2
@@ -89,7 +89,7 @@ def test_client_that_waits_is_told_that_the_disk_is_full(tmp_path, monkeypatch):
             assert "No space left" in found.reason
             assert found.seconds >= 5
             assert running.refusals == {Cause.DISK: 1}
-            assert (await ann.fetch()).task.trip == 0
+            assert (await fetched(ann)).task.trip == 0
 
     asyncio.run(scene())
 
@@ -97,8 +97,8 @@ def test_client_that_waits_is_told_that_the_disk_is_full(tmp_path, monkeypatch):
 def test_client_that_waits_in_vain_is_told_why(tmp_path):
     async def scene():
         async with two_clients(tmp_path) as (running, ann, bob), running.connect("2") as eve:
-            await ann.fetch()
-            await bob.fetch()
+            await fetched(ann)
+            await fetched(bob)
             assert (await eve.fetch()).reason == "there is no room"
             assert running.refusals == {}
 

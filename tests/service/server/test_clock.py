@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
-from service_harness import FakeClock, Memory, app_of, enrolled_key, serving
+from service_harness import FakeClock, Memory, app_of, enrolled_key, fetched, serving
 
 import tardigrad as td
 from tardigrad.experiments.runs.simulation_assembly import build
@@ -93,7 +93,7 @@ def test_a_clients_own_clock_may_be_set_within_a_session(hours, tmp_path):
             clock = FakeClock()
             async with running.connect("ann", clock) as ann:
                 clock.step(hours)
-                finished = ClientTrainer("ann", app_of(SIMULATION, 0)).train(await ann.fetch(), {})
+                finished = ClientTrainer("ann", app_of(SIMULATION, 0)).train(await fetched(ann), {})
                 clock.step(-2 * hours)
                 assert (await ann.deliver(finished)).accepted
             return running.refusals

@@ -11,7 +11,7 @@ import os
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from service_harness import serving
+from service_harness import fetched, serving
 from test_upload_checks import BAD
 from upload_clients import CONFIG, SERVICE, code_of, trained, two_clients
 
@@ -142,7 +142,7 @@ def test_upload_after_ticket_expiry_is_refused(tmp_path):
             while running.coordinator.run_state.given_up == 0:
                 await asyncio.sleep(0.05)
             assert await code_of(ann.deliver(finished)) is grpc.StatusCode.NOT_FOUND
-            again = await ann.fetch()
+            again = await fetched(ann)
             assert again.task.trip == finished.trip + 1
 
     asyncio.run(scene())

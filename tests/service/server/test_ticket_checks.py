@@ -9,7 +9,7 @@ from dataclasses import replace
 import grpc
 import pytest
 import torch
-from service_harness import Memory, app_of, serving
+from service_harness import Memory, app_of, fetched, serving
 from upload_clients import CONFIG as UPLOADS
 from upload_clients import code_of, with_delta
 from upload_clients import trained as upload_of
@@ -41,7 +41,7 @@ def trainee(name):
 
 
 async def trained(connection, name, memory=None):
-    return trainee(name).train(await connection.fetch(), memory or {})
+    return trainee(name).train(await fetched(connection), memory or {})
 
 
 @pytest.mark.parametrize("config", [CONFIG, td.Config(**(dict(CONFIG) | ROUNDS))], ids=["fedac", "scaffold"])
