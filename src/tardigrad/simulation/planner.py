@@ -144,7 +144,7 @@ class Planner:
         return True
 
     def _end(self, trip: int) -> Planned:
-        if self._cut(trip) or self._durations.gives_up(trip):
+        if (self._presence is not None and self._cut(trip)) or self._durations.gives_up(trip):
             gave_up = self.book.give_up(trip, self._now)
             assert not isinstance(gave_up, UnknownTrip), "every arrival belongs to a trip under way"
             return gave_up
