@@ -27,7 +27,13 @@ from tardigrad.data.tables.table_features import (
     prepared_features,
     statistics_of_clients,
 )
-from tardigrad.data.tables.targets import OwnedTable, class_numbers, find_classes, target_numbers
+from tardigrad.data.tables.targets import (
+    OwnedTable,
+    class_numbers,
+    find_classes,
+    scaled_targets,
+    target_numbers,
+)
 from tardigrad.errors import ConfigError
 from tardigrad.learning.heads import Head
 from tardigrad.learning.transform import Transform
@@ -110,7 +116,7 @@ class Files(UserSource):
                 preparation = preparation.model_copy(update={"target": target})
             features = prepared_features(every, parsed, preparation)
         if regression:
-            numbers = ((numbers - target.mean) / target.scale).astype(np.float32)
+            numbers = scaled_targets(every, numbers, target)
         labels = torch.from_numpy(numbers)
         clients = Holders(features, labels, parts, [held.name(client) for client in range(len(held))])
         evaluated = None if central is None else (features[central[0]], labels[central[0]])
