@@ -75,8 +75,13 @@ def _kind(tensor: Tensor) -> str:
     return "floats" if tensor.is_floating_point() else "whole numbers"
 
 
+def start_file(place: Path) -> Path:
+    """Return the file with the values: the place itself, or the model in it if it is a run's folder."""
+    return place / IN_FOLDER if place.is_dir() else place
+
+
 def _read(place: Path) -> dict[str, Tensor]:
-    file = place / IN_FOLDER if place.is_dir() else place
+    file = start_file(place)
     try:
         if file.suffix == ".safetensors":
             return load_file(file)

@@ -186,6 +186,8 @@ def table_files(root: Path) -> Iterator[tuple[Path, str | None]]:
     if root.is_file():
         yield root, None
         return
+    if not root.is_dir():
+        raise ConfigError(f"data.path: {root} is neither a file nor a folder")
     entries = [entry for entry in sorted(root.iterdir()) if not entry.name.startswith(".")]
     if not entries:
         raise ConfigError(f"data.path: the folder {root} is empty")
