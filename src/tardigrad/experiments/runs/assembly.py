@@ -37,6 +37,7 @@ from tardigrad.experiments.runs.fingerprints import Inputs, fingerprints, model_
 from tardigrad.experiments.runs.result import Result, RunTotals
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.experiments.runs.run_metrics import chosen_head, run_baseline, with_head, with_metrics
+from tardigrad.experiments.runs.single_examples import check_single_examples
 from tardigrad.learning.examples import described, predicted
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.heads import Head, MultiClass
@@ -176,6 +177,7 @@ def assemble(
         if config.model is None or is_own_model(config.model):  # others work with channels last
             choose_memory_format(flat, federation.head, *federation.some_examples())
         check_fit(flat, federation)
+        check_single_examples(flat, federation, config.local)
         _check_personal(flat, federation, config)
     flat = flat.on(config.device.torch_device())
     situation = replace(situation_of(config, clients), population=population)
@@ -229,7 +231,7 @@ def make_module(config: Config, model: nn.Module | None, federation: Federation 
         else:
             module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
     if config.model.start is not None:
-        load_start(module, config.model.start)
+        load_start(module, config.model.start, config.local.batch_norm == "group_norm")
     return module
 
 
@@ -335,6 +337,8 @@ def check_fit(flat: FlatModule, federation: Federation) -> None:
             f"model: it does not fit the data, whose examples are {described(x)} and whose labels are "
             f"{labels.dtype} ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
         ) from None
+    finally:
+        flat.reset_buffers()  # the module may have changed them, and they are part of fingerprints
     if isinstance(federation.head, MultiClass) and federation.classes > outputs.shape[1]:
         raise ConfigError(
             f"model: it has {outputs.shape[1]} outputs, but the labels go up to {federation.classes - 1}; "
