@@ -23,7 +23,7 @@ AT_ONCE = 8
 CONFIG = td.Config(
     data=td.Digits(partition=td.IID(clients=4)), model=td.MLP(hidden=(8,)),
     pace=td.Asynchronous(concurrency=2), buffer=td.Buffer(size=2), stop=td.Stop(trips=20),
-    service={"requests_per_second": 1e9, "idle_seconds": 0.2, "poll_seconds": 0.05},
+    service={"requests_per_second": 1e9},
 )  # fmt: skip
 METHODS = ("Join", "FetchTask", "GiveUp", "Watch", "Deliver")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from service_harness import serving, two_puppets
+from service_harness import PATIENCE, serving, settled, two_puppets
 
 import tardigrad as td
 from tardigrad.errors import ConfigError
@@ -26,7 +26,7 @@ CONFIG = td.Config(
 
 
 def scrape(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
         text = answer.read().decode()
     found = {}
     for family in text_string_to_metric_families(text):
@@ -52,6 +52,7 @@ def test_scraped_metrics_are_those_of_the_run(tmp_path):
                 one.finished[99] = replace(one.finished[early], trip=99)
                 with pytest.raises(grpc.aio.AioRpcError, match="not under way"):
                     await one.deliver(99)
+                await settled(running)
                 after = await asyncio.to_thread(scrape, port)
             await asyncio.to_thread(end)
             size = running.coordinator.uploads.size
