@@ -26,7 +26,7 @@ from tardigrad.core.participation import ClientId
 from tardigrad.core.state import tensor_of
 from tardigrad.core.stop import Stop
 from tardigrad.core.tensor_names import by_number
-from tardigrad.core.upload import Vectors, size_in_bytes
+from tardigrad.core.upload import Task, Upload, Vectors, size_in_bytes
 from tardigrad.data.clients import Clients
 from tardigrad.data.evaluation import Evaluation, Evaluator
 from tardigrad.errors import RunError, TardigradError
@@ -212,14 +212,24 @@ class Engine:
     def _add(self, item: Accepted) -> None:
         """Add the trained upload of a trip to the buffer, and commit the memory of its client."""
         upload, task = self._submissions.collect(item)
-        for layer in self._aggregator.layers:
-            upload = layer.client(upload, task)
+        if self._aggregator.layers:
+            upload = self._leaving(upload, task)
         self._upload_bytes = size_in_bytes(upload.vectors) + self._extra_bytes
         self._aggregator.add(item, upload, task.vectors["model"])
         self._in_buffer.append(task.version)
         if self._tell_losses:
             self._losses.append(upload.loss)
         self._submissions.committed(item)
+
+    def _leaving(self, upload: Upload, task: Task) -> Upload:
+        """Return an upload as it leaves its client, whose memory the layers may change."""
+        assert isinstance(task.client, int), "clients are numbered in a simulation"
+        memory = dict(self.memories.get(task.client, {}))
+        for layer in self._aggregator.layers:
+            upload = layer.client(upload, task, memory)
+        if memory:
+            self.memories[task.client] = memory
+        return upload
 
     def _step(self) -> Event:
         with self._profile.part("step"):

@@ -18,7 +18,7 @@ from tardigrad.data.evaluation import Evaluation
 from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
 from tardigrad.service.protocol.task_settings import LocalNoise, to_json
-from tardigrad.service.protocol.wire import Layout, layout_of, size_of
+from tardigrad.service.protocol.wire import layout_of, numbers_size
 from tardigrad.service.server.clock import SYSTEM, Clock
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.model_state import Evaluate, ModelState, Release
@@ -26,7 +26,9 @@ from tardigrad.service.server.norm_limits import Admission, largest_norm
 from tardigrad.service.server.rpc import TaskFacts
 from tardigrad.service.server.run_state import RunState
 from tardigrad.service.server.service_settings import ServiceSettings
+from tardigrad.service.server.upload_body import memory_for
 from tardigrad.service.server.upload_checks import most_examples
+from tardigrad.service.server.upload_form import UploadEncoding, UploadForm
 from tardigrad.service.store.contract import Store
 from tardigrad.service.store.recovery import RunLog
 
@@ -61,6 +63,8 @@ class RunPlan:
     """Metrics that clients are asked for besides those of their head."""
     local_noise: LocalNoise | None = None
     """The noise that clients add to their uploads themselves, if they do."""
+    encoding: UploadEncoding | None = None
+    """How clients encode their uploads; None if they send them as they are."""
     declaration: str = ""
     """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
 
@@ -80,12 +84,12 @@ def check_servable(algorithm: Algorithm, pace: Pace) -> None:
         )
 
 
-def upload_layout_of(aggregator: Aggregator) -> Layout:
-    """Return the layout of what clients of this algorithm upload."""
+def upload_form_of(aggregator: Aggregator, encoding: UploadEncoding | None = None) -> UploadForm:
+    """Return what clients of this algorithm upload."""
     task = Task(-1, "", 0, aggregator.broadcast(), 0.0)
     rule = aggregator.algorithm.rule(task, {}, lr=1.0)
     with torch.no_grad():
-        return layout_of(rule.finish(rule.start.clone(), 1, 1.0))
+        return UploadForm(layout_of(rule.finish(rule.start.clone(), 1, 1.0)), encoding)
 
 
 def facts_of(plan: RunPlan) -> TaskFacts:
@@ -117,19 +121,21 @@ def coordinate(
         tell_losses=not plan.private,
         keep_finite=not plan.private,
         release=plan.release,
+        temporary=store.temporary,
     )
-    uploads = upload_layout_of(plan.aggregator)
-    if size_of(uploads) > plan.settings.reception_bytes:
+    uploads = upload_form_of(plan.aggregator, plan.encoding)
+    most = plan.settings.reception_bytes
+    if (needed := memory_for(uploads.size, most)) > most:
         raise ConfigError(
-            f"service.reception_bytes: one upload has {size_of(uploads)} bytes; give at least that, not "
-            f"{plan.settings.reception_bytes}"
+            f"service.reception_bytes: an upload of {uploads.size} bytes needs {needed} of them; give at "
+            f"least that, not {most}"
         )
     run_state = RunState(
         plan.book,
         plan.stop,
         plan.evaluation,
-        size_of(layout_of(plan.aggregator.broadcast())),
-        size_of(uploads),
+        numbers_size(layout_of(plan.aggregator.broadcast())),
+        numbers_size(uploads.layout),
         centrally=plan.evaluate is not None or plan.private,
         admission=None if plan.private else _admission(plan),
         budget=plan.budget,
