@@ -2,7 +2,8 @@
 
 python benchmarks/planner.py --population 1000000 --concurrency 10000 --trips 500000
 python benchmarks/planner.py --network --availability day_night
-python benchmarks/planner.py --interleaved       (all of them in turn, by processor time, against the plain case)
+python benchmarks/planner.py --interleaved       (all of them in turn, by processor time, against the plain
+case)
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from tardigrad.simulation.delay import Durations, HalfNormal
 from tardigrad.simulation.network import Links, LogNormalBandwidth, Network, TripBytes
 from tardigrad.simulation.planner import Planner
 from tardigrad.simulation.roster import make_presence
-
 
 Law = Always | DayNight | OnOff
 LAWS: dict[str, Law] = {

@@ -1,7 +1,7 @@
 """The network in virtual time: how long a client's download and upload take.
 
-Every client has a bandwidth in each direction, which is drawn once. A trip's duration is download + training +
-upload; `delay` is the law of the training alone if there is a network. Times are in seconds, because
+Every client has a bandwidth in each direction, which is drawn once. A trip's duration is download + training
++ upload; `delay` is the law of the training alone if there is a network. Times are in seconds, because
 bandwidths are in bytes per second.
 """
 
@@ -62,7 +62,8 @@ class LogNormalBandwidth(_Bandwidth):
 
 
 class BandwidthTrace(_Bandwidth):
-    """Measured bandwidths: those of the client's row, or of a random row if the file has none of this client."""
+    """Measured bandwidths: those of the client's row, or of a random row if the file has none of this
+    client."""
 
     kind: Literal["trace"] = "trace"
     file: Path
@@ -108,13 +109,13 @@ class Network(Setting):
     """
 
     download: Bandwidth | None = None
-    """The clients' bandwidth for downloads, in bytes per second: a number, or a law over the clients. Default:
-    ten times the client's upload bandwidth."""
+    """The clients' bandwidth for downloads, in bytes per second: a number, or a law over the clients.
+    Default: ten times the client's upload bandwidth."""
     upload: Bandwidth | None = None
     """The same for uploads. Default: a tenth of the client's download bandwidth."""
     profile: str | dict[str, PositiveFloat] | None = None
-    """Devices in place of `download` and `upload`: the name of a device or of a mix of devices, or a share for
-    each device, such as {old_phone = 0.3, new_phone = 0.7} (docs/network.md has the table)."""
+    """Devices in place of `download` and `upload`: the name of a device or of a mix of devices, or a share
+    for each device, such as {old_phone = 0.3, new_phone = 0.7} (docs/network.md has the table)."""
     latency: NonNegativeFloat | None = None
     """Seconds that pass before the first byte of a download arrives, and again of an upload. Default: 0, or
     0.04 with a profile."""
@@ -158,8 +159,8 @@ class TripBytes(NamedTuple):
 
 
 class TripTimes(NamedTuple):
-    """How long the parts of one trip take, in virtual time. The trip may take longer, because it waits for the
-    server's uplink or for an earlier task of its client."""
+    """How long the parts of one trip take, in virtual time. The trip may take longer, because it waits for
+    the server's uplink or for an earlier task of its client."""
 
     download: float
     compute: float

@@ -18,8 +18,8 @@ _MASK = 2**64 - 1
 _STEP, _CELL = 0x9E3779B97F4A7C15, 0xD1342543DE82EF95
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _PART = 2**20
-"""Of the 64 bits of a draw, 20 say when it happens in its cell and 20 what comes out; in the first of a cell, the
-24 others say how many there are."""
+"""Of the 64 bits of a draw, 20 say when it happens in its cell and 20 what comes out; in the first of a
+cell, the 24 others say how many there are."""
 
 
 OFTEN = 100
@@ -52,17 +52,19 @@ class _BlockInCell(NamedTuple):
 class ComingAndGoing(Presence):
     """Exponential times there and away.
 
-    With the rates a of leaving and b of coming, this Markov chain is the same as one that is drawn anew at the
-    times of a Poisson process with rate a + b, each time "there" with probability b / (a + b). So time is cut
-    into cells; the draws in a cell (their number, times and outcomes) depend only on (seed, client, cell); and
-    whether a client is there is the outcome of the last draw. A cell's length is a power of two, so that all
-    arithmetic on it is exact.
+    With the rates a of leaving and b of coming, this Markov chain is the same as one that is drawn anew at
+    the times of a Poisson process with rate a + b, each time "there" with probability b / (a + b). So time
+    is cut into cells; the draws in a cell (their number, times and outcomes) depend only on (seed, client,
+    cell); and whether a client is there is the outcome of the last draw. A cell's length is a power of two,
+    so that all arithmetic on it is exact.
     """
 
     def __init__(self, law: OnOff, population: int, seed: int) -> None:
         super().__init__(population)
         rate = 1.0 / law.on + 1.0 / law.off
-        self._length = 2.0 ** (frexp(1.0 / rate)[1] - 1)  # between half the mean time between draws and all of it
+        self._length = 2.0 ** (
+            frexp(1.0 / rate)[1] - 1
+        )  # between half the mean time between draws and all of it
         self._tick = self._length / _PART
         self._there = int(law.on / (law.on + law.off) * _PART)
         self._seed = _mix(key(seed, "on off"))
@@ -112,8 +114,8 @@ class ComingAndGoing(Presence):
         known = self._known(client, cell)
         if known is not None and end < known.changes[client & (BLOCK - 1)]:
             return None
-        for cell in range(cell, int(end // self._length) + 1):
-            for moment, outcome in self._draws(client, cell):
+        for later in range(cell, int(end // self._length) + 1):
+            for moment, outcome in self._draws(client, later):
                 if not outcome and moment > start:
                     return moment if moment < end else None
         return None

@@ -34,7 +34,6 @@ from tardigrad.simulation.starts import (
     StartsState,
 )
 
-
 MOST_CUT_OFF = 100_000
 """After so many trips in a row that were cut off by the end of a window, no upload is expected any more."""
 
@@ -64,8 +63,8 @@ class Planner:
         links: Links | None = None,
         presence: Presence | None = None,
     ) -> None:
-        """`bits`: the source of randomness of Poisson sampling, in place of the seed. `links`: the network, or
-        None if messages take no time. `presence`: who is there, or None if everybody always is."""
+        """`bits`: the source of randomness of Poisson sampling, in place of the seed. `links`: the network,
+        or None if messages take no time. `presence`: who is there, or None if everybody always is."""
         self.book = book
         self._clients, self._durations, self._links, self._presence = clients, durations, links, presence
         self._starts = _starts(book, len(clients), seed, bits)
@@ -103,12 +102,14 @@ class Planner:
     def _nobody_left(self) -> str:
         if self._presence is not None:
             remedy = (
-                "and no client that may start will ever be there again (availability); give longer windows, or "
+                "and no client that may start will ever be there again (availability); give longer windows, "
+                "or "
                 "more clients, or stop earlier"
             )
         elif self.book.ledger is not None:
             remedy = (
-                "and no client may start; all others took part as often or as recently as privacy allows; lower "
+                "and no client may start; all others took part as often or as recently as privacy allows; "
+                "lower "
                 "buffer.size, privacy.separation or the number of steps, or have more clients"
             )
         else:
@@ -137,7 +138,8 @@ class Planner:
         self._in_a_row += 1
         if self._in_a_row >= MOST_CUT_OFF:
             raise RunError(
-                f"the last {MOST_CUT_OFF:,} trips were all cut off by the end of their clients' windows (now at "
+                f"the last {MOST_CUT_OFF:,} trips were all cut off by the end of their clients' windows "
+                f"(now at "
                 f"virtual time {self._now:g}): trips take longer than clients are there; give longer windows "
                 "(availability), shorter delays, or more bandwidth (network)"
             )

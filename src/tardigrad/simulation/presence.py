@@ -1,8 +1,8 @@
 """Presence: who is there at a time, from the settings of `simulation/availability.py`.
 
-Whether a client is there is a function of (seed, client, time) that can be asked in any order, so that it has no
-state and nothing of it is in a snapshot. Each question is answered for one client, and for many at once with
-NumPy; both answers are the same to the bit, because they use only operations that are exact.
+Whether a client is there is a function of (seed, client, time) that can be asked in any order, so that it
+has no state and nothing of it is in a snapshot. Each question is answered for one client, and for many at
+once with NumPy; both answers are the same to the bit, because they use only operations that are exact.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class InZones(Presence):
         self._days = [self._day(zone, 0.0) for zone in range(law.zones)]  # a cache
 
     def _day(self, zone: int, time: float) -> tuple[float, float, float]:
-        """Return the day of a zone that a time is in: when its window opens and closes, and when the next day's
-        opens."""
+        """Return the day of a zone that a time is in: when its window opens and closes, and when the next
+        day's opens."""
         first, period = self._mornings[zone], self._period
         day = (time - first) // period
         if first + day * period > time:  # the division was rounded

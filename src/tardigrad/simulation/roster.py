@@ -1,8 +1,9 @@
 """The roster: chooses among the clients that are there.
 
-Clients are drawn at random until one is there and may start. If that takes too many draws, the roster lists those
-who are there, and from then on keeps the list up to date with the windows that open, until enough clients are
-there again. The list is only a cache: whom the roster chooses depends on the trip, the time and whether it lists.
+Clients are drawn at random until one is there and may start. If that takes too many draws, the roster lists
+those who are there, and from then on keeps the list up to date with the windows that open, until enough
+clients are there again. The list is only a cache: whom the roster chooses depends on the trip, the time and
+whether it lists.
 """
 
 from __future__ import annotations
