@@ -154,7 +154,8 @@ class ComingAndGoing(Presence):
         """Return time and outcome of the n-th draw in a cell, counted from 0."""
         bits = base if n == 0 else _mix_all(base + np.uint64((n * _STEP) & _MASK))
         ticks = (bits >> np.uint64(20) & np.uint64(0xFFFFF)) + np.uint64(1)
-        return cell * self._length + ticks * self._tick, bits & np.uint64(0xFFFFF) < self._there
+        moments: NDArray[np.float64] = cell * self._length + ticks.astype(np.float64) * self._tick
+        return moments, bits & np.uint64(0xFFFFF) < self._there
 
     def which(self, clients: Numbers, time: float) -> Flags:
         flags = np.zeros(len(clients), dtype=bool)

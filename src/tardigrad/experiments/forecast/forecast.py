@@ -125,15 +125,15 @@ def forecast(config: Config, trips: int, chosen: dict[str, str] | None = None) -
         limits = config.privacy.limits(max(1, trips // size))
     book = make_bookkeeping(config, len(clients), limits)
     durations = durations_of(config.delay, config.network, clients, config.seed)
-    size, links = _bytes(config, federation), None
+    message, links = _bytes(config, federation), None
     if config.network is not None:
-        if size is None:
+        if message is None:
             raise ConfigError("model: with a network a plan needs to know the size of the model; name one")
-        links = Links(config.network, config.seed, size)
+        links = Links(config.network, config.seed, message)
     presence = make_presence(config.availability, len(clients), config.seed)
     tally = _PlanCounts(Planner(book, clients, durations, config.seed, None, links, presence))
     tally.run(trips)
-    return tally.forecast(config, clients, durations, size, presence, chosen or {})
+    return tally.forecast(config, clients, durations, message, presence, chosen or {})
 
 
 def _bytes(config: Config, federation: Federation) -> TripBytes | None:
