@@ -58,7 +58,8 @@ def runs(entries: list[Series]) -> str:
     metrics = list(dict.fromkeys(entry.metric for entry in entries if entry.metric.name != "loss"))
     shown = [f"{metric}{', %' if metric.percent else ''}" for metric in metrics]
     head = [
-        "run", "seed", "client trips", "steps", "virtual time", "MB up", "MB down", *shown, "loss", "mean staleness",
+        "run", "seed", "client trips", "steps", "virtual time", "MB up", "MB down", *shown, "loss",
+        "mean staleness",
         "epsilon", "network", "stopped by", "seconds",
     ]  # fmt: skip
     rows = []
