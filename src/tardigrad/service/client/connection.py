@@ -21,9 +21,9 @@ from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
 from tardigrad.service.protocol.wire import (
     CHUNK,
-    DTYPES,
     LARGEST_MESSAGE,
     REVISION,
+    TYPES,
     Layout,
     chunks,
     described,
@@ -158,7 +158,7 @@ class Connection:
     def _check(self, layout: Layout) -> None:
         """Check, before memory is allocated, that the task has the model and no larger vector."""
         size = sum(math.prod(shape) for shape in self.shapes)
-        if unknown := {dtype for _, dtype, _ in layout} - DTYPES.keys():
+        if unknown := {dtype for _, dtype, _ in layout} - {*TYPES}:
             raise RunError(f"the server's task has numbers of the type {sorted(unknown)[0]!r}; is it newer?")
         if (
             {name: length for name, _, length in layout}.get("model") != size
