@@ -310,7 +310,8 @@ class Aggregator:
 
 def _finite(value: object) -> bool:
     if isinstance(value, Tensor):
-        return bool(torch.isfinite(value).all())
+        ends = torch.aminmax(value) if value.numel() else ()  # needs no memory; NaN is passed on
+        return all(bool(torch.isfinite(end)) for end in ends)
     if isinstance(value, list | tuple):
         return all(_finite(one) for one in value)
     return math.isfinite(value) if isinstance(value, float) else True

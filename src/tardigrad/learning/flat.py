@@ -116,6 +116,13 @@ class FlatModule:
         moved.use_contiguous(self.contiguous)
         return moved
 
+    def drop_gradient(self) -> None:
+        """Release the memory of the gradient, because this module is never trained, as on a server."""
+        self.gradient = self.gradient.new_empty(0)
+        self.slopes = []
+        for parameter in self._parameters:
+            parameter.grad = None
+
     # -- values --------------------------------------------------------------------------------------------
 
     def load(self, shared: Tensor, memory: Vectors) -> None:
