@@ -16,12 +16,22 @@ from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
 from tardigrad.algorithms.layers import DecodingLayer, Surroundings, UploadLayer, check_layers
 from tardigrad.algorithms.shared_vectors import SharedVectors
 from tardigrad.algorithms.upload_buffer import BufferState, UploadBuffer, buffer_state, restored_buffer
+from tardigrad.core.download_sizes import DownloadSizes
 from tardigrad.core.outcomes import Accepted
 from tardigrad.core.precision import at_least_float32, is_short
 from tardigrad.core.situation import Situation
 from tardigrad.core.state import State, tensor_of
 from tardigrad.core.tensor_names import strip_prefix
-from tardigrad.core.upload import Member, Received, Task, TypedVector, Upload, Vectors, WeightedSum
+from tardigrad.core.upload import (
+    Member,
+    Received,
+    Task,
+    TypedVector,
+    Upload,
+    Vectors,
+    WeightedSum,
+    size_in_bytes,
+)
 from tardigrad.errors import RunError
 
 
@@ -117,6 +127,12 @@ class Aggregator:
         """Return what leads from the broadcast of the version before to that of this version, as it is sent;
         nothing if versions travel whole."""
         return {} if self._shared is None else self._shared.difference
+
+    def download_sizes(self) -> DownloadSizes:
+        """Return the sizes of what clients download."""
+        if self._shared is not None:
+            return self._shared.download_sizes()
+        return DownloadSizes(size_in_bytes(self.broadcast()))
 
     def empty_upload(self) -> Vectors:
         """Return zeros with the names and shapes of what a client uploads, on the model's device."""

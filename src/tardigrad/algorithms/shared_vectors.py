@@ -8,13 +8,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tardigrad.core.download_sizes import DownloadSizes
 from tardigrad.core.draws import key
-from tardigrad.core.upload import Vectors
+from tardigrad.core.upload import TypedVector, Vectors, bytes_of
 from tardigrad.errors import RunError
 
 
 class BroadcastRule(Protocol):
     """How the shared vectors follow the algorithm's."""
+
+    @property
+    def sends_differences(self) -> bool:
+        """Whether a client that has a version needs only what was sent since."""
+
+    def whole(self, name: str, length: int) -> TypedVector:
+        """Return how a vector travels to a client that has no version."""
+
+    def difference(self, name: str, length: int) -> tuple[TypedVector, ...]:
+        """Return how the change of a vector from one version to the next travels."""
 
     def first(self, vector: Tensor) -> Tensor:
         """Return what clients have of a vector of the first version."""
@@ -63,6 +74,15 @@ class SharedVectors:
             shared[name], parts = self._rule.follow(name, self.vectors[name], vector, random)
             self.difference |= parts
         self.vectors = shared
+
+    def download_sizes(self) -> DownloadSizes:
+        """Return the sizes of downloads."""
+        lengths = {name: vector.numel() for name, vector in self.vectors.items()}
+        whole = bytes_of(self._rule.whole(name, length) for name, length in lengths.items())
+        if not self._rule.sends_differences:
+            return DownloadSizes(whole)
+        parts = (self._rule.difference(name, length) for name, length in lengths.items())
+        return DownloadSizes(whole, sum(map(bytes_of, parts)))
 
     def restore(self, version: int, vectors: Vectors) -> None:
         """Continue from the vectors of a version."""

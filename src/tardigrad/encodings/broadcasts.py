@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from tardigrad.core.setting import Setting, by_name
-from tardigrad.core.upload import TypedVector, Vectors, bytes_of
+from tardigrad.core.upload import TypedVector, Vectors
 from tardigrad.encodings.bfloat16 import BFloat16
 from tardigrad.encodings.encoding import Encoding
 from tardigrad.encodings.int4 import Int4
@@ -135,16 +135,3 @@ class DifferenceBroadcast(BroadcastEncoding):
 AnyBroadcast = Annotated[
     Float32Broadcast | BFloat16Broadcast | DifferenceBroadcast, Field(discriminator="kind"), by_name
 ]
-
-
-def whole_bytes(encoding: BroadcastEncoding, vectors: Vectors) -> int:
-    """Return how many bytes a client downloads that has no version."""
-    return bytes_of(encoding.whole(name, vector.numel()) for name, vector in vectors.items())
-
-
-def difference_bytes(encoding: BroadcastEncoding, vectors: Vectors) -> int | None:
-    """Return how many bytes the difference between a version and the next has; None if none is sent."""
-    if not encoding.sends_differences:
-        return None
-    parts = (encoding.difference(name, vector.numel()) for name, vector in vectors.items())
-    return sum(map(bytes_of, parts))

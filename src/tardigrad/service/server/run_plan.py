@@ -134,7 +134,7 @@ def coordinate(
         plan.book,
         plan.stop,
         plan.evaluation,
-        numbers_size(layout_of(plan.aggregator.broadcast())),
+        plan.aggregator.download_sizes(),
         numbers_size(uploads.layout),
         centrally=plan.evaluate is not None or plan.private,
         admission=None if plan.private else _admission(plan),
