@@ -141,6 +141,11 @@ class DecodingLayer(UploadLayer):
     """A layer whose client half gives the vectors of an upload other types, and whose server half gives them
     back as floats. A stack has at most one."""
 
+    @property
+    def kind(self) -> str:
+        """The name of the encoding, which the header of an upload says."""
+        return self.name
+
     @abstractmethod
     def layout(self, lengths: dict[str, int]) -> tuple[TypedVector, ...]:
         """Return how vectors of these lengths travel."""

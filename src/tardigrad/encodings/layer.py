@@ -43,6 +43,10 @@ class EncodingLayer(DecodingLayer):
         self.encoding, self._trip_seed = encoding, trip_seed
         self._always = algorithm.undiscounted if feedback else frozenset()
 
+    @property
+    def kind(self) -> str:
+        return str(getattr(self.encoding, "kind", self.name))
+
     def remembers(self, name: str) -> bool:
         """Return whether clients remember what was lost of this vector."""
         return self.encoding.feeds_back or name in self._always
