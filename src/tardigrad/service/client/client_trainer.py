@@ -51,6 +51,8 @@ class ClientTrainer:
                 raise ConfigError(f"module: its parameters are {p.dtype}; they must be float32")
         self.frozen = frozen_digest(app.module)
         """The digest of the frozen part of the module."""
+        trained = [p for p in app.module.parameters() if p.requires_grad]
+        self._initial = [(p, p.detach().clone()) for p in trained]
         federation = given({name: app.examples}, app.held_out, torch.float32, app.head)
         self._federation = replace(federation, transform=app.transform or Transform())
         self._trainer: Trainer | None = None
@@ -108,9 +110,11 @@ class ClientTrainer:
         if self._trainer is None or settings != self._settings:
             algorithm, local = from_json(settings, self._app.algorithm)
             federation = self._federation
-            if self._trainer is not None:  # personal parts begin anew
+            if self._trainer is not None:  # of another run; what is personal now begins anew
                 with torch.no_grad():
-                    self._trainer.flat.load(self._trainer.flat.shared, {})
+                    self._trainer.flat.reset_buffers()
+                    for p, value in self._initial:
+                        p.copy_(value)
             flat = FlatModule(self._app.module, local.personal, local.batch_norm)
             choose_memory_format(flat, federation.head, *federation.some_examples())
             # in a private run, it must not depend on a client's data whether it delivers
