@@ -64,9 +64,7 @@ class AvailabilityTrace(Setting):
     data names them."""
 
 
-Availability = Annotated[
-    Always | DayNight | OnOff | AvailabilityTrace, Field(discriminator="kind"), by_name
-]
+Availability = Annotated[Always | DayNight | OnOff | AvailabilityTrace, Field(discriminator="kind"), by_name]
 
 
 def read_windows(file: Path, population: int) -> Windows:

@@ -34,7 +34,6 @@ from tardigrad.simulation.starts import (
     StartsState,
 )
 
-
 MOST_CUT_OFF = 100_000
 """After so many trips in a row that were cut off by the end of a window, no upload is expected any more."""
 

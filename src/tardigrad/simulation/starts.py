@@ -195,7 +195,9 @@ class PoissonJoining(Starts):
         self._asked += 1
         self._version = self.book.version
         for client in joining:
-            if self.book.objection(client) is None and (self.roster is None or self.roster.there(client, time)):
+            if self.book.objection(client) is None and (
+                self.roster is None or self.roster.there(client, time)
+            ):
                 yield client, None
 
     def _joining(self, asked: int) -> list[int]:

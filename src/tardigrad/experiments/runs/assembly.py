@@ -18,6 +18,7 @@ from torch import nn
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.layers import UploadLayer
+from tardigrad.algorithms.shared_vectors import SharedVectors
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
 from tardigrad.core.events import ModelEvaluated
@@ -28,6 +29,7 @@ from tardigrad.core.staleness import RoundedLaw, StalenessLaw
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.data.sets.own_data import is_own_data
 from tardigrad.data.tables.preparation import FILE, Preparation
+from tardigrad.encodings.broadcasts import Float32Broadcast
 from tardigrad.encodings.common_grid import Grid
 from tardigrad.encodings.float32 import Float32
 from tardigrad.encodings.layer import encoding_layers
@@ -92,7 +94,9 @@ class Assembly:
         """Return a new aggregator, with the layers of the encoding and of a private run."""
         layers = _layers(self.config, self.guarantee, keys, canaries)
         average = self.config.evaluation.model_average
-        return Aggregator(self.config.algorithm, self.flat.shared.clone(), self.situation, average, layers)
+        shared = _shared_vectors(self.config)
+        model = self.flat.shared.clone()
+        return Aggregator(self.config.algorithm, model, self.situation, average, layers, shared)
 
     def privacy_text(self, steps: int | None = None) -> str:
         """Return the text of privacy.md: what is promised, and how much of it `steps` have used."""
@@ -309,6 +313,13 @@ def _layers(
     if local:
         return [*local_layers(guarantee, normals), *encoding]
     return [*encoding, *central_layers(guarantee, normals, canaries)]
+
+
+def _shared_vectors(config: Config) -> SharedVectors | None:
+    """Return what clients download, if it is not exactly the algorithm's broadcast."""
+    if isinstance(config.broadcast, Float32Broadcast):
+        return None
+    return SharedVectors(config.broadcast, config.seed)
 
 
 def _check_personal(flat: FlatModule, federation: Federation, config: Config) -> None:

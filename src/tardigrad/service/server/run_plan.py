@@ -16,7 +16,6 @@ from tardigrad.data.evaluation import Evaluation
 from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
 from tardigrad.service.protocol.task_settings import LocalNoise, to_json
-from tardigrad.service.protocol.wire import layout_of
 from tardigrad.service.server.clock import SYSTEM, Clock
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.model_state import Evaluate, ModelState, Release
@@ -122,7 +121,7 @@ def coordinate(
         plan.book,
         plan.stop,
         plan.evaluation,
-        bytes_of(layout_of(plan.aggregator.broadcast())),
+        plan.aggregator.download_sizes(),
         bytes_of(uploads.layout),
         centrally=plan.evaluate is not None or plan.private,
         admission=None if plan.private else _admission(plan),
