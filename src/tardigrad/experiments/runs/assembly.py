@@ -26,6 +26,7 @@ from tardigrad.core.own_code import class_source
 from tardigrad.core.participation import Limits
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import RoundedLaw, StalenessLaw
+from tardigrad.core.upload import bytes_of, size_in_bytes
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.data.sets.own_data import is_own_data
 from tardigrad.data.tables.preparation import FILE, Preparation
@@ -55,6 +56,9 @@ from tardigrad.privacy.layers.stack import central_layers, local_layers
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.privacy.statement import NOTHING_PROMISED, statement
+from tardigrad.simulation.network import TripBytes
+
+NOT_KNOWN = TripBytes(0, 0)
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ class Assembly:
     """How tables are turned into features; None if examples are taken as they are."""
     declaration: str = ""
     """What a client of a server must bring that has a table and no code; "" if it needs code."""
+    trip_bytes: TripBytes = NOT_KNOWN
+    """The size of a download and of an upload."""
 
     def inputs(self) -> Inputs:
         """Return fingerprints of what the config only names; a resumed run must have the same."""
@@ -92,7 +98,7 @@ class Assembly:
 
     def aggregator(self, keys: NoiseKeys, canaries: Canaries | None = None) -> Aggregator:
         """Return a new aggregator, with the layers of the encoding and of a private run."""
-        layers = _layers(self.config, self.guarantee, keys, canaries)
+        layers = upload_layers(self.config, self.guarantee, keys, canaries)
         average = self.config.evaluation.model_average
         shared = _shared_vectors(self.config)
         model = self.flat.shared.clone()
@@ -131,6 +137,7 @@ class Assembly:
             steps=totals.version,
             virtual_time=totals.time,
             bytes=totals.bytes,
+            bytes_up=totals.trips * self.trip_bytes.up,
             accuracy=totals.metrics.get("accuracy"),
             main=self.config.evaluation.metric.name,
             baseline=run_baseline(self.config, self.federation),
@@ -190,8 +197,8 @@ def assemble(
     preparation = None if federation is None else federation.preparation
     assembly = Assembly(config, federation, clients, population, flat, situation, guarantee, preparation)
     if guarantee is not None or not isinstance(config.encoding, Float32):
-        assembly.aggregator(NoiseKeys())
-    return assembly
+        trial = assembly.aggregator(NoiseKeys())
+    return replace(assembly, trip_bytes=trip_bytes(trial))
 
 
 def make_federation(
@@ -237,6 +244,12 @@ def make_module(config: Config, model: nn.Module | None, federation: Federation 
     if config.model.start is not None:
         load_start(module, config.model.start, config.local.batch_norm == "group_norm")
     return module
+
+
+def trip_bytes(aggregator: Aggregator) -> TripBytes:
+    """Return the size of a download and of an upload, which all trips of a run have in common."""
+    extra = sum(layer.wire.extra_bytes for layer in aggregator.layers)
+    return TripBytes(size_in_bytes(aggregator.broadcast()), bytes_of(aggregator.upload_layout()) + extra)
 
 
 def make_bookkeeping(config: Config, population: int, limits: Limits | None) -> Bookkeeping:
@@ -296,7 +309,7 @@ def _guarantee(
     return guarantee
 
 
-def _layers(
+def upload_layers(
     config: Config, guarantee: Guarantee | None, keys: NoiseKeys, canaries: Canaries | None
 ) -> list[UploadLayer]:
     """Return the upload layers of a run. Local noise is added before an upload is encoded; central privacy
