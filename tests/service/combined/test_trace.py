@@ -108,6 +108,7 @@ def config_for_few(kind):
         td.Queued: td.Queued(concurrency=CLIENTS),
     }
     few = {"data": td.Digits(partition=td.IID(clients=CLIENTS)), "pace": paces[type(config.pace)]}
+    few["stop"] = td.Stop(trips=20)
     return td.Config(**(dict(config) | few))
 
 

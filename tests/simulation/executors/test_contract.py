@@ -59,6 +59,8 @@ CHOSEN = pytest.mark.parametrize(
     "kind", [name for name, kind in KINDS.items() if kind.make is None], indirect=True, scope="module"
 )
 WITH_WORKERS = pytest.mark.parametrize("kind", ["processes", "ray"], indirect=True, scope="module")
+FORKED = pytest.mark.parametrize("kind", ["processes"], indirect=True, scope="module")
+"""For what depends on the dispatcher alone, because a new worker of Ray takes some seconds."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -387,8 +389,10 @@ def harm(kind, how, when=150):
         assert harmed
         assert not [worker for worker in harmed if worker in executor._workers], "they were not replaced"
         assert len(executor._workers) == 2
+        pids = [worker.pid for worker in executor._workers]
     finally:
         executor.close()
+    wait_for(lambda: not any(alive(pid) for pid in pids if pid is not None))
     return simulation
 
 
@@ -403,8 +407,9 @@ def wait_for(what, seconds=300.0):
         time.sleep(0.05)
 
 
-@WITH_WORKERS
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "number"), [("processes", 1), ("processes", 2), ("ray", 1)], indirect=["kind"], scope="module"
+)
 def test_workers_that_are_killed_are_replaced(kind, inline, number):
     def kill(workers):
         for worker in workers[:number]:
@@ -412,7 +417,7 @@ def test_workers_that_are_killed_are_replaced(kind, inline, number):
         return workers[:number]
 
     assert same_model(harm(kind, kill), inline)
-    if kind is KINDS["ray"]:
+    if kind is KINDS["ray"]:  # to start one takes some seconds, so this is the only test that looks
         wait_for(lambda: ray.available_resources().get("CPU") == 2)  # no worker is left on the cluster
 
 
@@ -471,15 +476,10 @@ class Deadly(torch.nn.Module):
         return True
 
 
-@WITH_WORKERS
-def test_model_that_kills_every_worker_is_reported_in_one_sentence(kind, monkeypatch):
-    tries = 3
-    if kind is KINDS["ray"]:  # it takes some seconds to start one
-        tries = 2
-        monkeypatch.setattr(dispatch, "TRIES", tries)
-    assert tries == dispatch.TRIES
-    message = rf"a worker died {tries} times with trip \d+ of client \d+ in hand \("
-    with pytest.raises(td.RunError, match=message):
+@FORKED
+def test_model_that_kills_every_worker_is_reported_in_one_sentence(kind):
+    assert dispatch.TRIES == 3
+    with pytest.raises(td.RunError, match=r"a worker died 3 times with trip \d+ of client \d+ in hand \("):
         td.run(model=Deadly(), workers=kind.workers, **SETTINGS)
 
 
@@ -522,8 +522,8 @@ def test_snapshots_do_not_depend_on_the_workers(kind, warm, tmp_path, inline):
     assert result.history == inline.history
 
 
-@WITH_WORKERS
-def test_no_worker_is_left_after_closing(kind):
+@FORKED
+def test_no_worker_is_left_after_closing_in_the_midst_of_a_run(kind):
     simulation = build(td.Config(**SETTINGS), workers=kind.workers)
     run, executor = simulation.engine.run(), simulation.executor
     for _ in range(50):
