@@ -121,9 +121,7 @@ class Fuzzer:
 
     def body(self, finished):
         """The chunks of an upload as they should be."""
-        return [
-            v1.UploadPart(chunk=one).SerializeToString() for one in chunks(packed(finished.upload.vectors))
-        ]
+        return [v1.UploadPart(chunk=one).SerializeToString() for one in chunks(finished.upload.vectors)]
 
     def upload(self, name, finished):
         """The messages of an upload that must not count."""

@@ -16,7 +16,6 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.monitor.counters import Counters
 from tardigrad.service.monitor.metrics import MetricsCollector, publish
-from tardigrad.service.protocol.wire import size_of
 
 NAMES = ("the-name-of-one", "the-name-of-another")
 CONFIG = td.Config(
@@ -56,7 +55,7 @@ def test_scraped_metrics_are_those_of_the_run(tmp_path):
                 await settled(running)
                 after = await asyncio.to_thread(scrape, port)
             await asyncio.to_thread(end)
-            size = size_of(running.coordinator.upload_layout)
+            size = running.coordinator.uploads.size
             return before, after, size, running.run.assembly.flat.vector.nbytes
 
     (_, before), (text, after), upload, download = asyncio.run(scene())

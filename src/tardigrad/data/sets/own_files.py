@@ -27,7 +27,13 @@ from tardigrad.data.tables.table_features import (
     prepared_features,
     statistics_of_clients,
 )
-from tardigrad.data.tables.targets import OwnedTable, class_numbers, find_classes, target_numbers
+from tardigrad.data.tables.targets import (
+    OwnedTable,
+    class_numbers,
+    find_classes,
+    scaled_targets,
+    target_numbers,
+)
 from tardigrad.errors import ConfigError
 from tardigrad.learning.heads import Head
 from tardigrad.learning.transform import Transform
@@ -110,7 +116,7 @@ class Files(UserSource):
                 preparation = preparation.model_copy(update={"target": target})
             features = prepared_features(every, parsed, preparation)
         if regression:
-            numbers = ((numbers - target.mean) / target.scale).astype(np.float32)
+            numbers = scaled_targets(every, numbers, target)
         labels = torch.from_numpy(numbers)
         clients = Holders(features, labels, parts, [held.name(client) for client in range(len(held))])
         evaluated = None if central is None else (features[central[0]], labels[central[0]])
@@ -236,15 +242,23 @@ class Files(UserSource):
 
     def _read(self, path: str, constants: Preparation | None, client: str | None = None) -> list[OwnedTable]:
         """Read every table of a path; if `client` is given, all rows belong to it."""
-        root = Path(path).expanduser()
-        if not root.exists():
-            root = data_folder() / path
+        root = _root(path)
         if not root.exists():
             raise ConfigError(f"data.path: there is neither {path} nor {root}")
         return [
             self._owned(read_columns(file, self.separator), constants, client or owner)
             for file, owner in table_files(root)
         ]
+
+    def named_files(self) -> dict[str, list[Path]]:
+        """Return the files that the settings name, by the key that names them."""
+        named: dict[str, list[Path]] = {}
+        for key, path in (("data.path", self.path), ("data.test_path", self.test_path)):
+            if path is not None and (root := _root(path)).exists():
+                named[key] = [file for file, _ in table_files(root)]
+        if self.prepare is not None and isinstance(self.prepare.constants, str):
+            named["data.prepare.constants"] = [Path(self.prepare.constants).expanduser()]
+        return named
 
     def _owned(self, table: TableFile, constants: Preparation | None, client: str | None) -> OwnedTable:
         """Return a table whose rows belong to `client`, or to the clients that its client column names."""
@@ -318,6 +332,12 @@ class Files(UserSource):
         for name, kind in (self.columns or {}).items():
             if name in features and kind != "number":
                 raise ConfigError(f"data.columns.{name}: {kind!r} needs data.prepare = 'standard'")
+
+
+def _root(path: str) -> Path:
+    """Return where a path is: from the current folder, or else below the data folder."""
+    here = Path(path).expanduser()
+    return here if here.exists() else data_folder() / path
 
 
 class Floats(Transform):

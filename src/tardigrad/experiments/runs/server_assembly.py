@@ -67,6 +67,7 @@ def assemble_server(
     dtype = assembly.flat.vector.dtype
     if dtype != torch.float32:
         raise ConfigError(f"model: its parameters are {dtype}; they travel as float32")
+    assembly.flat.drop_gradient()
     return assembly
 
 

@@ -79,7 +79,7 @@ class ClientTrainer:
         upload, remembered = trainer.train(task, memory, self._federation.clients.indexed(0), assignment.seed)
         noise = local_noise(assignment.settings)
         if noise is not None:
-            upload = noise.layer().client(upload, task)
+            upload = noise.layer().client(upload, task, remembered)
         return TrainedUpload(
             task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch
         )
