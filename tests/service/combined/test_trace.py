@@ -31,7 +31,7 @@ KINDS = [one.model_fields["kind"].default for one in BUILT_IN]
 def config_for(kind):
     algorithm = next(one for one in BUILT_IN if one.model_fields["kind"].default == kind)()
     settings = {
-        "algorithm": algorithm, "data": DATA, "local": LOCAL, "stop": td.Stop(trips=40),
+        "algorithm": algorithm, "data": DATA, "local": LOCAL, "stop": td.Stop(trips=24),
         "model": td.MLP(hidden=(8,)), "evaluation": td.Evaluation(every_steps=2),
         "delay": td.HalfNormal(give_up=0.05), "service": {"requests_per_second": 10_000},
     }  # fmt: skip

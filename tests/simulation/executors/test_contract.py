@@ -424,37 +424,50 @@ def test_workers_that_are_killed_are_replaced(kind, inline, number):
 @WITH_WORKERS
 def test_a_worker_that_hangs_is_replaced(kind, inline, monkeypatch):
     monkeypatch.setattr(dispatch, "SILENCE_SECONDS", 2.0)  # in which the other one gets some processor time
+    stopped, hangs = [], Dispatcher._hangs
+
+    def asked(dispatcher, worker):
+        hung = hangs(dispatcher, worker)
+        if hung and worker in stopped:
+            monkeypatch.setattr(dispatch, "SILENCE_SECONDS", 600.0)
+        return hung
 
     def stop(workers):
         os.kill(workers[0].pid, signal.SIGSTOP)
-        return workers[:1]
+        stopped.append(workers[0])
+        return stopped
 
+    monkeypatch.setattr(Dispatcher, "_hangs", asked)
     assert same_model(harm(kind, stop), inline)
 
 
 class Slow(torch.nn.Module):
-    """Computes for some seconds when it is trained for the first time."""
+    """Computes, when it is trained, until a file exists."""
 
-    def __init__(self):
+    def __init__(self, file):
         super().__init__()
         self.layer = torch.nn.Linear(64, 10)
-        self.computed = False
+        self.file = file
 
     def forward(self, x):
-        end = time.process_time() + 2.5  # the dispatcher asks after at most two seconds
-        while self.training and not self.computed and time.process_time() < end:
+        while self.training and not self.file.exists():
             pass
-        self.computed = self.computed or self.training
         return self.layer(x.flatten(1))
 
 
 @WITH_WORKERS
-def test_a_worker_that_computes_for_long_is_left_alone(kind, warm, monkeypatch):
-    monkeypatch.setattr(dispatch, "SILENCE_SECONDS", 1.0)
-    asked = []
-    hangs = Dispatcher._hangs
-    monkeypatch.setattr(Dispatcher, "_hangs", lambda *a: asked.append(hangs(*a)) or asked[-1])
-    result = td.run(model=Slow(), workers=kind.workers, **SETTINGS | {"stop": td.Stop(trips=20)})
+def test_a_worker_that_computes_for_long_is_left_alone(kind, warm, monkeypatch, tmp_path):
+    monkeypatch.setattr(dispatch, "SILENCE_SECONDS", 2.0)
+    asked, hangs, file = [], Dispatcher._hangs, tmp_path / "asked"
+
+    def ask(*given):
+        asked.append(hangs(*given))
+        file.touch()
+        monkeypatch.setattr(dispatch, "SILENCE_SECONDS", 600.0)
+        return asked[-1]
+
+    monkeypatch.setattr(Dispatcher, "_hangs", ask)
+    result = td.run(model=Slow(file), workers=kind.workers, **SETTINGS | {"stop": td.Stop(trips=20)})
     assert result.client_trips == 20
     assert asked
     assert not any(asked)

@@ -163,6 +163,9 @@ import sys
 import torch
 import tardigrad as td
 from pydantic import PositiveFloat
+from tardigrad.simulation.executors.ray import session, workers as ray_workers
+
+session.JOIN_SECONDS = ray_workers.START_SECONDS = 500  # a busy machine may be slow
 
 class Net(torch.nn.Module):
     def __init__(self):
