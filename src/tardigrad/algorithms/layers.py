@@ -210,7 +210,7 @@ def check_layers_served(layers: Sequence[UploadLayer], told: Sequence[UploadLaye
                 f"the {layer.name} changes uploads on the client, and the clients of a server are not told "
                 "to do so; use it in a simulation"
             )
-        if layer.wire.dtype != Wire().dtype:
+        if layer.wire.dtype != Wire().dtype and not isinstance(layer, DecodingLayer):
             raise ConfigError(
                 f"the {layer.name} sends uploads as {layer.wire.dtype}, and a server receives "
                 f"{Wire().dtype}; use it in a simulation"

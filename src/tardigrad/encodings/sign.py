@@ -26,10 +26,10 @@ class Sign(BlockEncoding):
 
     def _scales(self, rows: Tensor, missing: int) -> Tensor:
         # numpy's sums do not depend on the number of threads
-        sums = np.abs(rows.numpy()).sum(axis=1, dtype=np.float32)
-        counts = np.full(len(rows), rows.shape[1], np.float32)
+        sums = np.abs(rows.numpy()).sum(axis=1, dtype=np.float64)
+        counts = np.full(len(rows), float(rows.shape[1]))
         counts[-1] -= missing
-        return torch.from_numpy(sums / counts)
+        return torch.from_numpy(sums / counts).float()
 
     def _codes(self, rows: Tensor, scales: Tensor, random: np.random.Generator) -> Tensor:
         return rows >= 0

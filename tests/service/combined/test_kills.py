@@ -64,6 +64,12 @@ KINDS = {
     "sums and memory": CONFIG.model_copy(
         update={"algorithm": td.CA2FL(), "buffer": td.Buffer(size=3, most_per_client=3)}
     ),
+    **{
+        f"sums, {encoding.kind}": CONFIG.model_copy(
+            update={"algorithm": td.FedBuff(staleness="polynomial"), "encoding": encoding}
+        )
+        for encoding in (td.Int8(error_feedback=True), td.BFloat16(), td.Grid())
+    },
     "private, blt": CONFIG.model_copy(
         update={"algorithm": td.FedBuff(momentum="ema"), "privacy": td.Participation(**PRIVATE)}
     ),

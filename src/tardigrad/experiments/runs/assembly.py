@@ -303,7 +303,11 @@ def _layers(
     clips what was decoded."""
     local = isinstance(config.privacy, LocalPrivacy)
     encoding = encoding_layers(
-        config.encoding, config.algorithm, lambda trip: key(config.seed, "trip", trip), feedback=not local
+        config.encoding,
+        config.algorithm,
+        lambda trip: key(config.seed, "trip", trip),
+        feedback=not local,
+        private=guarantee is not None,
     )
     if guarantee is None:
         return [*encoding]

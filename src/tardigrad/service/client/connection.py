@@ -184,6 +184,7 @@ class Connection:
             evaluated=finished.evaluated,
             metrics=finished.metrics,
             epoch=finished.epoch,
+            encoding=finished.encoding,
         )
         signed = self._signer.sign("Deliver", header.SerializeToString())
 

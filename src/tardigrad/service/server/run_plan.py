@@ -13,6 +13,8 @@ from tardigrad.core.pace import Asynchronous, Pace, Queued, Synchronous
 from tardigrad.core.stop import Stop
 from tardigrad.core.upload import bytes_of
 from tardigrad.data.evaluation import Evaluation
+from tardigrad.encodings.encoding import Encoding
+from tardigrad.encodings.float32 import Float32
 from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
 from tardigrad.service.protocol.task_settings import LocalNoise, to_json
@@ -60,6 +62,8 @@ class RunPlan:
     """Metrics that clients are asked for besides those of their head."""
     local_noise: LocalNoise | None = None
     """The noise that clients add to their uploads themselves, if they do."""
+    encoding: Encoding = field(default_factory=Float32)
+    """How clients encode their uploads."""
     declaration: str = ""
     """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
 
@@ -81,7 +85,7 @@ def check_servable(algorithm: Algorithm, pace: Pace) -> None:
 
 def facts_of(plan: RunPlan) -> TaskFacts:
     """Return what all clients are told. The seed of a trip is the one that a simulation would use."""
-    settings = to_json(plan.algorithm, plan.local, plan.private, plan.local_noise, plan.asked)
+    settings = to_json(plan.algorithm, plan.local, plan.private, plan.local_noise, plan.asked, plan.encoding)
     return TaskFacts(
         settings,
         plan.shapes,
