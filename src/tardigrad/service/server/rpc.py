@@ -52,6 +52,8 @@ class TaskFacts:
     """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
     frozen: bytes = b""
     """The digest of the frozen part of the model; b"" if it is not compared."""
+    encoded: bool = False
+    """Whether versions are encoded, which older clients do not know."""
 
 
 @dataclass
@@ -112,6 +114,8 @@ class Servicer(v1_grpc.FederationServicer):
             encoding = self._coordinator.uploads.kind
             if encoding and join.revision < REVISION:
                 raise Refused(Cause.TOO_OLD, wrong_encoding("", encoding))
+            if self._facts.encoded and join.revision < REVISION:
+                raise Refused(Cause.TOO_OLD, "this run sends encoded versions; upgrade this client")
             shapes = [v1.Shape(sizes=shape) for shape in self._facts.shapes]
             rate = self._coordinator.settings.requests_per_second
             return v1.Joined(
