@@ -24,6 +24,7 @@ from tardigrad.core.draws import key
 from tardigrad.core.events import ModelEvaluated
 from tardigrad.core.own_code import class_source
 from tardigrad.core.participation import Limits
+from tardigrad.core.precision import is_short
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import RoundedLaw, StalenessLaw
 from tardigrad.core.upload import bytes_of, size_in_bytes
@@ -32,7 +33,6 @@ from tardigrad.data.sets.own_data import is_own_data
 from tardigrad.data.tables.preparation import FILE, Preparation
 from tardigrad.encodings.broadcasts import Float32Broadcast
 from tardigrad.encodings.common_grid import Grid
-from tardigrad.encodings.float32 import Float32
 from tardigrad.encodings.layer import encoding_layers
 from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.experiments.config.schema import Config
@@ -100,8 +100,8 @@ class Assembly:
         """Return a new aggregator, with the layers of the encoding and of a private run."""
         layers = upload_layers(self.config, self.guarantee, keys, canaries)
         average = self.config.evaluation.model_average
-        shared = _shared_vectors(self.config)
         model = self.flat.shared.clone()
+        shared = _shared_vectors(self.config, model.dtype)
         return Aggregator(self.config.algorithm, model, self.situation, average, layers, shared)
 
     def privacy_text(self, steps: int | None = None) -> str:
@@ -196,7 +196,7 @@ def assemble(
     guarantee = _guarantee(config, situation, trial, chosen)
     preparation = None if federation is None else federation.preparation
     assembly = Assembly(config, federation, clients, population, flat, situation, guarantee, preparation)
-    if guarantee is not None or not isinstance(config.encoding, Float32):
+    if guarantee is not None or config.encoding.kind != "float32" or config.broadcast.kind != "float32":
         trial = assembly.aggregator(NoiseKeys())
     return replace(assembly, trip_bytes=trip_bytes(trial))
 
@@ -332,10 +332,15 @@ def upload_layers(
     return [*encoding, *central_layers(guarantee, normals, canaries)]
 
 
-def _shared_vectors(config: Config) -> SharedVectors | None:
+def _shared_vectors(config: Config, dtype: torch.dtype) -> SharedVectors | None:
     """Return what clients download, if it is not exactly the algorithm's broadcast."""
     if isinstance(config.broadcast, Float32Broadcast):
         return None
+    if is_short(dtype):
+        raise ConfigError(
+            f"broadcast.kind: the model's own numbers are {str(dtype).removeprefix('torch.')}, so that versions "
+            "travel in half of the bytes already; leave it out"
+        )
     return SharedVectors(config.broadcast, config.seed)
 
 
