@@ -73,7 +73,11 @@ CASES = {
     ),
     "fedbuff, differences": (
         td.FedBuff(lr=0.5),
-        SCRIPTED | {"broadcast": td.DifferenceBroadcast(encoding=td.Int4()), "encoding": td.Int8(error_feedback=True)},
+        SCRIPTED
+        | {
+            "broadcast": td.DifferenceBroadcast(encoding=td.Int4()),
+            "encoding": td.Int8(error_feedback=True),
+        },
     ),
     "fedbuff, light": (td.FedBuff(lr=0.5, momentum=td.LightApproximation(beta=0.8)), SCRIPTED),
     "fedbuff, light and adam": (

@@ -338,8 +338,8 @@ def _shared_vectors(config: Config, dtype: torch.dtype) -> SharedVectors | None:
         return None
     if is_short(dtype):
         raise ConfigError(
-            f"broadcast.kind: the model's own numbers are {str(dtype).removeprefix('torch.')}, so that versions "
-            "travel in half of the bytes already; leave it out"
+            f"broadcast.kind: the model's own numbers are {str(dtype).removeprefix('torch.')}, so that "
+            "versions travel in half of the bytes already; leave it out"
         )
     return SharedVectors(config.broadcast, config.seed)
 
