@@ -76,7 +76,7 @@ CASES = {
         SCRIPTED
         | {
             "broadcast": td.DifferenceBroadcast(encoding=td.Int4()),
-            "encoding": td.Int8(error_feedback=True),
+            "encoding": td.Int8(),
         },
     ),
     "fedbuff, light": (td.FedBuff(lr=0.5, momentum=td.LightApproximation(beta=0.8)), SCRIPTED),

@@ -27,7 +27,7 @@ from tardigrad.core.participation import Limits
 from tardigrad.core.precision import is_short
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import RoundedLaw, StalenessLaw
-from tardigrad.core.upload import bytes_of, size_in_bytes
+from tardigrad.core.upload import bytes_of
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.data.sets.own_data import is_own_data
 from tardigrad.data.tables.preparation import FILE, Preparation
@@ -101,7 +101,7 @@ class Assembly:
         layers = upload_layers(self.config, self.guarantee, keys, canaries)
         average = self.config.evaluation.model_average
         model = self.flat.shared.clone()
-        shared = _shared_vectors(self.config, model.dtype)
+        shared = shared_vectors(self.config, model.dtype)
         return Aggregator(self.config.algorithm, model, self.situation, average, layers, shared)
 
     def privacy_text(self, steps: int | None = None) -> str:
@@ -247,9 +247,10 @@ def make_module(config: Config, model: nn.Module | None, federation: Federation 
 
 
 def trip_bytes(aggregator: Aggregator) -> TripBytes:
-    """Return the size of a download and of an upload, which all trips of a run have in common."""
+    """Return the sizes of downloads and uploads, which all trips of a run have in common."""
     extra = sum(layer.wire.extra_bytes for layer in aggregator.layers)
-    return TripBytes(size_in_bytes(aggregator.broadcast()), bytes_of(aggregator.upload_layout()) + extra)
+    sizes = aggregator.download_sizes()
+    return TripBytes(sizes.whole, bytes_of(aggregator.upload_layout()) + extra, sizes.difference)
 
 
 def make_bookkeeping(config: Config, population: int, limits: Limits | None) -> Bookkeeping:
@@ -332,7 +333,7 @@ def upload_layers(
     return [*encoding, *central_layers(guarantee, normals, canaries)]
 
 
-def _shared_vectors(config: Config, dtype: torch.dtype) -> SharedVectors | None:
+def shared_vectors(config: Config, dtype: torch.dtype) -> SharedVectors | None:
     """Return what clients download, if it is not exactly the algorithm's broadcast."""
     if isinstance(config.broadcast, Float32Broadcast):
         return None
