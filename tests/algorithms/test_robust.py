@@ -157,9 +157,9 @@ def outcome(algorithm):
             data=td.Digits(partition=td.IID(clients=50)),
             pace=td.Asynchronous(concurrency=25),
             buffer=td.Buffer(size=20),
-            local=td.Local(batch_size=8, lr=0.2),
-            stop=td.Stop(trips=1200),
-            evaluation=td.Evaluation(every_trips=1200),
+            local=td.Local(batch_size=8, lr=0.3),
+            stop=td.Stop(trips=700),
+            evaluation=td.Evaluation(every_trips=700),
         ).accuracy
     except td.RunError:
         return 0.0

@@ -18,7 +18,7 @@ from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.wire import CHUNK, chunks, digest, layout_of, packed, received, to_wire
 
-MESSAGES = 100_000 if "TARDIGRAD_SOAK" in os.environ else 2000
+MESSAGES = 100_000 if "TARDIGRAD_SOAK" in os.environ else 1000
 AT_ONCE = 8
 CONFIG = td.Config(
     data=td.Digits(partition=td.IID(clients=4)), model=td.MLP(hidden=(8,)),
