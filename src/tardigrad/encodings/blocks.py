@@ -59,7 +59,7 @@ class BlockEncoding(LossyEncoding):
             yield vector[None, whole:]
 
     def _limited(self, rows: Tensor) -> Tensor:
-        return self._scales(rows).clamp_(TINY, HUGE / self.largest)
+        return self._scales(rows).clamp_(TINY, 0.999999 * HUGE / self.largest)  # products are finite
 
     def pieces(self, name: str, parts: Vectors, length: int) -> Iterator[tuple[int, Tensor]]:
         codes, scales = parts[f"{name}/codes"], parts[f"{name}/scales"]
