@@ -128,6 +128,10 @@ class Aggregator:
         nothing if versions travel whole."""
         return {} if self._shared is None else self._shared.difference
 
+    def download_layout(self) -> tuple[TypedVector, ...] | None:
+        """Return how whole versions travel, or None if they do as they are."""
+        return None if self._shared is None else self._shared.layout()
+
     def download_sizes(self) -> DownloadSizes:
         """Return the sizes of what clients download."""
         if self._shared is not None:

@@ -63,8 +63,8 @@ class Planner:
         links: Links | None = None,
         presence: Presence | None = None,
     ) -> None:
-        """`bits`: the source of randomness of Poisson sampling, in place of the seed. `links`: the network, or
-        None if messages take no time. `presence`: who is there, or None if everybody always is."""
+        """`bits`: the source of randomness of Poisson sampling, in place of the seed. `links`: the network,
+        or None if messages take no time. `presence`: who is there, or None if everybody always is."""
         self.book = book
         self._clients, self._durations, self._links, self._presence = clients, durations, links, presence
         self._starts = _starts(book, len(clients), seed, bits)
@@ -102,12 +102,14 @@ class Planner:
     def _nobody_left(self) -> str:
         if self._presence is not None:
             remedy = (
-                "and no client that may start will ever be there again (availability); give longer windows, or "
+                "and no client that may start will ever be there again (availability); give longer windows, "
+                "or "
                 "more clients, or stop earlier"
             )
         elif self.book.ledger is not None:
             remedy = (
-                "and no client may start; all others took part as often or as recently as privacy allows; lower "
+                "and no client may start; all others took part as often or as recently as privacy allows; "
+                "lower "
                 "buffer.size, privacy.separation or the number of steps, or have more clients"
             )
         else:
@@ -136,14 +138,15 @@ class Planner:
         self._in_a_row += 1
         if self._in_a_row >= MOST_CUT_OFF:
             raise RunError(
-                f"the last {MOST_CUT_OFF:,} trips were all cut off by the end of their clients' windows (now at "
+                f"the last {MOST_CUT_OFF:,} trips were all cut off by the end of their clients' windows "
+                f"(now at "
                 f"virtual time {self._now:g}): trips take longer than clients are there; give longer windows "
                 "(availability), shorter delays, or more bandwidth (network)"
             )
         return True
 
     def _end(self, trip: int) -> Planned:
-        if self._cut(trip) or self._durations.gives_up(trip):
+        if (self._presence is not None and self._cut(trip)) or self._durations.gives_up(trip):
             gave_up = self.book.give_up(trip, self._now)
             assert not isinstance(gave_up, UnknownTrip), "every arrival belongs to a trip under way"
             return gave_up

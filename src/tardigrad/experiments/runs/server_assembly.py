@@ -103,6 +103,7 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
         asked=() if evaluate is not None else _asked(config),
         local_noise=local_noise,
         encoding=config.encoding,
+        broadcast=config.broadcast,
         declaration=assembly.declaration,
     )
 
