@@ -51,6 +51,7 @@ _WHERE = {
     "tardigrad.algorithms.sgd": ["SGD"],
     "tardigrad.algorithms.weight_prediction": ["WeightPrediction"],
     "tardigrad.encodings.bfloat16": ["BFloat16"],
+    "tardigrad.encodings.broadcasts": ["BFloat16Broadcast", "DifferenceBroadcast", "Float32Broadcast"],
     "tardigrad.encodings.common_grid": ["Grid"],
     "tardigrad.encodings.float32": ["Float32"],
     "tardigrad.encodings.int4": ["Int4"],
@@ -232,6 +233,9 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.data.sets.synthetic import Synthetic as Synthetic
     from tardigrad.data.split import Aside as Aside
     from tardigrad.encodings.bfloat16 import BFloat16 as BFloat16
+    from tardigrad.encodings.broadcasts import BFloat16Broadcast as BFloat16Broadcast
+    from tardigrad.encodings.broadcasts import DifferenceBroadcast as DifferenceBroadcast
+    from tardigrad.encodings.broadcasts import Float32Broadcast as Float32Broadcast
     from tardigrad.encodings.common_grid import Grid as Grid
     from tardigrad.encodings.float32 import Float32 as Float32
     from tardigrad.encodings.int4 import Int4 as Int4

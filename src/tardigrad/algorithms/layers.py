@@ -141,6 +141,11 @@ class DecodingLayer(UploadLayer):
     """A layer whose client half gives the vectors of an upload other types, and whose server half gives them
     back as floats. A stack has at most one."""
 
+    @property
+    def kind(self) -> str:
+        """The name of the encoding, which the header of an upload says."""
+        return self.name
+
     @abstractmethod
     def layout(self, lengths: dict[str, int]) -> tuple[TypedVector, ...]:
         """Return how vectors of these lengths travel."""
@@ -205,7 +210,7 @@ def check_layers_served(layers: Sequence[UploadLayer], told: Sequence[UploadLaye
                 f"the {layer.name} changes uploads on the client, and the clients of a server are not told "
                 "to do so; use it in a simulation"
             )
-        if layer.wire.dtype != Wire().dtype:
+        if layer.wire.dtype != Wire().dtype and not isinstance(layer, DecodingLayer):
             raise ConfigError(
                 f"the {layer.name} sends uploads as {layer.wire.dtype}, and a server receives "
                 f"{Wire().dtype}; use it in a simulation"

@@ -32,16 +32,26 @@ class EncodingLayer(DecodingLayer):
     wire: ClassVar[Wire] = Wire(dtype="encoded")
 
     def __init__(
-        self, encoding: Encoding, algorithm: Algorithm, trip_seed: Callable[[int], int], feedback: bool = True
+        self,
+        encoding: Encoding,
+        algorithm: Algorithm,
+        trip_seed: Callable[[int], int],
+        feedback: bool = True,
+        private: bool = False,
     ) -> None:
         """Create the layer.
 
         `trip_seed` returns the seed that a trip is trained with. `feedback`: whether vectors that change what
         the server knows of clients' memories get error feedback in any case: the server adds these changes
-        up, so that what is lost of one would be missing for ever.
+        up, so that what is lost of one would be missing for ever. `private`: an upload that cannot be decoded
+        counts as zeros, because in a private run no upload is refused by its values.
         """
-        self.encoding, self._trip_seed = encoding, trip_seed
+        self.encoding, self._trip_seed, self._private = encoding, trip_seed, private
         self._always = algorithm.undiscounted if feedback else frozenset()
+
+    @property
+    def kind(self) -> str:
+        return str(getattr(self.encoding, "kind", self.name))
 
     def remembers(self, name: str) -> bool:
         """Return whether clients remember what was lost of this vector."""
@@ -92,6 +102,8 @@ class EncodingLayer(DecodingLayer):
     def add(self, buffer: UploadBuffer, delivery: Accepted, upload: Upload, start: Tensor) -> Upload:
         """Decode the upload if a layer or the algorithm needs it whole; else the aggregator adds up its
         pieces."""
+        if self._private and self.upload_objection(upload.vectors) is not None:
+            upload = replace(upload, vectors=self._zeros())
         if not self._whole:
             return upload
         vectors = {
@@ -102,6 +114,12 @@ class EncodingLayer(DecodingLayer):
             vectors["model"] = start + vectors["model"]
         return replace(upload, vectors=vectors)
 
+    def _zeros(self) -> Vectors:
+        """Return an encoded upload of zeros."""
+        random = encoding_random(0)
+        made = (self.encoding.encode(name, torch.zeros(n), random) for name, n in self.lengths.items())
+        return {name: part for parts in made for name, part in parts.items()}
+
 
 class GridLayer(EncodingLayer):
     """Encodes each upload on the common grid, and decodes the sum of a buffer."""
@@ -110,11 +128,7 @@ class GridLayer(EncodingLayer):
     wire: ClassVar[Wire] = Wire(dtype="encoded", common_scale=True)
     needs_only_sums: ClassVar[bool] = True
 
-    def __init__(
-        self, grid: Grid, algorithm: Algorithm, trip_seed: Callable[[int], int], feedback: bool = True
-    ) -> None:
-        super().__init__(grid, algorithm, trip_seed, feedback)
-        self._grid = grid
+    encoding: Grid
 
     def begin(self, surroundings: Surroundings, extras: dict[str, int]) -> None:
         super().begin(surroundings, extras)
@@ -127,24 +141,30 @@ class GridLayer(EncodingLayer):
 
     def summands(self, vectors: Vectors) -> Iterator[tuple[str, int, Tensor]]:
         for name, length in self.lengths.items():
-            for first, piece in self._grid.integers(name, vectors, length):
+            for first, piece in self.encoding.integers(name, vectors, length):
                 yield name, first, piece
 
     def factor(self, weight: float) -> int:
-        factor = weight * self._grid.denominator
-        assert factor == int(factor) <= self._grid.denominator, "weights are rounded by bookkeeping"
+        factor = weight * self.encoding.denominator
+        assert factor == int(factor) <= self.encoding.denominator, "weights are rounded by bookkeeping"
         return int(factor)
 
     def release(self, buffer: UploadBuffer, total: WeightedSum) -> WeightedSum:
-        sums = {name: self._grid.decode_sum(total_of).to(self._sums) for name, total_of in total.sums.items()}
+        sums = {
+            name: self.encoding.decode_sum(total_of).to(self._sums) for name, total_of in total.sums.items()
+        }
         return replace(total, sums=sums)
 
 
 def encoding_layers(
-    encoding: Encoding, algorithm: Algorithm, trip_seed: Callable[[int], int], feedback: bool = True
+    encoding: Encoding,
+    algorithm: Algorithm,
+    trip_seed: Callable[[int], int],
+    feedback: bool = True,
+    private: bool = False,
 ) -> list[EncodingLayer]:
     """Return the layer of an encoding; none for float32, which changes nothing."""
     if isinstance(encoding, Float32):
         return []
     kind = GridLayer if isinstance(encoding, Grid) else EncodingLayer
-    return [kind(encoding, algorithm, trip_seed, feedback)]  # type: ignore[arg-type]
+    return [kind(encoding, algorithm, trip_seed, feedback, private)]

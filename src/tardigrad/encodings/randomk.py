@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tardigrad.core.upload import TypedVector, Vectors
-from tardigrad.encodings.encoding import PIECE, Encoding, all_hold
+from tardigrad.encodings.encoding import HUGE, PIECE, Encoding, all_hold
 from tardigrad.encodings.sparse import SparseEncoding
 
 
@@ -38,7 +38,7 @@ class RandomK(SparseEncoding):
         positions, sizes = self._chosen(_generator(seed), 0, self.count(len(vector)), len(vector))
         values = vector[torch.from_numpy(positions)]
         if not self.error_feedback:
-            values *= torch.from_numpy(sizes)
+            values = values.mul_(torch.from_numpy(sizes)).clamp_(-HUGE, HUGE)
         return {f"{name}/seed": seed, f"{name}/values": values}
 
     def pieces(self, name: str, parts: Vectors, length: int) -> Iterator[tuple[int, Tensor]]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
 
+from tardigrad.core.download_sizes import DownloadSizes
 from tardigrad.core.draws import BLOCK, key
 from tardigrad.core.setting import Setting
 from tardigrad.data.clients import Clients
@@ -155,7 +156,10 @@ class TripBytes(NamedTuple):
     """The size of one trip's messages."""
 
     down: int
+    """Of a whole version."""
     up: int
+    difference: int | None = None
+    """Of what leads from a version to the next, if a client that has a version downloads only that."""
 
 
 class TripTimes(NamedTuple):
@@ -188,20 +192,26 @@ class Links:
             self._down = self._seconds(down or up, size.down / (1.0 if down else ASYMMETRY))
             self._up = self._seconds(up or down, size.up * (1.0 if up else ASYMMETRY))
         self.server_seconds = 0.0 if network.server_uplink is None else size.down / network.server_uplink
-        """How long the server's uplink is occupied by one download; 0 if it has no limit."""
+        """How long the server's uplink is occupied by a download of a whole version; 0 if it has no limit."""
+        self.downloads = None if size.difference is None else DownloadSizes(size.down, size.difference)
+        """The sizes of downloads, if they are not all of whole versions."""
 
     def _seconds(self, rates: Block | None, size: float) -> _ByClient:
         assert rates is not None, "a network has a profile or a bandwidth"
         return _ByClient(lambda first, n: self._latency + size / rates(first, n))
 
-    def seconds(self, client: int) -> tuple[float, float]:
-        """Return how long the client's download and its upload take, if nobody else needs the server."""
-        return self._down[client], self._up[client]
+    def seconds(self, client: int, share: float = 1.0) -> tuple[float, float]:
+        """Return how long the client's download and its upload take, if nobody else needs the server.
+        `share`: the size of the download over that of a whole version."""
+        down = self._down[client]
+        if share != 1.0:
+            down = self._latency + share * (down - self._latency)
+        return down, self._up[client]
 
-    def behind_uplink(self, seconds: float) -> float:
+    def behind_uplink(self, seconds: float, share: float = 1.0) -> float:
         """Return how long a download takes from when the server begins to send it, which would take so many
         seconds if the server were infinitely fast."""
-        return max(seconds, self._latency + self.server_seconds)
+        return max(seconds, self._latency + share * self.server_seconds)
 
 
 class _ByClient:

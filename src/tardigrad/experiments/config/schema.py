@@ -15,6 +15,7 @@ from tardigrad.core.stop import Stop
 from tardigrad.data.catalogue import Source
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.data.sets.digits import Digits
+from tardigrad.encodings.broadcasts import AnyBroadcast, Float32Broadcast
 from tardigrad.encodings.float32 import Float32
 from tardigrad.encodings.kinds import AnyEncoding
 from tardigrad.experiments.config.rules import buffer_for, check_tables, encoding_for
@@ -67,6 +68,8 @@ class Config(Setting):
     """In which windows of time clients are there (docs/network.md). `tardigrad list availability`"""
     encoding: AnyEncoding = Float32()
     """How uploads travel: in fewer bytes (docs/encodings.md). `tardigrad list encodings`"""
+    broadcast: AnyBroadcast = Float32Broadcast()
+    """How versions travel to the clients: in fewer bytes (docs/encodings.md). `tardigrad list broadcasts`"""
     privacy: Privacy | None = None
     """The privacy that is promised to the clients. Default: none. `tardigrad list privacy`"""
     device: Annotated[Device, by_name] = Device()

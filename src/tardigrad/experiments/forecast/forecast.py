@@ -25,6 +25,7 @@ from tardigrad.experiments.runs.assembly import (
     make_bookkeeping,
     make_federation,
     make_module,
+    shared_vectors,
     situation_of,
     trip_bytes,
     upload_layers,
@@ -143,7 +144,8 @@ def _bytes(config: Config, federation: Federation) -> TripBytes | None:
     flat = FlatModule(make_module(config, None, federation), config.local.personal, config.local.batch_norm)
     layers = upload_layers(config, None, NoiseKeys(), None)
     situation = situation_of(config, federation.clients)
-    return trip_bytes(Aggregator(config.algorithm, flat.shared, situation, None, layers))
+    shared = shared_vectors(config, flat.shared.dtype)
+    return trip_bytes(Aggregator(config.algorithm, flat.shared, situation, None, layers, shared))
 
 
 class _PlanCounts:

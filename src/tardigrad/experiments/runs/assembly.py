@@ -18,19 +18,21 @@ from torch import nn
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.layers import UploadLayer
+from tardigrad.algorithms.shared_vectors import SharedVectors
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
 from tardigrad.core.events import ModelEvaluated
 from tardigrad.core.own_code import class_source
 from tardigrad.core.participation import Limits
+from tardigrad.core.precision import is_short
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import RoundedLaw, StalenessLaw
-from tardigrad.core.upload import bytes_of, size_in_bytes
+from tardigrad.core.upload import bytes_of
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.data.sets.own_data import is_own_data
 from tardigrad.data.tables.preparation import FILE, Preparation
+from tardigrad.encodings.broadcasts import Float32Broadcast
 from tardigrad.encodings.common_grid import Grid
-from tardigrad.encodings.float32 import Float32
 from tardigrad.encodings.layer import encoding_layers
 from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.experiments.config.schema import Config
@@ -98,7 +100,9 @@ class Assembly:
         """Return a new aggregator, with the layers of the encoding and of a private run."""
         layers = upload_layers(self.config, self.guarantee, keys, canaries)
         average = self.config.evaluation.model_average
-        return Aggregator(self.config.algorithm, self.flat.shared.clone(), self.situation, average, layers)
+        model = self.flat.shared.clone()
+        shared = shared_vectors(self.config, model.dtype)
+        return Aggregator(self.config.algorithm, model, self.situation, average, layers, shared)
 
     def privacy_text(self, steps: int | None = None) -> str:
         """Return the text of privacy.md: what is promised, and how much of it `steps` have used."""
@@ -192,7 +196,7 @@ def assemble(
     guarantee = _guarantee(config, situation, trial, chosen)
     preparation = None if federation is None else federation.preparation
     assembly = Assembly(config, federation, clients, population, flat, situation, guarantee, preparation)
-    if guarantee is not None or not isinstance(config.encoding, Float32):
+    if guarantee is not None or config.encoding.kind != "float32" or config.broadcast.kind != "float32":
         trial = assembly.aggregator(NoiseKeys())
     return replace(assembly, trip_bytes=trip_bytes(trial))
 
@@ -243,9 +247,10 @@ def make_module(config: Config, model: nn.Module | None, federation: Federation 
 
 
 def trip_bytes(aggregator: Aggregator) -> TripBytes:
-    """Return the size of a download and of an upload, which all trips of a run have in common."""
+    """Return the sizes of downloads and uploads, which all trips of a run have in common."""
     extra = sum(layer.wire.extra_bytes for layer in aggregator.layers)
-    return TripBytes(size_in_bytes(aggregator.broadcast()), bytes_of(aggregator.upload_layout()) + extra)
+    sizes = aggregator.download_sizes()
+    return TripBytes(sizes.whole, bytes_of(aggregator.upload_layout()) + extra, sizes.difference)
 
 
 def make_bookkeeping(config: Config, population: int, limits: Limits | None) -> Bookkeeping:
@@ -312,7 +317,11 @@ def upload_layers(
     clips what was decoded."""
     local = isinstance(config.privacy, LocalPrivacy)
     encoding = encoding_layers(
-        config.encoding, config.algorithm, lambda trip: key(config.seed, "trip", trip), feedback=not local
+        config.encoding,
+        config.algorithm,
+        lambda trip: key(config.seed, "trip", trip),
+        feedback=not local,
+        private=guarantee is not None,
     )
     if guarantee is None:
         return [*encoding]
@@ -322,6 +331,18 @@ def upload_layers(
     if local:
         return [*local_layers(guarantee, normals), *encoding]
     return [*encoding, *central_layers(guarantee, normals, canaries)]
+
+
+def shared_vectors(config: Config, dtype: torch.dtype) -> SharedVectors | None:
+    """Return what clients download, if it is not exactly the algorithm's broadcast."""
+    if isinstance(config.broadcast, Float32Broadcast):
+        return None
+    if is_short(dtype):
+        raise ConfigError(
+            f"broadcast.kind: the model's own numbers are {str(dtype).removeprefix('torch.')}, so that "
+            "versions travel in half of the bytes already; leave it out"
+        )
+    return SharedVectors(config.broadcast, config.seed)
 
 
 def _check_personal(flat: FlatModule, federation: Federation, config: Config) -> None:

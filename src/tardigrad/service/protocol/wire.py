@@ -15,7 +15,7 @@ from blake3 import blake3
 from google.protobuf.message import DecodeError
 from torch import Tensor
 
-from tardigrad.core.upload import Vectors
+from tardigrad.core.upload import DTYPES, TypedVector, Vectors
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 
 CHUNK = 1 << 20
@@ -28,18 +28,11 @@ REVISION = 1
 uploads. Clients from before say nothing, which is 0."""
 PLAIN = "float32"
 """The type of a vector that names none."""
-DTYPES = {
-    PLAIN: torch.float32,
-    "bfloat16": torch.bfloat16,
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-}
-"""The types that vectors can have on the wire; all others travel as float32."""
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
+TYPES = (PLAIN, "bfloat16", "int8", "uint8", "int16", "int32")
+"""The types that vectors can have on the wire; numbers of all others travel as float32."""
+NAMES = {DTYPES[name]: name for name in TYPES}
 
-Layout = tuple[tuple[str, str, int], ...]
+Layout = tuple[TypedVector, ...]
 """Names, types and lengths of vectors, in the order in which they are sent."""
 
 assert sys.byteorder == "little", "vectors are sent as they are in memory, which must be little-endian"
@@ -48,16 +41,18 @@ assert sys.byteorder == "little", "vectors are sent as they are in memory, which
 def layout_of(vectors: Vectors) -> Layout:
     """Return the names, types and lengths of these vectors.
 
-    >>> layout_of({"delta/codes": torch.zeros(5, dtype=torch.uint8), "delta/scales": torch.ones(1)})
-    (('delta/codes', 'uint8', 5), ('delta/scales', 'float32', 1))
+    >>> for vector in layout_of({"codes": torch.zeros(5, dtype=torch.uint8), "scales": torch.ones(1)}):
+    ...     print(*vector)
+    codes uint8 5
+    scales float32 1
     """
-    return tuple((name, NAMES.get(v.dtype, PLAIN), v.numel()) for name, v in vectors.items())
+    return tuple(TypedVector(name, NAMES.get(v.dtype, PLAIN), v.numel()) for name, v in vectors.items())
 
 
 def offsets(layout: Layout) -> list[int]:
     """Return where each vector begins, and last where the bytes end.
 
-    >>> offsets((("delta/codes", "uint8", 5), ("delta/scales", "float32", 1)))
+    >>> offsets((TypedVector("delta/codes", "uint8", 5), TypedVector("delta/scales", "float32", 1)))
     [0, 8, 12]
     """
     found, end = [], 0
@@ -74,15 +69,10 @@ def size_of(layout: Layout) -> int:
     return offsets(layout)[-1]
 
 
-def numbers_size(layout: Layout) -> int:
-    """Return how many bytes the numbers have, without the gaps: what the run counts as traffic."""
-    return sum(DTYPES[dtype].itemsize * length for _, dtype, length in layout)
-
-
 def described(layout: Layout) -> str:
     """Return the layout for a message.
 
-    >>> described((("delta", "float32", 3),))
+    >>> described((TypedVector("delta", "float32", 3),))
     'delta (3 float32)'
     """
     more = ", ..." if len(layout) > 8 else ""
@@ -99,7 +89,7 @@ def to_wire(layout: Layout) -> list[v1.Vector]:
 
 def from_wire(vectors: Iterable[v1.Vector]) -> Layout:
     """Return the layout that these messages describe; its types may be unknown ones."""
-    return tuple((vector.name, vector.dtype or PLAIN, vector.length) for vector in vectors)
+    return tuple(TypedVector(vector.name, vector.dtype or PLAIN, vector.length) for vector in vectors)
 
 
 def packed(vectors: Vectors) -> np.ndarray:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import torch
-
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.algorithm import Algorithm
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
 from tardigrad.core.pace import Asynchronous, Pace, Queued, Synchronous
 from tardigrad.core.stop import Stop
-from tardigrad.core.upload import Task
+from tardigrad.core.upload import bytes_of
 from tardigrad.data.evaluation import Evaluation
+from tardigrad.encodings.broadcasts import BroadcastEncoding, Float32Broadcast
+from tardigrad.encodings.encoding import Encoding
+from tardigrad.encodings.float32 import Float32
 from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
 from tardigrad.service.protocol.task_settings import LocalNoise, to_json
-from tardigrad.service.protocol.wire import layout_of, numbers_size
 from tardigrad.service.server.clock import SYSTEM, Clock
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.model_state import Evaluate, ModelState, Release
@@ -28,7 +28,7 @@ from tardigrad.service.server.run_state import RunState
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.service.server.upload_body import memory_for
 from tardigrad.service.server.upload_checks import most_examples
-from tardigrad.service.server.upload_form import UploadEncoding, UploadForm
+from tardigrad.service.server.upload_form import upload_form_of
 from tardigrad.service.store.contract import Store
 from tardigrad.service.store.recovery import RunLog
 
@@ -63,8 +63,10 @@ class RunPlan:
     """Metrics that clients are asked for besides those of their head."""
     local_noise: LocalNoise | None = None
     """The noise that clients add to their uploads themselves, if they do."""
-    encoding: UploadEncoding | None = None
-    """How clients encode their uploads; None if they send them as they are."""
+    encoding: Encoding = field(default_factory=Float32)
+    """How clients encode their uploads."""
+    broadcast: BroadcastEncoding = field(default_factory=Float32Broadcast)
+    """How versions travel to the clients."""
     declaration: str = ""
     """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
 
@@ -84,17 +86,11 @@ def check_servable(algorithm: Algorithm, pace: Pace) -> None:
         )
 
 
-def upload_form_of(aggregator: Aggregator, encoding: UploadEncoding | None = None) -> UploadForm:
-    """Return what clients of this algorithm upload."""
-    task = Task(-1, "", 0, aggregator.broadcast(), 0.0)
-    rule = aggregator.algorithm.rule(task, {}, lr=1.0)
-    with torch.no_grad():
-        return UploadForm(layout_of(rule.finish(rule.start.clone(), 1, 1.0)), encoding)
-
-
 def facts_of(plan: RunPlan) -> TaskFacts:
     """Return what all clients are told. The seed of a trip is the one that a simulation would use."""
-    settings = to_json(plan.algorithm, plan.local, plan.private, plan.local_noise, plan.asked)
+    settings = to_json(
+        plan.algorithm, plan.local, plan.private, plan.local_noise, plan.asked, plan.encoding, plan.broadcast
+    )
     return TaskFacts(
         settings,
         plan.shapes,
@@ -103,6 +99,7 @@ def facts_of(plan: RunPlan) -> TaskFacts:
         metrics=plan.metrics,
         declaration=plan.declaration,
         frozen=plan.frozen,
+        encoded=not isinstance(plan.broadcast, Float32Broadcast),
     )
 
 
@@ -123,7 +120,7 @@ def coordinate(
         release=plan.release,
         temporary=store.temporary,
     )
-    uploads = upload_form_of(plan.aggregator, plan.encoding)
+    uploads = upload_form_of(plan.aggregator)
     most = plan.settings.reception_bytes
     if (needed := memory_for(uploads.size, most)) > most:
         raise ConfigError(
@@ -134,8 +131,8 @@ def coordinate(
         plan.book,
         plan.stop,
         plan.evaluation,
-        numbers_size(layout_of(plan.aggregator.broadcast())),
-        numbers_size(uploads.layout),
+        plan.aggregator.download_sizes(),
+        bytes_of(uploads.layout),
         centrally=plan.evaluate is not None or plan.private,
         admission=None if plan.private else _admission(plan),
         budget=plan.budget,

@@ -1,59 +1,36 @@
-"""What clients of a run upload: the vectors of the algorithm, and how they are encoded."""
+"""What clients of a run upload: names, types and lengths of the vectors, and how they are encoded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from tardigrad.core.upload import Vectors
-from tardigrad.service.protocol.wire import Layout, size_of
+from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.algorithms.layers import DecodingLayer
+from tardigrad.core.upload import Task, Vectors
+from tardigrad.service.protocol.wire import Layout, layout_of, size_of
 
 PIECE = 1 << 20
 """The largest number of numbers that are checked at a time."""
-
-
-class UploadEncoding(Protocol):
-    """What the server has to know of an encoding, besides the layer that decodes uploads."""
-
-    @property
-    def kind(self) -> str:
-        """Its name."""
-
-    def layout(self, name: str, length: int) -> Layout:
-        """Return the names, types and lengths of the parts of a vector."""
-
-    def pieces(self, name: str, parts: Vectors, length: int) -> Iterator[tuple[int, Tensor]]:
-        """Yield the decoded vector in order, as offsets and pieces."""
-
-    def objection(self, name: str, parts: Vectors, length: int) -> str | None:
-        """Return what is wrong with the values of parts that have the right layout, or None."""
 
 
 @dataclass(frozen=True)
 class UploadForm:
     """The form of an upload. Everything that does not have it is refused before memory is taken."""
 
-    vectors: Layout
-    """The vectors, as the algorithm has them."""
-    encoding: UploadEncoding | None = None
-    """None if they travel as they are."""
+    layout: Layout
+    """The vectors as they travel."""
+    decoder: DecodingLayer | None = None
+    """The layer that decodes uploads; None if they are not encoded."""
 
     @property
     def kind(self) -> str:
         """The name of the encoding, as headers of uploads have it; "" without one."""
-        return "" if self.encoding is None else self.encoding.kind
-
-    @cached_property
-    def layout(self) -> Layout:
-        """The vectors as they travel."""
-        encoding = self.encoding
-        if encoding is None:
-            return self.vectors
-        return tuple(part for name, _, length in self.vectors for part in encoding.layout(name, length))
+        return "" if self.decoder is None else self.decoder.kind
 
     @cached_property
     def size(self) -> int:
@@ -62,16 +39,25 @@ class UploadForm:
 
     def objection(self, received: Vectors) -> str | None:
         """Return why these vectors cannot be decoded, or None."""
-        if self.encoding is None:
-            return None
-        found = (self.encoding.objection(name, received, length) for name, _, length in self.vectors)
-        return next((objection for objection in found if objection is not None), None)
+        return None if self.decoder is None else self.decoder.upload_objection(received)
 
     def pieces(self, received: Vectors) -> Iterator[Tensor]:
         """Yield the decoded vectors one after the other, in pieces."""
-        for name, _, length in self.vectors:
-            if self.encoding is None:
-                yield from received[name].split(PIECE)
-            else:
-                for _, piece in self.encoding.pieces(name, received, length):
-                    yield piece
+        if self.decoder is None:
+            for vector in received.values():
+                yield from vector.split(PIECE)
+        else:
+            for _, _, piece in self.decoder.pieces(received):
+                yield piece
+
+
+def upload_form_of(aggregator: Aggregator) -> UploadForm:
+    """Return what clients of this algorithm upload."""
+    task = Task(-1, "", 0, aggregator.broadcast(), 0.0)
+    rule = aggregator.algorithm.rule(task, {}, lr=1.0)
+    with torch.no_grad():
+        plain = layout_of(rule.finish(rule.start.clone(), 1, 1.0))
+    decoder = next((layer for layer in aggregator.layers if isinstance(layer, DecodingLayer)), None)
+    if decoder is None:
+        return UploadForm(plain)
+    return UploadForm(decoder.layout({vector.name: vector.length for vector in plain}), decoder)
