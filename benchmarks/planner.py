@@ -27,9 +27,11 @@ from tardigrad.simulation.roster import make_presence
 Law = Always | DayNight | OnOff
 LAWS: dict[str, Law] = {
     "always": Always(),
-    "day_night": DayNight(period=24.0, on=8.0),
-    "on_off": OnOff(on=8.0, off=16.0),
+    "day_night": DayNight(period=1440.0, on=480.0),
+    "on_off": OnOff(on=60.0, off=120.0),
 }
+"""A trip takes about one unit of time. If that is a minute, clients are there 8 hours a day, or for an hour
+at a time; a third of them at any time."""
 CASES = [(False, "always"), (True, "always"), (True, "day_night"), (True, "on_off")]
 CHUNK = 20_000
 """Trips that one case plans before it is another's turn."""

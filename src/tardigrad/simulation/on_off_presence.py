@@ -22,7 +22,7 @@ _PART = 2**20
 cell, the 24 others say how many there are."""
 
 
-OFTEN = 100
+OFTEN = 60
 """A block of clients is worked out for a cell after so many questions, which take about as long."""
 
 
@@ -47,6 +47,8 @@ class _BlockInCell(NamedTuple):
     """Whether each is there when the cell begins."""
     changes: list[float]
     """The time of its first draw in the cell, or the end of the cell."""
+    ends: Flags
+    """Whether each is there when the cell ends."""
 
 
 class ComingAndGoing(Presence):
@@ -73,6 +75,7 @@ class ComingAndGoing(Presence):
         self._now = 0  # the cell that `_blocks` is of: a cache, because times mostly go forward
         self._asked = [0] * (population // BLOCK + 1)
         self._blocks: dict[int, _BlockInCell] = {}
+        self._before: dict[int, _BlockInCell] = {}  # of the cell before
 
     def _draws(self, client: int, cell: int) -> list[tuple[float, bool]]:
         """Return the draws in a cell: time and outcome, in order. A draw is in the cell or at its end."""
@@ -91,9 +94,11 @@ class ComingAndGoing(Presence):
 
     def there(self, client: int, time: float) -> bool:
         cell = int(time // self._length)
-        known = self._known(client, cell)
+        known = self._blocks.get(client // BLOCK) if cell == self._now else None
+        if known is None:
+            known = self._known(client, cell)
         if known is not None:
-            place = client & (BLOCK - 1)
+            place = client % BLOCK
             if time < known.changes[place]:
                 return known.begins[place]
         return self._last_draw(client, cell, time)
@@ -112,7 +117,7 @@ class ComingAndGoing(Presence):
     def leaves(self, client: int, start: float, end: float) -> float | None:
         cell = int(start // self._length)
         known = self._known(client, cell)
-        if known is not None and end < known.changes[client & (BLOCK - 1)]:
+        if known is not None and end < known.changes[client % BLOCK]:
             return None
         for later in range(cell, int(end // self._length) + 1):
             for moment, outcome in self._draws(client, later):
@@ -123,8 +128,8 @@ class ComingAndGoing(Presence):
     def _known(self, client: int, cell: int) -> _BlockInCell | None:
         """Return what is worked out for the block of a client in a cell; None while few ask for the block."""
         if cell != self._now:
-            self._now, self._asked = cell, [0] * len(self._asked)
-            self._blocks.clear()
+            self._before = self._blocks if cell == self._now + 1 else {}
+            self._now, self._asked, self._blocks = cell, [0] * len(self._asked), {}
         block = client // BLOCK
         known = self._blocks.get(block)
         if known is None:
@@ -135,13 +140,19 @@ class ComingAndGoing(Presence):
 
     def _block(self, block: int, cell: int) -> _BlockInCell:
         clients = np.arange(block * BLOCK, (block + 1) * BLOCK)
-        begins = self.which(clients, cell * self._length)
+        before = self._before.get(block)
+        begins = self.which(clients, cell * self._length) if before is None else before.ends
         base, number = self._cell(clients.astype(np.uint64), cell)
-        changes = np.full(BLOCK, (cell + 1) * self._length)
+        changes, last = np.full(BLOCK, (cell + 1) * self._length), np.full(BLOCK, -inf)
+        ends = begins.copy()
         for n in range(int(number.max())):
             some = np.flatnonzero(number > n)
-            changes[some] = np.minimum(changes[some], self._draw(base[some], n, cell)[0])
-        return _BlockInCell(begins.tolist(), changes.tolist())
+            moments, outcomes = self._draw(base[some], n, cell)
+            changes[some] = np.minimum(changes[some], moments)
+            wins = (moments > last[some]) | (outcomes & (moments == last[some]))
+            ends[some[wins]] = outcomes[wins]
+            last[some] = np.maximum(last[some], moments)
+        return _BlockInCell(begins.tolist(), changes.tolist(), ends)
 
     def _cell(self, clients: Words, cell: int) -> tuple[Words, Numbers]:
         """Return the bits that the draws of each client in a cell come from, and how many draws there are."""

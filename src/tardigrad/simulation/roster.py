@@ -62,7 +62,7 @@ class Roster:
         if not self.listing:
             for draws in choices:
                 client = int(draws[trip] * self._population)
-                if objection(client) is None and client not in but and there(client, time):
+                if there(client, time) and objection(client) is None and client not in but:
                     return client
             random = np.random.default_rng(key(self._seed, "more clients", trip))
             for some in np.split(random.integers(0, self._population, MORE), [FEW // 2]):
