@@ -21,7 +21,8 @@ TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 }  # fmt: skip
 HEADINGS = ("trips", "trips\nratio", "time", "time\nratio", "steps", "MB", "at the end", "stale")
 END = 1 + HEADINGS.index("at the end")
-OPTIONAL = ("stale", "MB", "steps")
+FULL = {"stale": "mean staleness", "MB": "megabytes", "steps": "steps"}
+OPTIONAL = tuple(FULL)
 """Columns that are left out in a narrow terminal, in this order."""
 
 
@@ -80,16 +81,22 @@ def _cells(
             sd = f" ± {spread['sd']:,.{digits}f}" if seeds > 1 else ""
             shown += [f"{spread['mean']:,.{digits}f}{sd}", ratio]
     shown.append("-" if at["steps"] is None else f"{at['steps']['mean']:,.0f}")
-    shown.append("-" if at["bytes"] is None else f"{at['bytes']['mean'] / 1e6:,.1f}")
+    shown.append("-" if at["bytes"] is None else _megabytes(at["bytes"]["mean"]))
     shown.append(_value(row["accuracy"], seeds, metric))
     shown.append(f"{row['staleness']['mean']:.1f}" if row["staleness"] else "-")
     return shown
 
 
+def _megabytes(size: float) -> str:
+    """Return bytes as megabytes; a small number of them with two digits, because it is not 0."""
+    return f"{size / 1e6:,.1f}" if size >= 1e5 else f"{size / 1e6:.2g}"
+
+
 def _table(rows: list[list[str]], left_out: list[str], metric: Metric) -> Table:
     caption = "ratio: to the best entry"
     caption += "" if "stale" in left_out else "; stale: mean staleness"
-    caption += f"; comparison.md has {', '.join(left_out)} too" if left_out else ""
+    if left_out:  # in a narrow terminal
+        caption += f"; in comparison.md also: {', '.join(FULL[name] for name in left_out)}"
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption=caption)
     shown.add_column("entry", overflow="fold", min_width=_least(rows))
     kept = [n for n, heading in enumerate(HEADINGS, 1) if heading not in left_out]

@@ -7,18 +7,25 @@ from dataclasses import dataclass, replace
 import torch
 
 from tardigrad.core.upload import Task, Vectors
-from tardigrad.data.clients import given
+from tardigrad.data.clients import Federation, given
 from tardigrad.errors import ConfigError
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.frozen import frozen_digest
+from tardigrad.learning.heads import Head, Regression
 from tardigrad.learning.heads.named_metrics import NamedMetrics, can_compute
 from tardigrad.learning.local import Trainer
 from tardigrad.learning.memory_format import choose_memory_format
 from tardigrad.learning.transform import Transform
 from tardigrad.service.client.app import Client
 from tardigrad.service.client.client_memory import TrainedUpload
-from tardigrad.service.protocol.task_settings import asked_metrics, from_json, is_private, local_noise
+from tardigrad.service.protocol.task_settings import (
+    asked_metrics,
+    from_json,
+    is_private,
+    local_noise,
+    told_head,
+)
 
 
 @dataclass(frozen=True)
@@ -43,10 +50,14 @@ class ClientTrainer:
                 raise ConfigError(f"module: its parameters are {p.dtype}; they must be float32")
         self.frozen = frozen_digest(app.module)
         """The digest of the frozen part of the module."""
-        federation = given({name: app.examples}, app.held_out, torch.float32, app.head)
-        self._federation = replace(federation, transform=app.transform or Transform())
+        # without a head, the server says what the labels are, so that they are not checked yet
+        self._federation = self._federated(app.examples, app.held_out, app.head or Regression())
         self._trainer: Trainer | None = None
         self._settings = ""
+
+    def _federated(self, examples: object, held_out: object, head: Head | None) -> Federation:
+        federation = given({self._name: examples}, held_out, torch.float32, head)
+        return replace(federation, transform=self._app.transform or Transform())
 
     def check_shapes(self, shapes: list[tuple[int, ...]], settings: str = "") -> None:
         """Raise a ConfigError if the server's model has other shapes.
@@ -93,6 +104,9 @@ class ClientTrainer:
     def _trainer_for(self, settings: str) -> Trainer:
         if self._trainer is None or settings != self._settings:
             algorithm, local = from_json(settings, self._app.algorithm)
+            if self._app.head is None:
+                clients, test = self._federation.clients, self._federation.test
+                self._federation = self._federated(clients.load(0), test, told_head(settings))
             federation = self._federation
             if self._trainer is not None:  # personal parts begin anew
                 with torch.no_grad():

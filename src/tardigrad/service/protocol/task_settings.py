@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 from pydantic import JsonValue, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
@@ -15,6 +16,9 @@ from tardigrad.algorithms.registry import BUILT_IN, AnyAlgorithm, BuiltIn
 from tardigrad.core.draws import key
 from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError
+from tardigrad.learning.heads import BUILT_IN as HEADS
+from tardigrad.learning.heads import Head, MultiClass
+from tardigrad.learning.heads.head_choice import BuiltInHead
 from tardigrad.learning.local import Local
 from tardigrad.privacy.layers.local_noise import LocalNoiseLayer
 from tardigrad.privacy.normal import Cryptographic, Seeded
@@ -46,11 +50,13 @@ def to_json(
     private: bool = False,
     noise: LocalNoise | None = None,
     metrics: tuple[str, ...] = (),
+    head: Head | None = None,
 ) -> str:
     """Return the settings as JSON.
 
     `private` says whether the run promises privacy; `noise` is applied by the clients; `metrics` are asked of
-    clients that evaluate, besides those of their head.
+    clients that evaluate, besides those of their head. `head`: of clients that have none of their own; one
+    that is not built in is not told, because no code is sent.
     """
     named = TypeAdapter(AnyAlgorithm).dump_python(algorithm)  # type: ignore[arg-type]
     if not isinstance(algorithm, BUILT_IN):
@@ -65,7 +71,21 @@ def to_json(
         settings["local_noise"] = noise.model_dump(mode="json")
     if metrics:
         settings["metrics"] = list(metrics)
+    if isinstance(head, HEADS) and head != MultiClass():
+        settings["head"] = TypeAdapter(BuiltInHead).dump_python(head, mode="json", exclude_none=True)  # type: ignore[arg-type]
     return json.dumps(settings)
+
+
+def told_head(text: str) -> Head | None:
+    """Return the head of clients that have none of their own, or None if the server names none."""
+    settings = json.loads(text).get("head")
+    if settings is None:
+        return None
+    try:
+        return cast(Head, TypeAdapter(BuiltInHead).validate_python(settings))
+    except ValidationError as error:
+        said = " ".join(str(error).split())[:300]
+        raise ConfigError(f"the server's settings cannot be used here ({said}); is it newer?") from None
 
 
 def asked_metrics(text: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from tardigrad.core.stop import Stop
 from tardigrad.core.upload import Task
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.errors import ConfigError
+from tardigrad.learning.heads import Head
 from tardigrad.learning.local import Local
 from tardigrad.service.protocol.task_settings import LocalNoise, to_json
 from tardigrad.service.protocol.wire import Layout, layout_of, size_of
@@ -59,6 +60,8 @@ class RunPlan:
     """Names of metrics that clients may report."""
     asked: tuple[str, ...] = ()
     """Metrics that clients are asked for besides those of their head."""
+    head: Head | None = None
+    """The loss and metrics of clients that have no head of their own; None if the config names none."""
     local_noise: LocalNoise | None = None
     """The noise that clients add to their uploads themselves, if they do."""
     declaration: str = ""
@@ -90,7 +93,7 @@ def upload_layout_of(aggregator: Aggregator) -> Layout:
 
 def facts_of(plan: RunPlan) -> TaskFacts:
     """Return what all clients are told. The seed of a trip is the one that a simulation would use."""
-    settings = to_json(plan.algorithm, plan.local, plan.private, plan.local_noise, plan.asked)
+    settings = to_json(plan.algorithm, plan.local, plan.private, plan.local_noise, plan.asked, plan.head)
     return TaskFacts(
         settings,
         plan.shapes,
