@@ -73,8 +73,10 @@ def _baseline_text(summary: Mapping[str, Any]) -> str:
     """Return what a model that ignores its input gets on the test set."""
     one, metric = summary["baseline"], Metric.named(summary.get("main", "accuracy"))
     value = one["metrics"].get(metric.name)
-    shown = "no value" if value is None else metric.shown(value)
-    return f"{metric} {shown}: {one['says']} (learned from {one['of']})"
+    texts = [f"{metric} {'no value' if value is None else metric.shown(value)}"]
+    if metric != ACCURACY and "accuracy" in one["metrics"]:  # which people look at, too
+        texts.append(f"{ACCURACY} {ACCURACY.shown(one['metrics']['accuracy'])}")
+    return f"{', '.join(texts)}: {one['says']} (learned from {one['of']})"
 
 
 def show_profile(seconds: dict[str, float], console: Console) -> None:
