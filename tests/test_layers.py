@@ -8,7 +8,18 @@ import pytest
 import tardigrad
 
 ROOT = Path(tardigrad.__file__).parent
-LAYERS = ["core", "algorithms", "learning", "data", "privacy", "simulation", "service", "experiments", "cli"]
+LAYERS = [
+    "core",
+    "algorithms",
+    "encodings",
+    "learning",
+    "data",
+    "privacy",
+    "simulation",
+    "service",
+    "experiments",
+    "cli",
+]
 """From the top down. `errors` is free for all."""
 STRANGERS = {"simulation": "service", "service": "simulation"}
 """Two drivers of the same core: neither knows the other."""

@@ -8,6 +8,7 @@ import torch
 
 import tardigrad as td
 from observers import InterruptAfter
+from tardigrad.core.download_sizes import DownloadSizes
 from tardigrad.core.event_log import to_record
 from tardigrad.core.snapshot import read_snapshot
 from tardigrad.core.upload import Upload
@@ -60,7 +61,7 @@ def served(privacy):
     )
     size = size_of(layout_of(plan.aggregator.broadcast()))
     return RunState(
-        plan.book, plan.stop, plan.evaluation, size, size, centrally=plan.private
+        plan.book, plan.stop, plan.evaluation, DownloadSizes(size), size, centrally=plan.private
     ), values  # fmt: skip
 
 

@@ -4,6 +4,21 @@ import shutil
 import subprocess
 
 import pytest
+from service_harness import PATIENCE
+
+from tardigrad.service.access import tls_probe
+from tardigrad.service.client import connection, participant
+from tardigrad.service.monitor import metrics
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Clients wait longer for an answer than they do in earnest, because a busy machine may be slow."""
+    for module, name in (
+        (connection, "SHORT_SECONDS"), (connection, "POLL_SECONDS"), (connection, "IDLE_SECONDS"),
+        (participant, "GIVE_BACK_SECONDS"), (tls_probe, "SECONDS"), (metrics, "PATIENCE"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, PATIENCE)
 
 
 @pytest.fixture

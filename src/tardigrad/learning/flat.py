@@ -7,9 +7,10 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from tardigrad.core.upload import Vectors
-from tardigrad.errors import ConfigError
+from tardigrad.errors import ConfigError, RunError
 from tardigrad.learning.examples import Features, mapped
 from tardigrad.learning.normalisation import (
     BatchNormMode,
@@ -51,6 +52,11 @@ class FlatModule:
         elif batch_norm is None:
             check_no_statistics(module)
         self._settings = personal, batch_norm
+        if any(is_lazy(p) for p in module.parameters()):
+            raise ConfigError(
+                "model: it has lazy layers, whose sizes are not known yet; call it once with an example, or "
+                "give the sizes"
+            )
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not trained:
             raise ConfigError("model: the module has no parameters to train")
@@ -87,11 +93,7 @@ class FlatModule:
         self._still = [layer for layer in statistics_layers(module).values() if layer not in layers]
         for layer in self._still:
             layer.eval()
-        self._buffers = [
-            (part, name, buffer.clone())
-            for part in module.modules()
-            for name, buffer in part.named_buffers(recurse=False)
-        ]
+        self._buffers = _initial_buffers(module)
         self.contiguous = False
         """Whether the module is given contiguous tensors, because it does not work with channels last."""
         self._copies: list[tuple[nn.Parameter, Tensor, Tensor]] = []
@@ -101,6 +103,11 @@ class FlatModule:
         """Whether something of the module stays with its client."""
         return bool(len(self._own_values) or self._statistics)
 
+    @property
+    def trains_statistics(self) -> bool:
+        """Whether the module has running statistics that change in training and stay with their client."""
+        return bool(self._statistics)
+
     def on(self, device: torch.device) -> FlatModule:
         """Move the module to a device and return it; this object must not be used afterwards."""
         if device == self.device:
@@ -108,6 +115,13 @@ class FlatModule:
         moved = FlatModule(self.module.to(device), *self._settings)
         moved.use_contiguous(self.contiguous)
         return moved
+
+    def drop_gradient(self) -> None:
+        """Release the memory of the gradient, because this module is never trained, as on a server."""
+        self.gradient = self.gradient.new_empty(0)
+        self.slopes = []
+        for parameter in self._parameters:
+            parameter.grad = None
 
     # -- values --------------------------------------------------------------------------------------------
 
@@ -117,8 +131,14 @@ class FlatModule:
         self.shared.copy_(shared)
         self.reset_buffers()
         if self.has_personal:
-            self._own_values.copy_(memory.get(PERSONAL, self._own_start))
-            remembered = memory.get(STATISTICS)
+            own, remembered = memory.get(PERSONAL, self._own_start), memory.get(STATISTICS)
+            statistics = sum(tensor.numel() for tensor in self._statistics)
+            if len(own) != len(self._own_values) or (remembered is not None and len(remembered) != statistics):
+                raise RunError(
+                    "the memory of this client is of another model: its personal parts have other sizes; "
+                    "give the model that it began with"
+                )
+            self._own_values.copy_(own)
             if remembered is not None:
                 parts = remembered.split([tensor.numel() for tensor in self._statistics])
                 for tensor, part in zip(self._statistics, parts):
@@ -146,7 +166,12 @@ class FlatModule:
         another trip.
         """
         for part, name, first in self._buffers:
-            getattr(part, name).copy_(first)
+            now = part._buffers.get(name)
+            # the module may have put another tensor in its place, in an evaluation one that no trip may write
+            if now is None or now.is_inference() or (now.shape, now.dtype) != (first.shape, first.dtype):
+                part._buffers[name] = first.clone()
+            else:
+                now.copy_(first)
 
     def train(self) -> None:
         """Set the module to training. Frozen layers keep their running statistics."""
@@ -158,7 +183,7 @@ class FlatModule:
         """Return the shared `vector` as a state dict on the CPU, which `load_state_dict` of the module
         accepts. Personal parameters have their initial values in it."""
         self.reset_buffers()
-        state = {name: value.detach().clone().cpu() for name, value in self.module.state_dict().items()}
+        state = {name: v.detach().clone().cpu() for name, v in saved_tensors(self.module).items()}
         whole = torch.cat([vector, self._own_start]) if len(self._own_start) else vector
         values = dict(zip(map(id, self._parameters), self.views(whole)))
         for name, parameter in self.module.named_parameters(
@@ -216,6 +241,23 @@ class FlatModule:
                 slope.copy_(p.grad)
 
 
+def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a module's state dict. What `get_extra_state` adds to it is left out."""
+    return {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+
+
+def _initial_buffers(module: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
+    """Return a copy of each buffer, with its module and name. A buffer that is expanded from a smaller
+    tensor is replaced by a copy, because nobody could write to it."""
+    found = []
+    for part in module.modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            found.append((part, name, buffer.clone()))
+            if any(size > 1 and step == 0 for size, step in zip(buffer.shape, buffer.stride())):
+                part._buffers[name] = buffer.clone()
+    return found
+
+
 def _channels_last(tensor: Tensor) -> Tensor:
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
@@ -225,6 +267,8 @@ def _personal_names(
 ) -> frozenset[str]:
     """Return the names of the personal parameters."""
     own: set[str] = set()
+    first = {id(p): name for name, p in module.named_parameters()}
+    every = {name: first[id(p)] for name, p in module.named_parameters(remove_duplicate=False)}
     for pattern in patterns:
         found = {name for name in names if fnmatchcase(name, pattern)}
         if not found:
@@ -233,6 +277,12 @@ def _personal_names(
                 f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
             )
         own |= found
+    for name, called in every.items():
+        if called not in own and called in names and any(fnmatchcase(name, pattern) for pattern in patterns):
+            raise ConfigError(
+                f"local.personal: {name} is the same parameter as {called}, which would be sent; add "
+                f"{called!r}, or leave {name!r} out"
+            )
     if norms:
         for name, layer in trained_statistics(module).items():
             own |= {f"{name}.{one}" if name else one for one, _ in layer.named_parameters(recurse=False)}

@@ -7,6 +7,7 @@ import hashlib
 import torch
 from torch import nn
 
+from tardigrad.learning.flat import saved_tensors
 from tardigrad.learning.normalisation import trained_statistics
 
 
@@ -26,7 +27,7 @@ def frozen_digest(module: nn.Module) -> bytes:
     for prefix, layer in trained_statistics(module).items():
         trained |= {f"{prefix}.{name}" if prefix else name for name, _ in layer.named_buffers(recurse=False)}
     sha = hashlib.sha256()
-    for name, value in module.state_dict().items():
+    for name, value in saved_tensors(module).items():
         if name not in trained:
             sha.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             sha.update(value.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)

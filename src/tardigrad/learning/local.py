@@ -111,6 +111,11 @@ class Local(Setting):
             return self.steps
         return (self.epochs or 1) * math.ceil(examples / self.step_examples)
 
+    def has_single(self, examples: int) -> bool:
+        """Whether one of the minibatches of a trip on that many examples has only one."""
+        reached = self.steps_for(examples) * self.step_examples >= examples
+        return self.batch_size == 1 or (reached and examples % self.batch_size == 1)
+
     def minibatches(
         self, examples: int, generator: torch.Generator, device: torch.device = CPU
     ) -> Iterator[Tensor]:

@@ -23,7 +23,7 @@ AT_ONCE = 8
 CONFIG = td.Config(
     data=td.Digits(partition=td.IID(clients=4)), model=td.MLP(hidden=(8,)),
     pace=td.Asynchronous(concurrency=2), buffer=td.Buffer(size=2), stop=td.Stop(trips=20),
-    service={"requests_per_second": 1e9, "idle_seconds": 0.2, "poll_seconds": 0.05},
+    service={"requests_per_second": 1e9},
 )  # fmt: skip
 METHODS = ("Join", "FetchTask", "GiveUp", "Watch", "Deliver")
 
@@ -121,9 +121,7 @@ class Fuzzer:
 
     def body(self, finished):
         """The chunks of an upload as they should be."""
-        return [
-            v1.UploadPart(chunk=one).SerializeToString() for one in chunks(packed(finished.upload.vectors))
-        ]
+        return [v1.UploadPart(chunk=one).SerializeToString() for one in chunks(finished.upload.vectors)]
 
     def upload(self, name, finished):
         """The messages of an upload that must not count."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from service_harness import comparable, enrolled_key, replay, serving, trace_of
+from service_harness import PATIENCE, comparable, enrolled_key, replay, serving, trace_of
 
 import tardigrad as td
 from tardigrad.algorithms.algorithm import Algorithm
@@ -86,7 +86,7 @@ class Processes:
     def close(self):
         for process in self._processes:
             process.stdin.close()
-            process.wait(timeout=20)
+            process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_real_client_processes_give_the_simulators_bits(kind, processes, tmp_pat
             for what, client, trip in steps:
                 heard = await tell(client, what, trip)
                 assert heard == (str(trip) if what == "fetch" else "done")
-            assert await asyncio.wait_for(asyncio.shield(running.coordinator.ended), 20) == "trips"
+            assert await asyncio.wait_for(asyncio.shield(running.coordinator.ended), PATIENCE) == "trips"
             for client in everybody:
                 await tell(client, "leave")
             return running

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from service_harness import Memory, Puppet, app_of, serving
+from service_harness import Memory, Puppet, app_of, serving, settled
 from test_recovery import Stopped
 
 import tardigrad as td
@@ -226,6 +226,7 @@ def test_a_run_with_refused_uploads_is_recovered_at_any_point(seed, tmp_path):
                 await client.send(next(iter(client.holding)), change)
                 if chance.random() < 0.2:  # as if the power failed here
                     folder = tmp_path / f"copy-{number}"
+                    await settled(running)
                     shutil.copytree(tmp_path / "run", folder)
                     state = coordinator.run_state.state()
                     copies.append((folder, Stopped(running.record), state, await values_of(running)))

@@ -34,8 +34,10 @@ def at_most(seconds):
 
 
 @pytest.fixture(autouse=True)
-def bounded():
-    with at_most(120):
+def bounded(monkeypatch):
+    """No test goes on for ever; but on a busy machine Ray may take its time."""
+    monkeypatch.setattr(workers, "START_SECONDS", 300.0)
+    with at_most(600):
         yield
 
 
@@ -51,10 +53,10 @@ def token():
 @pytest.fixture(scope="module")
 def local_ray(token):
     """One local Ray with two CPUs for all tests of a module."""
-    with at_most(120):
+    with at_most(600):
         session = RaySession(None, cpus=2, store=200 << 20)
     yield session
-    with at_most(60):
+    with at_most(600):
         session.close()
 
 

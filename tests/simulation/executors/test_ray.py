@@ -50,7 +50,7 @@ SETTINGS = {
 }
 
 
-def wait_for(what, seconds=20.0):
+def wait_for(what, seconds=300.0):
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end
@@ -196,7 +196,7 @@ def test_a_cluster_is_joined_and_left_by_a_program_with_its_own_model_and_algori
     address = ray.get_runtime_context().gcs_address
     done = subprocess.run(
         [sys.executable, str(script), f"ray:{address}", "40"],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     here, there = done.stdout.split()
@@ -219,7 +219,7 @@ def test_after_an_interrupt_nothing_of_a_ray_of_ones_own_is_left(tmp_path):
         assert len(session_of(process.pid)) >= 4  # itself, its worker, and what Ray itself needs
         assert list(temporary.glob("tardigrad-ray-*/session_*"))
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
         wait_for(lambda: not session_of(process.pid))
         assert list(temporary.iterdir()) == []
     finally:
@@ -387,6 +387,6 @@ def test_the_kit_has_the_code_of_a_file_of_ones_own(tmp_path):
     (tmp_path / "kit").write_bytes(pickle.dumps(kit))
     file.unlink()
     done = subprocess.run(
-        [sys.executable, "-c", UNPACK, str(tmp_path / "kit")], capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", UNPACK, str(tmp_path / "kit")], capture_output=True, text=True, timeout=600
     )
     assert done.stdout.split() == ["Net", "Half", "site-1"], done.stderr

@@ -58,15 +58,32 @@ def _kinds(column: Column, decimal: str) -> set[ColumnKind]:
 
 
 def number(text: str, decimal: str = ".") -> float | None:
-    """Return the number that a text is, or None.
+    """Return the number that a text is, or None. Where the comma is the decimal point, a point may separate
+    thousands, so that a text with one is not taken for a number.
 
-    >>> number("2.5"), number("2,5", decimal=","), number("two")
-    (2.5, 2.5, None)
+    >>> number("2.5"), number("2,5", decimal=","), number("two"), number("1.234", decimal=",")
+    (2.5, 2.5, None, None)
     """
+    if not _usual(text, decimal):
+        return None
     try:
         return float(text if decimal == "." else text.replace(decimal, "."))
     except ValueError:
         return None
+
+
+def read_numbers(column: list[str], decimal: str, dtype: type[np.floating]) -> np.ndarray:
+    """Return texts that are all numbers as an array; raise a ValueError if one is not. Numbers that are too
+    large for the dtype become infinite."""
+    if not _usual("".join(column), decimal):
+        raise ValueError("not all of these texts are numbers")
+    with np.errstate(over="ignore"):
+        return np.array(column if decimal == "." else [t.replace(decimal, ".") for t in column], dtype=dtype)
+
+
+def _usual(text: str, decimal: str) -> bool:
+    """Whether a text has nothing that Python accepts in a number (1_000) although people mean another."""
+    return "_" not in text and (decimal == "." or "." not in text)
 
 
 def days(text: str, _: str = ".") -> float | None:
@@ -80,10 +97,10 @@ def days(text: str, _: str = ".") -> float | None:
         return None
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):  # the second in the first and the last hours of the calendar
         return None
-    if moment.tzinfo is not None:
-        moment = moment.astimezone(UTC).replace(tzinfo=None)
     return (moment - EPOCH).total_seconds() / 86400
 
 
@@ -101,6 +118,8 @@ def parse(
         table.refuse(~missing(column), name, "not a date such as 2024-05-31", clients)
         values = np.full(len(column), math.nan)
     else:
+        if column.dtype.kind not in "biuf":
+            table.refuse(np.ones(len(column), dtype=bool), name, "not a number", clients)
         values = column.astype(np.float64)
     table.refuse(np.isinf(values), name, "not a finite number", clients)
     return values
@@ -114,9 +133,9 @@ def _parse_texts(
     decimal: str,
     clients: Sequence[str] | None,
 ) -> np.ndarray:
-    if kind == "number" and decimal == ".":
+    if kind == "number":
         try:
-            return np.array(column, dtype=np.float64)
+            return read_numbers(column, decimal, np.float64)
         except ValueError:
             pass  # something is missing or wrong
     convert = number if kind == "number" else days
@@ -126,6 +145,8 @@ def _parse_texts(
     what = "not a number" if kind == "number" else "not a date such as 2024-05-31"
     if kind == "number" and any(number(text, ",") is not None for text, bad in zip(column, wrong) if bad):
         what += "; is the comma its decimal point?"
+    elif kind == "number" and decimal == "," and any(number(text) is not None for text in column):
+        what += "; with a decimal comma, numbers have no points"
     table.refuse(wrong, name, what, clients)
     return np.array(values, dtype=np.float64)
 

@@ -19,6 +19,8 @@ FILE = "preparation.json"
 MOST_COLUMNS = 100_000
 """Most columns of a prepared table."""
 
+Refuse = Callable[[np.ndarray, str, str], None]
+"""Raises an error for the first row of a mask, if it has one; is given the column and what is wrong."""
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
@@ -89,6 +91,12 @@ class PreparedTarget(Setting):
     scale: PositiveFloat = 1.0
     """A target that is a number becomes (value - mean) / scale."""
 
+    @model_validator(mode="after")
+    def _classes_once(self) -> PreparedTarget:
+        if self.classes is not None and len(set(self.classes)) != len(self.classes):
+            raise ValueError("must have each class once")
+        return self
+
 
 class Preparation(Setting):
     """The columns that a model gets, in order, and the target.
@@ -140,29 +148,35 @@ class Preparation(Setting):
     def apply(
         self,
         columns: Mapping[str, np.ndarray],
-        refuse: Callable[[np.ndarray, str, str], None] | None = None,
+        refuse: Refuse | None = None,
     ) -> np.ndarray:
         """Return the float32 features of parsed columns.
 
         `refuse`: called with a mask of rows, the column and what is wrong, where a value is missing that must
         not be, or where a value is so far from the mean that float32 cannot hold it.
         """
-        parts = []
-        for column in self.columns:
-            values = columns[column.name]
-            prepared = column.apply(values)
-            if refuse is not None and isinstance(column, ScaledColumn):
-                if column.missing == "refuse":
-                    refuse(np.isnan(values), column.name, NO_VALUE)
-                refuse(~np.isfinite(prepared[:, 0]), column.name, "too far from the mean for a float32")
-            parts.append(prepared)
-        return np.concatenate(parts, axis=1)
+        return np.concatenate(
+            [apply_column(column, columns[column.name], refuse) for column in self.columns], axis=1
+        )
 
     def to_json(self) -> str:
         """Return the document as text."""
         return self.model_dump_json(indent=2, exclude_none=True) + "\n"
 
 
+def apply_column(
+    column: ScaledColumn | OneHotColumn, values: np.ndarray, refuse: Refuse | None = None
+) -> np.ndarray:
+    """Return the float32 features of one parsed column; `refuse` as in `Preparation.apply`."""
+    prepared = column.apply(values)
+    if refuse is not None and isinstance(column, ScaledColumn):
+        if column.missing == "refuse":
+            refuse(np.isnan(values), column.name, NO_VALUE)
+        refuse(~np.isfinite(prepared[:, 0]), column.name, TOO_FAR)
+    return prepared
+
+
+TOO_FAR = "too far from the mean for a float32"
 NO_VALUE = "no value (missing, or NaN); data.prepare = 'standard' would put the mean there"
 
 

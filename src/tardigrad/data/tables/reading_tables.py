@@ -120,7 +120,12 @@ def _read_arrow(file: Path, _: str | None) -> TableFile:
         said = " ".join(str(error).split())
         kind = "Parquet" if ".parquet" in file.suffixes else "Arrow"
         raise ConfigError(f"{file}: not a whole {kind} file ({said})") from None
-    columns = {name: _arrow_column(table.column(name)) for name in table.column_names}
+    columns: dict[str, Column] = {}
+    for name in table.column_names:
+        try:
+            columns[name] = _arrow_column(table.column(name))
+        except (pyarrow.ArrowException, ValueError, OverflowError, KeyError) as error:
+            raise ConfigError(f"{file}, column {name!r}: cannot be read ({error})") from None
     if len(columns) != len(table.column_names) or not columns or not len(table):
         raise ConfigError(f"{file}: must have columns, each name once, and at least one row")
     return TableFile(file, columns, lambda row: f"{file}, row {row + 1}")
@@ -149,8 +154,13 @@ def _arrow_column(column: pyarrow.ChunkedArray) -> Column:
     elif types.is_timestamp(kind):
         column = column.cast(timestamp("us", kind.tz), safe=False)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
-        return np.asarray((column.cast(float64()) if column.null_count else column).to_numpy())
-    return ["" if value is None else str(value) for value in column.to_pylist()]
+        return np.asarray((column.cast(float64(), safe=False) if column.null_count else column).to_numpy())
+    return ["" if value is None else _text(value) for value in column.to_pylist()]
+
+
+def _text(value: object) -> str:
+    """Return a value as text; bytes are text for programs that do not say so in the file."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _read_npz(file: Path, _: str | None) -> TableFile:
@@ -167,7 +177,7 @@ def _read_npz(file: Path, _: str | None) -> TableFile:
 def _npz_column(array: np.ndarray) -> Column:
     if array.dtype.kind == "M":
         return ["" if np.isnat(value) else str(value) for value in array]
-    return list(array.tolist()) if array.dtype.kind in "US" else array
+    return [_text(value) for value in array.tolist()] if array.dtype.kind in "US" else array
 
 
 def table_files(root: Path) -> Iterator[tuple[Path, str | None]]:
@@ -176,6 +186,8 @@ def table_files(root: Path) -> Iterator[tuple[Path, str | None]]:
     if root.is_file():
         yield root, None
         return
+    if not root.is_dir():
+        raise ConfigError(f"data.path: {root} is neither a file nor a folder")
     entries = [entry for entry in sorted(root.iterdir()) if not entry.name.startswith(".")]
     if not entries:
         raise ConfigError(f"data.path: the folder {root} is empty")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tardigrad.data.tables.column_kinds import ColumnKind, missing, number, parse
+from tardigrad.data.tables.column_kinds import ColumnKind, missing, number, parse, read_numbers
 from tardigrad.data.tables.column_statistics import ClientStatistics
 from tardigrad.data.tables.preparation import NO_VALUE, Preparation
 from tardigrad.data.tables.reading_tables import TableFile
@@ -42,17 +42,17 @@ def _numbers(table: OwnedTable, name: str, decimal: str) -> np.ndarray:
     column = table.table.columns[name]
     table.refuse(missing(column), name, NO_VALUE)
     if isinstance(column, list):
-        texts = column if decimal == "." else [text.replace(decimal, ".") for text in column]
         try:
-            with np.errstate(over="ignore"):  # numbers that are too large become infinite; refused below
-                numbers = np.array(texts, dtype=np.float32)
+            numbers = read_numbers(column, decimal, np.float32)  # infinite ones are refused below
         except ValueError:
             advice = "not a number; data.prepare = 'standard' takes categories and dates"
-            table.refuse([number(text) is None for text in texts], name, advice)
+            table.refuse([number(text, decimal) is None for text in column], name, advice)
             raise
     elif column.dtype.kind in "biu" and column.dtype.itemsize <= 2:
         numbers = column.astype(np.uint8) if column.dtype.kind == "b" else column
     else:
+        if column.dtype.kind not in "biuf":
+            table.refuse(np.ones(len(column), dtype=bool), name, "not a number")
         with np.errstate(over="ignore"):
             numbers = column.astype(np.float32)
     finite = np.asarray(np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1))

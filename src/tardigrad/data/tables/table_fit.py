@@ -10,9 +10,15 @@ from itertools import chain
 import numpy as np
 
 from tardigrad.data.tables.column_kinds import ColumnKind, category_texts, missing, parse
-from tardigrad.data.tables.preparation import OneHotColumn, Preparation, PreparedTarget, ScaledColumn
+from tardigrad.data.tables.preparation import (
+    OneHotColumn,
+    Preparation,
+    PreparedTarget,
+    ScaledColumn,
+    apply_column,
+)
 from tardigrad.data.tables.reading_tables import TableFile
-from tardigrad.data.tables.targets import OwnedTable, class_numbers, target_numbers
+from tardigrad.data.tables.targets import OwnedTable, class_numbers, scaled_targets, target_numbers
 from tardigrad.errors import ConfigError
 
 FAR = 6.0
@@ -127,10 +133,11 @@ def _feature(table: TableFile, column: ScaledColumn | OneHotColumn, decimal: str
     if name not in table.columns:
         return ColumnFit(name, kind, constants=constants, problem="the table has no such column")
     gone = int(missing(table.columns[name]).sum())
+    if np.ndim(table.columns[name]) > 1:
+        return ColumnFit(name, kind, gone, constants, problem="an array for each row, not a value")
     try:
         values = parse(table, name, kind, decimal)
-        if isinstance(column, ScaledColumn) and column.missing == "refuse":
-            table.refuse(np.isnan(values), name, "no value (missing, or NaN)")
+        apply_column(column, values, table.refuse)
     except ConfigError as error:
         return ColumnFit(name, kind, gone, constants, problem=str(error))
     return ColumnFit(name, kind, gone, constants, note=_note(column, values, gone))
@@ -141,7 +148,8 @@ def _note(column: ScaledColumn | OneHotColumn, values: np.ndarray, gone: int) ->
     if gone == len(values):
         return "all values are missing"
     if isinstance(column, OneHotColumn):
-        unknown = Counter(value for value in values if value and value not in set(column.categories))
+        known = frozenset(column.categories)
+        unknown = Counter(value for value in values if value and value not in known)
         if not unknown:
             return ""
         shown = ", ".join(f"{value} ({count})" for value, count in unknown.most_common(3))
@@ -169,7 +177,7 @@ def _target(table: TableFile, target: PreparedTarget, decimal: str) -> ColumnFit
     owned = OwnedTable(table, (), target.name, [""] * len(table))
     try:
         if target.classes is None:
-            target_numbers(owned, decimal)
+            scaled_targets([owned], target_numbers(owned, decimal), target)
             return ColumnFit(target.name, kind, gone, constants)
         numbers = class_numbers(owned, target.classes)
     except ConfigError as error:

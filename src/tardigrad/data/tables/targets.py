@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tardigrad.data.tables.column_kinds import category_texts, missing, number, parse, plain_number
+from tardigrad.data.tables.preparation import TOO_FAR, PreparedTarget
 from tardigrad.data.tables.reading_tables import Column, TableFile
 from tardigrad.errors import ConfigError
 from tardigrad.learning.heads.labels import check_labels
@@ -71,6 +72,18 @@ def target_numbers(table: OwnedTable, decimal: str) -> np.ndarray:
     return values
 
 
+def scaled_targets(tables: Sequence[OwnedTable], numbers: np.ndarray, target: PreparedTarget) -> np.ndarray:
+    """Return the targets of all rows of these tables as a model is trained on them, as float32."""
+    with np.errstate(over="ignore"):  # infinite ones are refused
+        scaled = ((numbers - target.mean) / target.scale).astype(np.float32)
+    first = 0
+    for table in tables:
+        last = first + len(table.clients)
+        table.refuse(~np.isfinite(scaled[first:last]), table.label, TOO_FAR)
+        first = last
+    return scaled
+
+
 def _texts(column: Column) -> list[str]:
     return column if isinstance(column, list) else [str(value) for value in column.tolist()]
 
@@ -92,6 +105,8 @@ def _whole_numbers_or_words(table: OwnedTable) -> Column:
     if isinstance(labels, list):
         table.refuse([not value.strip() for value in labels], table.label, "no label")
         try:
+            if any("_" in value for value in labels):
+                raise ValueError("Python reads 1_0 as 10")
             return np.array([int(value) for value in labels])
         except ValueError:
             values = [number(value) for value in labels]

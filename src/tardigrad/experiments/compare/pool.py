@@ -31,7 +31,7 @@ from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.compare.verbosity import Verbosity
 from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
-from tardigrad.experiments.runs.fingerprints import own_code
+from tardigrad.experiments.runs.fingerprints import named_files, own_code
 from tardigrad.experiments.runs.in_memory import InMemory
 from tardigrad.experiments.runs.run_folder import RunFolder
 
@@ -50,9 +50,10 @@ class PoolJob:
 
 
 def fingerprint(config: Config) -> str:
-    """Return eight hexadecimal digits that identify a config and the user's own code in it. They are part of
-    the name of the run's folder, so that an edited config or file is run anew."""
-    own = own_code(config)
+    """Return eight hexadecimal digits that identify a config and the files that it names: the user's own code,
+    tables and others. They are part of the name of the run's folder, so that an edited config or file is run
+    anew."""
+    own = own_code(config) | named_files(config)
     text = config.to_toml() + (json.dumps(own) if own else "")
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

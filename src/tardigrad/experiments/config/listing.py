@@ -16,6 +16,8 @@ from tardigrad.core.staleness import StalenessLaw
 from tardigrad.core.step import Momentum
 from tardigrad.data.catalogue import Source
 from tardigrad.data.partition import Partition
+from tardigrad.encodings.broadcasts import AnyBroadcast
+from tardigrad.encodings.kinds import AnyEncoding
 from tardigrad.learning.heads.head_choice import BuiltInHead
 from tardigrad.learning.models import Model
 from tardigrad.learning.optimiser import ClientOptimiser
@@ -38,6 +40,8 @@ LISTS: dict[str, object] = {
     "schedules": Schedule,
     "optimisers": ClientOptimiser,
     "trip_schedules": TripSchedule,
+    "encodings": AnyEncoding,
+    "broadcasts": AnyBroadcast,
     "privacy": Privacy,
     "noise": AnyNoise,
 }

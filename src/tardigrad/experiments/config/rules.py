@@ -21,6 +21,8 @@ from tardigrad.core.pace import (
 )
 from tardigrad.core.plural import counted
 from tardigrad.data.sets.own_files import Files
+from tardigrad.encodings.common_grid import Grid
+from tardigrad.encodings.kinds import AnyEncoding
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.simulation.delay import read_trace
@@ -53,6 +55,21 @@ def buffer_for(algorithm: SumOnly | Individual, pace: Pace, buffer: Buffer) -> B
     return buffer
 
 
+def encoding_for(
+    encoding: AnyEncoding, algorithm: SumOnly | Individual, buffer: Buffer, population: int
+) -> AnyEncoding:
+    """Return the encoding, a grid with the largest number of uploads that a sum can have."""
+    if not isinstance(encoding, Grid):
+        return encoding
+    if buffer.weights != "equal":
+        raise ConfigError(
+            "buffer.weights: on the common grid (encoding.kind 'grid') uploads weigh by their staleness "
+            "alone, because sums of larger weights could overflow; leave it out"
+        )
+    sizes = [buffer.size or population, population if algorithm.opening else 0]
+    return encoding.for_uploads(max(sizes))
+
+
 def check_tables(config: Config, pace: Pace, population: int) -> None:
     """Raise a ConfigError if the tables of a resolved config do not fit each other or the population."""
     _check_sampled_staleness(config, pace)
@@ -61,6 +78,7 @@ def check_tables(config: Config, pace: Pace, population: int) -> None:
     _check_population(config, pace, population)
     _check_optimiser(config)
     _check_privacy(config)
+    _check_encoding(config)
 
 
 def _check_sampled_staleness(config: Config, pace: Pace) -> None:
@@ -165,6 +183,15 @@ def _check_privacy(config: Config) -> None:
         raise ConfigError(
             f"buffer.size: {name} uses how many uploads a step has, which is private where all who "
             "joined make a step; give a size"
+        )
+
+
+def _check_encoding(config: Config) -> None:
+    if isinstance(config.privacy, LocalPrivacy) and config.encoding.feeds_back:
+        raise ConfigError(
+            "encoding.error_feedback: with local privacy an upload is mostly noise, and so is what its "
+            "encoding loses; a client would send the noise of earlier uploads again with each later one; set "
+            "it to false, or use 'int8', which is right on average"
         )
 
 

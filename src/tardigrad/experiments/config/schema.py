@@ -15,7 +15,10 @@ from tardigrad.core.stop import Stop
 from tardigrad.data.catalogue import Source
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.data.sets.digits import Digits
-from tardigrad.experiments.config.rules import buffer_for, check_tables
+from tardigrad.encodings.broadcasts import AnyBroadcast, Float32Broadcast
+from tardigrad.encodings.float32 import Float32
+from tardigrad.encodings.kinds import AnyEncoding
+from tardigrad.experiments.config.rules import buffer_for, check_tables, encoding_for
 from tardigrad.learning.heads.head_choice import AnyHead
 from tardigrad.learning.local import Local
 from tardigrad.learning.models import MLP, Model
@@ -56,6 +59,10 @@ class Config(Setting):
     """Which uploads count, and how many make a step."""
     delay: Delay = HalfNormal()
     """How long a trip takes. `tardigrad list delays`"""
+    encoding: AnyEncoding = Float32()
+    """How uploads travel: in fewer bytes (docs/encodings.md). `tardigrad list encodings`"""
+    broadcast: AnyBroadcast = Float32Broadcast()
+    """How versions travel to the clients: in fewer bytes (docs/encodings.md). `tardigrad list broadcasts`"""
     privacy: Privacy | None = None
     """The privacy that is promised to the clients. Default: none. `tardigrad list privacy`"""
     device: Annotated[Device, by_name] = Device()
@@ -75,7 +82,8 @@ class Config(Setting):
         pace = self.pace if self.pace is not None else self.algorithm.default_pace(population)
         buffer = buffer_for(self.algorithm, pace, self.buffer)
         data = None if self.data is None else self.data.resolved()
-        config = self.model_copy(update={"pace": pace, "buffer": buffer, "data": data})
+        encoding = encoding_for(self.encoding, self.algorithm, buffer, population)
+        config = self.model_copy(update={"pace": pace, "buffer": buffer, "data": data, "encoding": encoding})
         check_tables(config, pace, population)
         return config
 

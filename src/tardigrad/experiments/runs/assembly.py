@@ -19,21 +19,28 @@ from torch import nn
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.layers import UploadLayer
+from tardigrad.algorithms.shared_vectors import SharedVectors
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
 from tardigrad.core.events import ModelEvaluated
 from tardigrad.core.own_code import class_source
 from tardigrad.core.participation import Limits
 from tardigrad.core.situation import Situation
+from tardigrad.core.staleness import RoundedLaw, StalenessLaw
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.data.sets.own_data import is_own_data
 from tardigrad.data.tables.preparation import FILE, Preparation
+from tardigrad.encodings.broadcasts import Float32Broadcast
+from tardigrad.encodings.common_grid import Grid
+from tardigrad.encodings.float32 import Float32
+from tardigrad.encodings.layer import encoding_layers
 from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.fingerprints import Inputs, fingerprints, model_classes
 from tardigrad.experiments.runs.result import Result, RunTotals
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.experiments.runs.run_metrics import chosen_head, run_baseline, with_head, with_metrics
+from tardigrad.experiments.runs.single_examples import check_single_examples
 from tardigrad.learning.examples import described, predicted
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.heads import Head, MultiClass
@@ -88,12 +95,12 @@ class Assembly:
         return make_bookkeeping(self.config, self.population, limits)
 
     def aggregator(self, keys: NoiseKeys, canaries: Canaries | None = None) -> Aggregator:
-        """Return a new aggregator, with the layers of a private run if privacy is promised."""
-        layers: list[UploadLayer] = []
-        if self.guarantee is not None:
-            layers = _layers(self.config, self.guarantee, keys, canaries)
+        """Return a new aggregator, with the layers of the encoding and of a private run."""
+        layers = _layers(self.config, self.guarantee, keys, canaries)
         average = self.config.evaluation.model_average
-        return Aggregator(self.config.algorithm, self.flat.shared.clone(), self.situation, average, layers)
+        shared = _shared_vectors(self.config)
+        model = self.flat.shared.clone()
+        return Aggregator(self.config.algorithm, model, self.situation, average, layers, shared)
 
     def privacy_text(self, steps: int | None = None) -> str:
         """Return the text of privacy.md: what is promised, and how much of it `steps` have used."""
@@ -178,6 +185,7 @@ def assemble(
         if config.model is None or is_own_model(config.model):  # others work with channels last
             choose_memory_format(flat, federation.head, *federation.some_examples())
         check_fit(flat, federation)
+        check_single_examples(flat, federation, config.local)
         _check_personal(flat, federation, config)
     flat = flat.on(config.device.torch_device())
     situation = replace(situation_of(config, clients), population=population)
@@ -185,7 +193,7 @@ def assemble(
     guarantee = _guarantee(config, situation, trial, chosen)
     preparation = None if federation is None else federation.preparation
     assembly = Assembly(config, federation, clients, population, flat, situation, guarantee, preparation)
-    if guarantee is not None:
+    if guarantee is not None or not isinstance(config.encoding, Float32):
         assembly.aggregator(NoiseKeys())
     return assembly
 
@@ -234,7 +242,7 @@ def make_module(config: Config, model: nn.Module | None, federation: Federation 
         else:
             module = _built(config.model, federation)
     if config.model.start is not None:
-        load_start(module, config.model.start)
+        load_start(module, config.model.start, config.local.batch_norm == "group_norm")
     return module
 
 
@@ -254,7 +262,10 @@ def make_bookkeeping(config: Config, population: int, limits: Limits | None) -> 
     """Return the bookkeeping of a resolved config. `limits`: on participation, in a private run."""
     assert config.pace is not None, "resolved"
     opening = population if config.algorithm.opening else 0
-    return Bookkeeping(config.pace, config.buffer, config.algorithm.law, opening, limits)
+    law: StalenessLaw | RoundedLaw = config.algorithm.law
+    if isinstance(config.encoding, Grid):
+        law = RoundedLaw(config.algorithm.law, config.encoding.denominator)
+    return Bookkeeping(config.pace, config.buffer, law, opening, limits)
 
 
 def situation_of(config: Config, clients: Clients) -> Situation:
@@ -305,15 +316,33 @@ def _guarantee(
 
 
 def _layers(
-    config: Config, guarantee: Guarantee, keys: NoiseKeys, canaries: Canaries | None
+    config: Config, guarantee: Guarantee | None, keys: NoiseKeys, canaries: Canaries | None
 ) -> list[UploadLayer]:
-    """Return the upload layers of a private run."""
+    """Return the upload layers of a run. Local noise is added before an upload is encoded; central privacy
+    clips what was decoded."""
+    local = isinstance(config.privacy, LocalPrivacy)
+    encoding = encoding_layers(
+        config.encoding,
+        config.algorithm,
+        lambda trip: key(config.seed, "trip", trip),
+        feedback=not local,
+        private=guarantee is not None,
+    )
+    if guarantee is None:
+        return [*encoding]
     normals: Normals = keys.normals
     if guarantee.noise_from == "seed":
         normals = lambda number: Seeded(key(config.seed, "noise", number))  # noqa: E731
-    if isinstance(config.privacy, LocalPrivacy):
-        return local_layers(guarantee, normals)
-    return central_layers(guarantee, normals, canaries)
+    if local:
+        return [*local_layers(guarantee, normals), *encoding]
+    return [*encoding, *central_layers(guarantee, normals, canaries)]
+
+
+def _shared_vectors(config: Config) -> SharedVectors | None:
+    """Return what clients download, if it is not exactly the algorithm's broadcast."""
+    if isinstance(config.broadcast, Float32Broadcast):
+        return None
+    return SharedVectors(config.broadcast, config.seed)
 
 
 def _check_personal(flat: FlatModule, federation: Federation, config: Config) -> None:
@@ -348,6 +377,8 @@ def check_fit(flat: FlatModule, federation: Federation) -> None:
             f"model: it does not fit the data, whose examples are {described(x)} and whose labels are "
             f"{labels.dtype} ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
         ) from None
+    finally:
+        flat.reset_buffers()  # the module may have changed them, and they are part of fingerprints
     if isinstance(federation.head, MultiClass) and federation.classes > outputs.shape[1]:
         raise ConfigError(
             f"model: it has {outputs.shape[1]} outputs, but the labels go up to {federation.classes - 1}; "

@@ -6,7 +6,9 @@ data or another model would silently become a mixture of two.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -15,10 +17,12 @@ from torch import Tensor
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.own_code import class_source, is_place
 from tardigrad.data.clients import Federation
+from tardigrad.data.sets.own_files import Files
 from tardigrad.experiments.config.schema import Config
 from tardigrad.learning.examples import Features, mapped, take, tensors
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.frozen import frozen_digest
+from tardigrad.learning.start import start_file
 
 Inputs = dict[str, str]
 
@@ -32,13 +36,7 @@ def fingerprints(config: Config, federation: Federation | None, flat: FlatModule
     own = own_code(config)
     if federation is None:
         return {"the model": _model_without_data(flat)} | own
-    inputs = {"the model": _model(flat), "the data": _data(federation)}
-    for key, file in (
-        ("pace.file", getattr(config.pace, "file", None)),
-        ("delay.file", getattr(config.delay, "file", None)),
-    ):
-        if file is not None:
-            inputs[f"what {key} holds"] = _digest(Path(file).read_bytes())
+    inputs = {"the model": _model(flat), "the data": _data(federation)} | named_files(config)
     for name, classes in (
         ("the model's code", model_classes(flat)),
         ("the head's code", {type(federation.head)}),
@@ -65,6 +63,40 @@ def own_code(config: Config) -> Inputs:
             file = Path(str(kind).rpartition(":")[0])
             found[f"the {table}'s own file"] = _digest(file.read_bytes()) if file.is_file() else ""
     return found
+
+
+def named_files(config: Config) -> Inputs:
+    """Return digests of the files of data that a config names: traces, tables, constants of a preparation and
+    initial values of the model. A file that is not there has an empty one."""
+    named: dict[str, Iterable[Path]] = {}
+    for key, table in (("pace.file", config.pace), ("delay.file", config.delay)):
+        if (file := getattr(table, "file", None)) is not None:
+            named[key] = [Path(file)]
+    if isinstance(config.data, Files):
+        named |= config.data.named_files()
+    if config.model is not None and config.model.start is not None:
+        named["model.start"] = [start_file(config.model.start)]
+    return {f"what {key} holds": _digest_of(list(files)) for key, files in named.items()}
+
+
+def _digest_of(files: Sequence[Path]) -> str:
+    if len(files) == 1:
+        return _digest_of_file(files[0])
+    return _digest("".join(f"{file.name} {_digest_of_file(file)}\n" for file in files).encode())
+
+
+def _digest_of_file(file: Path) -> str:
+    if not file.is_file():
+        return ""
+    status = file.stat()
+    return _digest_at(file, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _digest_at(file: Path, size: int, changed: int) -> str:
+    """Return the digest of a file of this size and time of change; a comparison asks for it many times."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _digest(content: bytes) -> str:

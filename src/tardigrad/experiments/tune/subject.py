@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
-from tardigrad.experiments.runs.fingerprints import own_code
+from tardigrad.experiments.runs.fingerprints import named_files, own_code
 from tardigrad.experiments.tune.search_space import Space, Value, setting_at, with_settings
 
 
@@ -60,6 +60,6 @@ class Subject:
         """A digest of everything that the trials depend on. A study is continued only with the same one."""
         space = {name: dimension.model_dump() for name, dimension in self.space.items()}
         values = self.config.model_dump(mode="json")
-        own = own_code(self.config)
+        own = own_code(self.config) | named_files(self.config)
         parts = [values, space, self.seeds, self.pruning, self.target, *([own] if own else [])]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

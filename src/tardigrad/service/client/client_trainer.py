@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from tardigrad.algorithms.layers import DecodingLayer, UploadLayer, kept_by_layers
 from tardigrad.core.upload import Task, Vectors
 from tardigrad.data.clients import Federation, given
+from tardigrad.encodings.layer import encoding_layers
 from tardigrad.errors import ConfigError
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
@@ -25,6 +27,7 @@ from tardigrad.service.protocol.task_settings import (
     is_private,
     local_noise,
     told_head,
+    upload_encoding,
 )
 
 
@@ -50,6 +53,8 @@ class ClientTrainer:
                 raise ConfigError(f"module: its parameters are {p.dtype}; they must be float32")
         self.frozen = frozen_digest(app.module)
         """The digest of the frozen part of the module."""
+        trained = [p for p in app.module.parameters() if p.requires_grad]
+        self._initial = [(p, p.detach().clone()) for p in trained]
         # without a head, the server says what the labels are, so that they are not checked yet
         self._federation = self._federated(app.examples, app.held_out, app.head or Regression())
         self._trainer: Trainer | None = None
@@ -74,7 +79,7 @@ class ClientTrainer:
 
     def remembers(self, settings: str) -> bool:
         """Return whether this client keeps a memory between trips."""
-        return self._trainer_for(settings).remembers
+        return self._trainer_for(settings).remembers or upload_encoding(settings).feeds_back
 
     def train(self, assignment: Assignment, memory: Vectors) -> TrainedUpload:
         """Train one trip, and evaluate the downloaded model if the server asks for it."""
@@ -88,11 +93,17 @@ class ClientTrainer:
             )  # fmt: skip
             evaluated = len(self._federation.test[1])
         upload, remembered = trainer.train(task, memory, self._federation.clients.indexed(0), assignment.seed)
-        noise = local_noise(assignment.settings)
-        if noise is not None:
-            upload = noise.layer().client(upload, task)
+        remembered = remembered | kept_by_layers(memory)
+        noise, encoding = local_noise(assignment.settings), upload_encoding(assignment.settings)
+        layers: list[UploadLayer] = [] if noise is None else [noise.layer()]
+        layers += encoding_layers(
+            encoding, trainer.algorithm, lambda trip: assignment.seed, feedback=noise is None
+        )
+        for layer in layers:
+            upload = layer.client(upload, task, remembered)
+        kinds = [layer.kind for layer in layers if isinstance(layer, DecodingLayer)]
         return TrainedUpload(
-            task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch
+            task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch, *kinds
         )
 
     def _asked(self, settings: str) -> NamedMetrics | None:
@@ -108,9 +119,11 @@ class ClientTrainer:
                 clients, test = self._federation.clients, self._federation.test
                 self._federation = self._federated(clients.load(0), test, told_head(settings))
             federation = self._federation
-            if self._trainer is not None:  # personal parts begin anew
+            if self._trainer is not None:  # of another run; what is personal now begins anew
                 with torch.no_grad():
-                    self._trainer.flat.load(self._trainer.flat.shared, {})
+                    self._trainer.flat.reset_buffers()
+                    for p, value in self._initial:
+                        p.copy_(value)
             flat = FlatModule(self._app.module, local.personal, local.batch_norm)
             choose_memory_format(flat, federation.head, *federation.some_examples())
             # in a private run, it must not depend on a client's data whether it delivers

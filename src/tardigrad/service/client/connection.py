@@ -22,12 +22,16 @@ from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
 from tardigrad.service.protocol.wire import (
     CHUNK,
     LARGEST_MESSAGE,
+    REVISION,
+    TYPES,
+    Layout,
     chunks,
-    digest,
+    described,
+    digest_of,
     empty,
     from_wire,
     layout_of,
-    packed,
+    size_of,
     to_wire,
     unpacked,
 )
@@ -91,7 +95,7 @@ class Connection:
     async def __aenter__(self) -> Connection:
         try:
             await self._keep_pace()
-            request = v1.JoinRequest(frozen=self._frozen).SerializeToString()
+            request = v1.JoinRequest(frozen=self._frozen, revision=REVISION).SerializeToString()
             joined = await self._stub.Join(self._signer.sign("Join", request), timeout=SHORT_SECONDS)
         except BaseException:
             await self._channel.close()
@@ -151,42 +155,45 @@ class Connection:
         task = Task(header.trip, self._signer.client, header.version, unpacked(payload, layout))
         return Assignment(task, header.seed, header.settings, header.evaluate, header.epoch)
 
-    def _check(self, layout: tuple[tuple[str, int], ...]) -> None:
+    def _check(self, layout: Layout) -> None:
         """Check, before memory is allocated, that the task has the model and no larger vector."""
         size = sum(math.prod(shape) for shape in self.shapes)
+        if unknown := {dtype for _, dtype, _ in layout} - {*TYPES}:
+            raise RunError(f"the server's task has numbers of the type {sorted(unknown)[0]!r}; is it newer?")
         if (
-            dict(layout).get("model") != size
-            or any(length > size for _, length in layout)
+            {name: length for name, _, length in layout}.get("model") != size
+            or any(length > size for _, _, length in layout)
             or len(layout) > 64
         ):
-            raise RunError(f"the server's task has the vectors {dict(layout[:8])}, but the model has {size}")
+            raise RunError(f"the server's task has {described(layout)}, but the model has {size} numbers")
 
     async def deliver(self, finished: TrainedUpload) -> v1.Answer:
         """Deliver an upload, and return the server's answer."""
         await self._keep_pace()
         upload = finished.upload
-        payload = packed(upload.vectors)
+        layout = layout_of(upload.vectors)
         header = v1.UploadHeader(
             run=self.run,
             trip=finished.trip,
             version=finished.version,
-            vectors=to_wire(layout_of(upload.vectors)),
-            digest=digest(payload),
+            vectors=to_wire(layout),
+            digest=digest_of(upload.vectors),
             examples=upload.examples,
             steps=upload.steps,
             loss=upload.loss,
             evaluated=finished.evaluated,
             metrics=finished.metrics,
             epoch=finished.epoch,
+            encoding=finished.encoding,
         )
         signed = self._signer.sign("Deliver", header.SerializeToString())
 
         async def parts() -> AsyncIterator[v1.UploadPart]:
             yield v1.UploadPart(header=signed)
-            for chunk in chunks(payload):
+            for chunk in chunks(upload.vectors):
                 yield v1.UploadPart(chunk=chunk)
 
-        seconds = 4 * IDLE_SECONDS + len(payload) / (CHUNK / 64)
+        seconds = 4 * IDLE_SECONDS + size_of(layout) / (CHUNK / 64)
         answer: v1.Answer = await self._stub.Deliver(parts(), timeout=seconds)
         return answer
 

@@ -11,7 +11,7 @@ import torch
 from tardigrad.core.draws import key
 from tardigrad.data.tables.reading_tables import TableFile, read_columns
 from tardigrad.data.tables.table_features import parse_columns, prepared_features
-from tardigrad.data.tables.targets import OwnedTable, class_numbers, target_numbers
+from tardigrad.data.tables.targets import OwnedTable, class_numbers, scaled_targets, target_numbers
 from tardigrad.errors import ConfigError
 from tardigrad.service.client.app import Client
 from tardigrad.service.protocol.site_declaration import SiteDeclaration, held_out_rows, read_declaration
@@ -54,12 +54,11 @@ class SiteTable:
                 f"{size >> 30} GiB of memory; at most {LARGEST_TABLE >> 30} are possible"
             )
         owned = OwnedTable(table, features, target.name, [name] * len(table))
-        module = declaration.model.build(preparation.width, declaration.outputs)
+        module = declaration.model.build(preparation.width, declaration.outputs, declaration.model_seed)
         parsed = parse_columns([owned], preparation.kinds, self.decimal)
         x = prepared_features([owned], parsed, preparation)
         if target.classes is None:
-            numbers = (target_numbers(owned, self.decimal) - target.mean) / target.scale
-            y = torch.from_numpy(numbers.astype(np.float32))
+            y = torch.from_numpy(scaled_targets([owned], target_numbers(owned, self.decimal), target))
         else:
             y = torch.from_numpy(class_numbers(owned, target.classes))
         kept, own = _split(declaration, name, len(table))

@@ -15,6 +15,9 @@ from tardigrad.algorithms.algorithm import Algorithm
 from tardigrad.algorithms.registry import BUILT_IN, AnyAlgorithm, BuiltIn
 from tardigrad.core.draws import key
 from tardigrad.core.setting import Setting
+from tardigrad.encodings.encoding import Encoding
+from tardigrad.encodings.float32 import Float32
+from tardigrad.encodings.kinds import AnyEncoding
 from tardigrad.errors import ConfigError
 from tardigrad.learning.heads import BUILT_IN as HEADS
 from tardigrad.learning.heads import Head, MultiClass
@@ -50,13 +53,14 @@ def to_json(
     private: bool = False,
     noise: LocalNoise | None = None,
     metrics: tuple[str, ...] = (),
+    encoding: Encoding | None = None,
     head: Head | None = None,
 ) -> str:
     """Return the settings as JSON.
 
     `private` says whether the run promises privacy; `noise` is applied by the clients; `metrics` are asked of
-    clients that evaluate, besides those of their head. `head`: of clients that have none of their own; one
-    that is not built in is not told, because no code is sent.
+    clients that evaluate, besides those of their head; clients encode their uploads with `encoding`. `head`:
+    of clients that have none of their own; one that is not built in is not told, because no code is sent.
     """
     named = TypeAdapter(AnyAlgorithm).dump_python(algorithm)  # type: ignore[arg-type]
     if not isinstance(algorithm, BUILT_IN):
@@ -71,8 +75,11 @@ def to_json(
         settings["local_noise"] = noise.model_dump(mode="json")
     if metrics:
         settings["metrics"] = list(metrics)
+    if encoding is not None and not isinstance(encoding, Float32):
+        settings["encoding"] = encoding.model_dump(mode="json", exclude_none=True)
     if isinstance(head, HEADS) and head != MultiClass():
-        settings["head"] = TypeAdapter(BuiltInHead).dump_python(head, mode="json", exclude_none=True)  # type: ignore[arg-type]
+        told = TypeAdapter(BuiltInHead).dump_python(head, mode="json", exclude_none=True)  # type: ignore[arg-type]
+        settings["head"] = told
     return json.dumps(settings)
 
 
@@ -109,6 +116,20 @@ def local_noise(text: str) -> LocalNoise | None:
     except ValidationError as error:
         said = " ".join(str(error).split())[:300]
         raise ConfigError(f"the server's settings cannot be used here ({said}); is it newer?") from None
+
+
+def upload_encoding(text: str) -> Encoding:
+    """Return the encoding of uploads that the server asks for."""
+    settings = json.loads(text).get("encoding", Float32().kind)
+    try:
+        found: Encoding = TypeAdapter(AnyEncoding).validate_python(settings)
+    except ValidationError as error:
+        said = " ".join(str(error).split())[:300]
+        raise ConfigError(
+            f"the server asks for uploads in an encoding that this client does not know ({said}); upgrade "
+            "this client"
+        ) from None
+    return found
 
 
 def from_json(text: str, own: type[Algorithm] | None) -> tuple[Algorithm, Local]:

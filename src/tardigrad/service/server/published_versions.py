@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tardigrad.service.protocol.refusals import Cause, Refused
-from tardigrad.service.server.model_state import Broadcast
+from tardigrad.service.server.task_broadcast import Broadcast
 
 
 class PublishedVersions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,14 +18,16 @@ from tardigrad.service.monitor.progress_record import RunProgress, progress_of
 from tardigrad.service.protocol.refusals import Cause, Refusals, Refused
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
-from tardigrad.service.protocol.wire import chunks, to_wire
+from tardigrad.service.protocol.wire import REVISION, to_wire
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.limits import Rates, unless_silent
-from tardigrad.service.server.model_state import Broadcast
-from tardigrad.service.server.upload_checks import check_header
+from tardigrad.service.server.task_broadcast import Broadcast
+from tardigrad.service.server.upload_checks import check_header, wrong_encoding
 from tardigrad.service.server.upload_reception import UploadReception
 from tardigrad.service.store.contract import RecordedAnswer
 
+LARGEST_KEPT = 2**26
+"""Bytes of the largest version of which a second copy is kept in memory, as messages."""
 WATCH_SECONDS = 2.0
 """The longest time between two messages to a client that watches."""
 
@@ -107,6 +109,9 @@ class Servicer(v1_grpc.FederationServicer):
                     "the frozen parameters or buffers of this client's module differ from the server's, and "
                     "they do not travel; build the same module with the same values, as from one file",
                 )
+            encoding = self._coordinator.uploads.kind
+            if encoding and join.revision < REVISION:
+                raise Refused(Cause.TOO_OLD, wrong_encoding("", encoding))
             shapes = [v1.Shape(sizes=shape) for shape in self._facts.shapes]
             rate = self._coordinator.settings.requests_per_second
             return v1.Joined(
@@ -149,14 +154,16 @@ class Servicer(v1_grpc.FederationServicer):
             await unless_silent(context.write(v1.TaskPart(header=header)), idle)
             for part in self._parts(ticket.version, broadcast):
                 await unless_silent(context.write(part), idle)
-            coordinator.counters.bytes_out += len(broadcast.payload)
+            coordinator.counters.bytes_out += broadcast.size
 
-    def _parts(self, version: int, broadcast: Broadcast) -> list[bytes]:
+    def _parts(self, version: int, broadcast: Broadcast) -> Iterable[bytes]:
         """Return the chunks of a version as messages. Those of one version are kept, because many clients
-        download the same one."""
+        download the same one, unless they are large."""
+        parts = (v1.TaskPart(chunk=chunk).SerializeToString() for chunk in broadcast.chunks())
+        if broadcast.size > LARGEST_KEPT:
+            return parts
         if self._serialized[0] != version:
-            parts = [v1.TaskPart(chunk=chunk).SerializeToString() for chunk in chunks(broadcast.payload)]
-            self._serialized = version, parts
+            self._serialized = version, list(parts)
         return self._serialized[1]
 
     def _no_task(self) -> v1.TaskPart:
@@ -188,7 +195,7 @@ class Servicer(v1_grpc.FederationServicer):
                 return self._answer(recorded)
             facts, wanted = self._facts, coordinator.run_state.wants_reports(header.version)
             reported = check_header(
-                header, coordinator.upload_layout, coordinator.settings, facts.private,
+                header, coordinator.uploads, coordinator.settings, facts.private,
                 facts.metrics if wanted else frozenset(),
             )  # fmt: skip
             coordinator.counters.dropped(call.client, reported.dropped)

@@ -26,7 +26,7 @@ from tardigrad.learning.local import RULE_VECTORS, Trainer
 from tardigrad.simulation.executors.dispatch import BATCHES, Dispatcher
 from tardigrad.simulation.executors.processor_time import processor_seconds
 from tardigrad.simulation.executors.protocol import TrainedTrip, TrainingJob
-from tardigrad.simulation.executors.shared_memory import SlotLayout, Slots, VersionSlots
+from tardigrad.simulation.executors.shared_memory import ALIGNMENT, SlotLayout, Slots, VersionSlots
 from tardigrad.simulation.executors.worker_pool import (
     MOST_TRIPS,
     BatchReport,
@@ -88,7 +88,7 @@ class ForkedWorkers:
         self._context = multiprocessing.get_context("fork")
         self._pipes: list[Connection] = []  # this process's ends
         self._versions = VersionSlots()
-        self._memory_size = trainer.memory_bytes
+        self._memory_size = -(-trainer.memory_bytes // ALIGNMENT) * ALIGNMENT
         # a slot has three parts: the memory that is sent, the memory that is returned, and the upload
         self._slots = Slots(3 * self._memory_size, 8 * BATCHES * MOST_TRIPS * workers)
         self._slot_of: dict[int, int] = {}  # by trip

@@ -31,10 +31,12 @@ class Claim(_message.Message):
     def __init__(self, client: _Optional[str] = ..., method: _Optional[str] = ..., session: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., time_ms: _Optional[int] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("frozen",)
+    __slots__ = ("frozen", "revision")
     FROZEN_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     frozen: bytes
-    def __init__(self, frozen: _Optional[bytes] = ...) -> None: ...
+    revision: int
+    def __init__(self, frozen: _Optional[bytes] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Joined(_message.Message):
     __slots__ = ("run", "session", "shapes", "requests_per_second", "settings", "declaration")
@@ -59,12 +61,14 @@ class Shape(_message.Message):
     def __init__(self, sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Vector(_message.Message):
-    __slots__ = ("name", "length")
+    __slots__ = ("name", "length", "dtype")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     length: int
-    def __init__(self, name: _Optional[str] = ..., length: _Optional[int] = ...) -> None: ...
+    dtype: str
+    def __init__(self, name: _Optional[str] = ..., length: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("holding",)
@@ -125,7 +129,7 @@ class UploadPart(_message.Message):
     def __init__(self, header: _Optional[_Union[Signed, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class UploadHeader(_message.Message):
-    __slots__ = ("run", "trip", "version", "vectors", "digest", "examples", "steps", "loss", "evaluated", "metrics", "epoch")
+    __slots__ = ("run", "trip", "version", "vectors", "digest", "examples", "steps", "loss", "evaluated", "metrics", "epoch", "encoding")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +148,7 @@ class UploadHeader(_message.Message):
     EVALUATED_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
     run: str
     trip: int
     version: int
@@ -155,7 +160,8 @@ class UploadHeader(_message.Message):
     evaluated: int
     metrics: _containers.ScalarMap[str, float]
     epoch: int
-    def __init__(self, run: _Optional[str] = ..., trip: _Optional[int] = ..., version: _Optional[int] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., digest: _Optional[bytes] = ..., examples: _Optional[int] = ..., steps: _Optional[int] = ..., loss: _Optional[float] = ..., evaluated: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    encoding: str
+    def __init__(self, run: _Optional[str] = ..., trip: _Optional[int] = ..., version: _Optional[int] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., digest: _Optional[bytes] = ..., examples: _Optional[int] = ..., steps: _Optional[int] = ..., loss: _Optional[float] = ..., evaluated: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., epoch: _Optional[int] = ..., encoding: _Optional[str] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("accepted", "reason", "version", "staleness", "weight", "over")

@@ -1,0 +1,44 @@
+"""A thirty-second of the bytes: one bit for each number."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tardigrad.core.upload import Vectors
+from tardigrad.encodings.blocks import BlockEncoding
+
+
+class Sign(BlockEncoding):
+    """One bit for each number, its sign, times the mean magnitude of its block.
+
+    It is not right on average, so clients keep what it loses and add it to their next upload ("Error Feedback
+    Fixes SignSGD and other Gradient Compression Schemes").
+    """
+
+    kind: Literal["sign"] = "sign"
+    codes_per_item: ClassVar[int] = 8
+    error_feedback: bool = True
+    """Whether each client keeps what an encoding loses, and adds it to its next upload."""
+
+    def _scales(self, rows: Tensor, missing: int) -> Tensor:
+        # numpy's sums do not depend on the number of threads
+        sums = np.abs(rows.numpy()).sum(axis=1, dtype=np.float64)
+        counts = np.full(len(rows), float(rows.shape[1]))
+        counts[-1] -= missing
+        return torch.from_numpy(sums / counts).float()
+
+    def _codes(self, rows: Tensor, scales: Tensor, random: np.random.Generator) -> Tensor:
+        return rows >= 0
+
+    def encode(self, name: str, vector: Tensor, random: np.random.Generator) -> Vectors:
+        parts = super().encode(name, vector, random)
+        bits = np.packbits(parts[f"{name}/codes"].numpy(), bitorder="little")
+        return parts | {f"{name}/codes": torch.from_numpy(bits)}
+
+    def _values(self, codes: Tensor) -> Tensor:
+        bits = torch.from_numpy(np.unpackbits(codes.numpy(), bitorder="little"))
+        return bits.float().mul_(2).sub_(1)
