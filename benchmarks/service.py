@@ -33,6 +33,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import torch
 from report import HERE, Machine, sentence, table, write
 
 from tardigrad.service.access.certificates import AUTHORITY, SERVER, SERVER_KEY, make_certificates
@@ -41,10 +42,10 @@ from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.connection import OPTIONS
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
-from tardigrad.service.protocol.wire import LARGEST_MESSAGE, chunks, digest, to_wire
+from tardigrad.service.protocol.wire import LARGEST_MESSAGE, chunks, digest_of, to_wire
 
 SIZE = 1_000_000
-LAYOUT = (("delta", SIZE),)
+LAYOUT = (("delta", "float32", SIZE),)
 CLIENTS = 4
 CROWD_SECONDS, CROWD_JOINING = 10.0, 15.0
 BARE, BARE_TLS = "bare server", "bare server with TLS"
@@ -84,9 +85,9 @@ class Load:
             self._channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority), OPTIONS)
         self._stub = v1_grpc.FederationStub(self._channel)
         self._signers = [Signer(name, read_key(keys / f"{name}.key")) for name in names]
-        room = np.full(SIZE, 1e-6, np.float32).view(np.uint8)
-        self._body = [v1.UploadPart(chunk=chunk) for chunk in chunks(room)]
-        self._digest = digest(room)
+        vectors = {"delta": torch.full((SIZE,), 1e-6)}
+        self._body = [v1.UploadPart(chunk=chunk) for chunk in chunks(vectors)]
+        self._digest = digest_of(vectors)
         self._headers: list[v1.UploadPart] = []
         self._run = ""
 

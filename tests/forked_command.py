@@ -6,6 +6,7 @@ folder, environment and streams, gets signals, can be killed, and ends as `pytho
 """
 
 import atexit
+import ctypes
 import gc
 import json
 import os
@@ -15,22 +16,36 @@ import socket
 import subprocess
 import sys
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+SHELL = """#!{python} -IS
+import json, os, signal, socket, sys
+status, ended = os.pipe()
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+    server.connect({address!r})
+    request = {{"program": None, "words": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
+    socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2, ended])
+    os.close(ended)
+    process = int(server.recv(100))
+signal.signal(signal.SIGTERM, lambda *_: os.kill(process, signal.SIGTERM))
+sys.exit(int(os.read(status, 100)) % 256)
+"""
+"""`tardigrad` for a shell: passes on its words, streams and exit code."""
+
+
+CLONE_NEWNET = 0x40000000
 
 
 class Commands:
     """Starts commands. Use it as a context; commands that still run at its end are killed."""
 
-    def __init__(self, *before):
-        """`before`: words of a command that starts the process, such as `ip netns exec NAME`."""
-        self._before = before
-
     def __enter__(self):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._server = subprocess.Popen(
-                [*self._before, sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )  # fmt: skip
@@ -41,10 +56,22 @@ class Commands:
         os.killpg(self._server.pid, signal.SIGKILL)
         self._server.wait()
 
-    def start(self, *words, cwd=None, merged=False, program=None):
+    def for_shells(self, folder):
+        """Put an executable file `tardigrad` into a folder, with which a shell starts commands."""
+        address = f"\0tardigrad-{os.getpid()}-{uuid.uuid4()}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(address)
+            listening.listen()
+            socket.send_fds(self._socket, [b"listen"], [listening.fileno()])
+        self._socket.recv(100)
+        (folder / "tardigrad").write_text(SHELL.format(python=sys.executable, address=address))
+        (folder / "tardigrad").chmod(0o700)
+
+    def start(self, *words, cwd=None, merged=False, program=None, network=None):
         """Start `tardigrad` with these words, or a Python program; with `merged`, its standard error goes to
-        its standard output."""
+        its standard output; `network`: the name of the network namespace that it runs in."""
         request = {
+            "network": network,
             "program": program,
             "words": [str(word) for word in words],
             "cwd": str(cwd or Path.cwd()),
@@ -69,7 +96,7 @@ class Command:
     def poll(self):
         return self._ended(0)
 
-    def wait(self, timeout=60):
+    def wait(self, timeout=300):
         if self._ended(timeout) is None:
             raise subprocess.TimeoutExpired("tardigrad", timeout)
         return self.returncode
@@ -87,7 +114,7 @@ class Command:
     def kill(self):
         self.send_signal(signal.SIGKILL)
 
-    def communicate(self, timeout=60):
+    def communicate(self, timeout=300):
         """Return all that it writes to its standard output and its standard error, when it has ended."""
         with ThreadPoolExecutor(2) as pool:
             told = [pool.submit(stream.read) for stream in (self.stdout, self.stderr)]
@@ -101,29 +128,38 @@ class Command:
 
 def serve(requests):
     """Fork for each request. Return the request in the fork, and None when there are no more."""
-    running = {}  # by the descriptor of a process, its number and where its exit code goes
+    running, shells = {}, []  # by the descriptor of a process, its number and where its exit code goes
     while True:
-        for ready in select.select([requests, *running], [], [])[0]:
-            if ready is not requests:
+        for ready in select.select([requests, *shells, *running], [], [])[0]:
+            if ready in running:
                 pid, ended = running.pop(ready)
                 os.write(ended, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
                 os.close(ended)
                 os.close(ready)
                 continue
-            message, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
-            if not message:
+            asking = requests if ready is requests else ready.accept()[0]
+            message, descriptors, _, _ = socket.recv_fds(asking, 1 << 20, 4)
+            if not message and asking is requests:
                 return None
+            if message == b"listen":
+                shells.append(socket.socket(fileno=descriptors[0]))
+                requests.send(b"listening")
+                continue
             *streams, ended = descriptors
             pid = os.fork()
             if pid == 0:
-                for other in (requests.detach(), ended, *running, *(one for _, one in running.values())):
+                for other in (ended, *running, *(one for _, one in running.values())):
                     os.close(other)
+                for other in {requests, asking, *shells}:
+                    other.close()
                 for number, stream in enumerate(streams):
                     os.dup2(stream, number)
                 for stream in set(streams):
                     os.close(stream)
                 return json.loads(message)
-            requests.send(str(pid).encode())
+            asking.send(str(pid).encode())
+            if asking is not requests:
+                asking.close()
             running[os.pidfd_open(pid)] = pid, ended
             for stream in set(streams):
                 os.close(stream)
@@ -134,8 +170,12 @@ def become(request):
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    sys.path[:] = request["path"]
+    sys.path[:] = request.get("path", sys.path)
     sys.argv = ["tardigrad", *request["words"]]
+    if request.get("network") is not None:
+        with open(f"/run/netns/{request['network']}") as namespace:  # noqa: PTH123
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "no such network")
     if request["program"] is None:
         main()
     exec(request["program"], {"__name__": "__main__"})

@@ -22,7 +22,7 @@ def locally_private(algorithm, model, situation, guarantee, normals):
     def from_the_client(delivery, upload, start):
         task = Task(delivery.trip, delivery.client, delivery.ticket.version, {"model": start})
         for layer in aggregator.layers:
-            upload = layer.client(upload, task)
+            upload = layer.client(upload, task, {})
         add(delivery, upload, start)
 
     aggregator.add = from_the_client

@@ -50,6 +50,15 @@ _WHERE = {
     "tardigrad.algorithms.scaffold": ["SCAFFOLD"],
     "tardigrad.algorithms.sgd": ["SGD"],
     "tardigrad.algorithms.weight_prediction": ["WeightPrediction"],
+    "tardigrad.encodings.bfloat16": ["BFloat16"],
+    "tardigrad.encodings.broadcasts": ["BFloat16Broadcast", "DifferenceBroadcast", "Float32Broadcast"],
+    "tardigrad.encodings.common_grid": ["Grid"],
+    "tardigrad.encodings.float32": ["Float32"],
+    "tardigrad.encodings.int4": ["Int4"],
+    "tardigrad.encodings.int8": ["Int8"],
+    "tardigrad.encodings.randomk": ["RandomK"],
+    "tardigrad.encodings.sign": ["Sign"],
+    "tardigrad.encodings.topk": ["TopK"],
     "tardigrad.learning.heads": [
         "Binary",
         "Head",
@@ -107,6 +116,7 @@ _WHERE = {
     "tardigrad.privacy.settings": ["LocalPrivacy", "Participation", "PoissonSampling"],
     "tardigrad.privacy.tree": ["Tree"],
     "tardigrad.learning.images": ["CentreCrop", "Flip", "RandomCrop"],
+    "tardigrad.simulation.availability": ["Always", "AvailabilityTrace", "DayNight", "OnOff"],
     "tardigrad.simulation.delay": [
         "ConstantDelay",
         "ExponentialByExamples",
@@ -117,6 +127,12 @@ _WHERE = {
         "UniformDelay",
     ],
     "tardigrad.simulation.device": ["Device"],
+    "tardigrad.simulation.network": [
+        "BandwidthTrace",
+        "ConstantBandwidth",
+        "LogNormalBandwidth",
+        "Network",
+    ],
     "tardigrad.data.evaluation": ["Evaluation"],
     "tardigrad.core.stop": ["Stop"],
     "tardigrad.experiments.config.reading": ["load_config"],
@@ -216,6 +232,17 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.data.sets.stackoverflow import StackOverflow as StackOverflow
     from tardigrad.data.sets.synthetic import Synthetic as Synthetic
     from tardigrad.data.split import Aside as Aside
+    from tardigrad.encodings.bfloat16 import BFloat16 as BFloat16
+    from tardigrad.encodings.broadcasts import BFloat16Broadcast as BFloat16Broadcast
+    from tardigrad.encodings.broadcasts import DifferenceBroadcast as DifferenceBroadcast
+    from tardigrad.encodings.broadcasts import Float32Broadcast as Float32Broadcast
+    from tardigrad.encodings.common_grid import Grid as Grid
+    from tardigrad.encodings.float32 import Float32 as Float32
+    from tardigrad.encodings.int4 import Int4 as Int4
+    from tardigrad.encodings.int8 import Int8 as Int8
+    from tardigrad.encodings.randomk import RandomK as RandomK
+    from tardigrad.encodings.sign import Sign as Sign
+    from tardigrad.encodings.topk import TopK as TopK
     from tardigrad.errors import ConfigError as ConfigError
     from tardigrad.errors import RunError as RunError
     from tardigrad.errors import TardigradError as TardigradError
@@ -272,6 +299,10 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.service.client.app import Client as Client
     from tardigrad.service.server.endpoint import Endpoint as Endpoint
     from tardigrad.service.server.service_settings import ServiceSettings as ServiceSettings
+    from tardigrad.simulation.availability import Always as Always
+    from tardigrad.simulation.availability import AvailabilityTrace as AvailabilityTrace
+    from tardigrad.simulation.availability import DayNight as DayNight
+    from tardigrad.simulation.availability import OnOff as OnOff
     from tardigrad.simulation.delay import ConstantDelay as ConstantDelay
     from tardigrad.simulation.delay import ExponentialByExamples as ExponentialByExamples
     from tardigrad.simulation.delay import ExponentialDelay as ExponentialDelay
@@ -280,6 +311,10 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.simulation.delay import Trace as Trace
     from tardigrad.simulation.delay import UniformDelay as UniformDelay
     from tardigrad.simulation.device import Device as Device
+    from tardigrad.simulation.network import BandwidthTrace as BandwidthTrace
+    from tardigrad.simulation.network import ConstantBandwidth as ConstantBandwidth
+    from tardigrad.simulation.network import LogNormalBandwidth as LogNormalBandwidth
+    from tardigrad.simulation.network import Network as Network
 else:
 
     def __getattr__(name: str) -> Any:

@@ -77,7 +77,7 @@ def test_toy_encoding_changes_uploads_on_both_sides_and_not_the_model():
     for trip in range(3):
         one = upload(trip + 1)
         plain.add(delivery(trip), one, torch.zeros(2))
-        encoded.add(delivery(trip), layer.client(one, None), torch.zeros(2))
+        encoded.add(delivery(trip), layer.client(one, None, {}), torch.zeros(2))
     assert plain.step() == encoded.step()
     assert torch.equal(plain.state["model"], encoded.state["model"])
 
@@ -107,7 +107,7 @@ class NotedOnClient(UploadLayer):
     name = "note"
     wire = Wire(extra_bytes=24)
 
-    def client(self, upload, task):
+    def client(self, upload, task, memory):
         return upload
 
 

@@ -11,7 +11,7 @@ class Doubling(UploadLayer):
     name = "doubling"
     wire = Wire(dtype="float16", common_scale=True)
 
-    def client(self, upload, task):
+    def client(self, upload, task, memory):
         return replace(upload, vectors={name: 2 * vector for name, vector in upload.vectors.items()})
 
     def add(self, buffer, delivery, upload, start):

@@ -1,14 +1,8 @@
 """A model, data and an algorithm from one's own file, in everything that takes a config."""
 
-import contextlib
 import io
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import tomli_w
@@ -166,26 +160,6 @@ def test_compare_runs_own_models_and_an_edited_file_anew(file, tmp_path):
     file.write_text(OWN.replace(".relu()", ".tanh()"))
     compare(tmp_path / "compare.toml", out, console)
     assert len(set(out.glob("*-seed*")) - first) == 4
-
-
-def test_a_comparison_of_own_models_that_was_killed_goes_on(file, tmp_path):
-    long = COMPARISON | {"base": COMPARISON["base"] | {"stop": {"trips": 400}}}
-    (tmp_path / "compare.toml").write_text(tomli_w.dumps(long))
-    words = ["compare", str(tmp_path / "compare.toml"), "--out", str(tmp_path / "out")]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    killed = subprocess.Popen([sys.executable, "-m", "tardigrad", *words], **quiet)
-    try:
-        until = time.monotonic() + 120
-        while not list(tmp_path.glob("out/*/events.jsonl")) and killed.poll() is None:
-            assert time.monotonic() < until
-            time.sleep(0.05)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(killed.pid, signal.SIGKILL)
-        killed.wait()
-    table = compare(tmp_path / "compare.toml", tmp_path / "out", Console(file=io.StringIO()))
-    assert [row["failed"] for row in table["rows"]] == [[], []]
-    assert len(list(tmp_path.glob("out/*/summary.json"))) == 4
 
 
 def test_tuning_may_set_the_arguments_of_an_own_model_and_knows_when_the_file_changed(file, tmp_path):

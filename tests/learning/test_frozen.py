@@ -6,7 +6,7 @@ import copy
 import grpc
 import pytest
 import torch
-from service_harness import serving
+from service_harness import PATIENCE, serving
 from torch import nn
 
 import tardigrad as td
@@ -73,7 +73,7 @@ def test_client_with_other_frozen_parts_is_refused_when_it_joins(tmp_path):
 
     def participant(running, name, module):
         trainer = ClientTrainer(name, Client(module, examples))
-        return Participant(running.address, running.signer(name), None, trainer, tmp_path / name, 20.0)
+        return Participant(running.address, running.signer(name), None, trainer, tmp_path / name, PATIENCE)
 
     async def scene():
         async with serving(CONFIG, tmp_path, model=module_of(FROZEN), durable=False) as running:
@@ -87,6 +87,6 @@ def test_client_with_other_frozen_parts_is_refused_when_it_joins(tmp_path):
                     pass
             assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
             same = copy.deepcopy(module_of(FROZEN))
-            return await asyncio.wait_for(participant(running, "same", same).take_part(), 30)
+            return await asyncio.wait_for(participant(running, "same", same).take_part(), PATIENCE)
 
     assert asyncio.run(scene()) == "trips"

@@ -8,6 +8,7 @@ import torch
 
 import tardigrad as td
 from observers import InterruptAfter
+from tardigrad.core.download_sizes import DownloadSizes
 from tardigrad.core.event_log import to_record
 from tardigrad.core.snapshot import read_snapshot
 from tardigrad.core.upload import Upload
@@ -60,7 +61,7 @@ def served(privacy):
     )
     size = size_of(layout_of(plan.aggregator.broadcast()))
     return RunState(
-        plan.book, plan.stop, plan.evaluation, size, size, centrally=plan.private
+        plan.book, plan.stop, plan.evaluation, DownloadSizes(size), size, centrally=plan.private
     ), values  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def test_a_private_server_keeps_neither_losses_nor_offered_metrics(privacy):
             metrics=json.dumps({"accuracy": ACCURACY}),
         )  # fmt: skip
         upload = Upload({"delta": torch.zeros_like(vector)}, EXAMPLES, STEPS, LOSS)
-        values.do(run_state.apply(entry), upload)
+        values.do(run_state.apply(entry), lambda upload=upload: upload)
     _, document = values.snapshot()
     kept = json.dumps([document, run_state.state(), [to_record(event) for event in run_state.last_reports()]])
     values.close()

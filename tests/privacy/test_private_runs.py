@@ -190,6 +190,23 @@ privacy = { kind = "participation", participations = 10, separation = 12, noise_
 """
 
 
+class HoldAt:
+    """Waits, when the record is so long, until the process is killed."""
+
+    def __init__(self, file, size):
+        self.file, self.size = file, size
+
+    def begin(self, config, history):
+        pass
+
+    def see(self, events):
+        while self.file.stat().st_size > self.size:
+            time.sleep(1)
+
+    def end(self):
+        pass
+
+
 def test_run_killed_at_random_moments_never_changes_the_noise_of_a_step(tmp_path):
     file, out = tmp_path / "config.toml", tmp_path / "run"
     file.write_text(CONFIG)
@@ -202,7 +219,12 @@ def test_run_killed_at_random_moments_never_changes_the_noise_of_a_step(tmp_path
         process = multiprocessing.get_context("fork").Process(
             target=td.run,
             args=(config,),
-            kwargs={"out": out, "resume": kill > 0, "snapshot_seconds": 0.2 if kill else 1e6},
+            kwargs={
+                "out": out,
+                "resume": kill > 0,
+                "snapshot_seconds": 0.2 if kill else 1e6,
+                "observers": (HoldAt(events, 90_000),),
+            },
         )
         process.start()
         enough = 25_000 * (kill + 1)  # of 110,000 bytes

@@ -4,6 +4,21 @@ import shutil
 import subprocess
 
 import pytest
+from service_harness import PATIENCE
+
+from tardigrad.service.access import tls_probe
+from tardigrad.service.client import connection, participant
+from tardigrad.service.monitor import metrics
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Clients wait longer for an answer than they do in earnest, because a busy machine may be slow."""
+    for module, name in (
+        (connection, "SHORT_SECONDS"), (connection, "POLL_SECONDS"), (connection, "IDLE_SECONDS"),
+        (participant, "GIVE_BACK_SECONDS"), (tls_probe, "SECONDS"), (metrics, "PATIENCE"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, PATIENCE)
 
 
 @pytest.fixture
@@ -16,3 +31,21 @@ def small_disk(tmp_path):
         pytest.skip("a small file system can be mounted by root only")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def in_files(monkeypatch):
+    """Uploads and old versions are kept as those of large models, whatever their size."""
+    for name in (
+        "server.upload_body.IN_MEMORY", "server.upload_body.UNDER_WAY", "server.model_state.LARGE",
+        "server.rpc.LARGEST_KEPT", "store.upload_files.IN_MEMORY", "store.upload_files.LARGEST_SPARE",
+    ):  # fmt: skip
+        monkeypatch.setattr(f"tardigrad.service.{name}", 64)
+
+
+@pytest.fixture(params=["in memory", "in files"])
+def where_large(request):
+    """How uploads and old versions are kept: as those of small models, or as those of large ones."""
+    if request.param == "in files":
+        request.getfixturevalue("in_files")
+    return request.param

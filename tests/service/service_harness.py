@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import socket
 import time
 
 import grpc
@@ -30,6 +31,9 @@ from tardigrad.service.store.memory import MemoryStore
 from tardigrad.service.store.sqlite import SqliteStore
 
 torch.set_num_threads(1)
+
+PATIENCE = 300.0
+"""Seconds that a test waits for what must come: many, because a busy machine may be slow."""
 
 
 class FakeClock(Clock):
@@ -142,6 +146,8 @@ async def serving(
         opened = contextlib.nullcontext(store)
     with opened as store:
         coordinator = coordinate(run.plan, store, record, noise.forget, clock)
+        if "idle_seconds" not in coordinator.settings.model_fields_set:
+            coordinator.settings = coordinator.settings.model_copy(update={"idle_seconds": PATIENCE})
         gate = RequestVerifier(Enrolled(keys / LIST), clock)
         server = Server(Servicer(coordinator, gate, facts_of(run.plan)))
         await coordinator.start(None if snapshot is None else (dict(snapshot[0]), snapshot[1]), accept_loss)
@@ -189,11 +195,33 @@ def trace_of(config, **own):
 
 async def fetched(connection, held=()):
     """Fetch a task. A server that has too much to do in time asks a client to come again."""
-    for _ in range(100):
-        found = await connection.fetch(held)
-        if not isinstance(found, RetryLater):
-            return found
-    raise AssertionError(f"no task: {found.reason}")
+    async with asyncio.timeout(PATIENCE):
+        while isinstance(found := await connection.fetch(held), RetryLater):
+            pass
+    return found
+
+
+async def settled(running):
+    """Wait until all that clients were answered has come to the model, the evaluations and the disk."""
+    coordinator, threads = running.coordinator, running.coordinator._threads
+    if coordinator._snapshotting is not None:
+        await asyncio.wait({coordinator._snapshotting})
+    await threads.in_model_thread(coordinator.model_state.settle)
+    await asyncio.wrap_future(threads.files.submit(lambda: None))
+
+
+def with_limits(running, **changes):
+    """Change limits of a server that runs."""
+    coordinator = running.coordinator
+    coordinator.settings = coordinator.settings.model_copy(update=changes)
+
+
+@contextlib.contextmanager
+def closed_port():
+    """The address of a port on which nobody listens, and which nobody else can take meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
 class Puppet:
@@ -250,7 +278,7 @@ async def replay(running, simulation, steps, puppets=None, app=app_of):
                 assert await puppet.fetch() == trip
             else:
                 await getattr(puppet, what)(trip)
-        return await asyncio.wait_for(asyncio.shield(running.coordinator.ended), 20)
+        return await asyncio.wait_for(asyncio.shield(running.coordinator.ended), PATIENCE)
 
 
 def comparable(events):

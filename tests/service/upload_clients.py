@@ -11,7 +11,7 @@ from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_trainer import ClientTrainer
 
 SERVICE = {
-    "requests_per_second": 1000, "poll_seconds": 0.2, "idle_seconds": 0.5, "examples_bound": 10_000,
+    "requests_per_second": 1000, "poll_seconds": 100.0, "idle_seconds": 100.0, "examples_bound": 10_000,
     "linger_seconds": 0.0,
 }  # fmt: skip
 

@@ -13,14 +13,25 @@ import torch
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
-from tardigrad.algorithms.layers import Surroundings, UploadLayer, check_layers
+from tardigrad.algorithms.layers import DecodingLayer, Surroundings, UploadLayer, check_layers
+from tardigrad.algorithms.shared_vectors import SharedVectors
 from tardigrad.algorithms.upload_buffer import BufferState, UploadBuffer, buffer_state, restored_buffer
+from tardigrad.core.download_sizes import DownloadSizes
 from tardigrad.core.outcomes import Accepted
 from tardigrad.core.precision import at_least_float32, is_short
 from tardigrad.core.situation import Situation
 from tardigrad.core.state import State, tensor_of
 from tardigrad.core.tensor_names import strip_prefix
-from tardigrad.core.upload import Member, Received, Task, Upload, Vectors, WeightedSum
+from tardigrad.core.upload import (
+    Member,
+    Received,
+    Task,
+    TypedVector,
+    Upload,
+    Vectors,
+    WeightedSum,
+    size_in_bytes,
+)
 from tardigrad.errors import RunError
 
 
@@ -55,7 +66,9 @@ class Aggregator:
         situation: Situation,
         model_average: float | None = None,
         layers: Sequence[UploadLayer] = (),
+        shared: SharedVectors | None = None,
     ) -> None:
+        """`shared`: what clients download, if it is not exactly the algorithm's broadcast."""
         self.algorithm = algorithm
         self.layers = tuple(layers)
         check_layers(
@@ -71,16 +84,25 @@ class Aggregator:
         self.state: State = algorithm.start(model, situation)
         if model_average is not None:
             self.state["model_average"] = model.clone()
+        self._shared = shared
         self._sum_dtype = torch.float32
         self._extras: dict[str, int] = {}
         for layer in self.layers:
             self._extras |= layer.extras(situation)
             self._sum_dtype = torch.promote_types(self._sum_dtype, layer.sums_of_short_floats)
+        self._decoder = next((layer for layer in self.layers if isinstance(layer, DecodingLayer)), None)
+        self._adds_pieces, self._device = True, model.device
+        self._wide = torch.promote_types(model.dtype, self._sum_dtype)
         if self.layers:
             shapes = {name: vector.shape for name, vector in self.empty_upload().items()}
-            surroundings = Surroundings(algorithm, situation, shapes, self._dtype, model.device)
+            self._lengths = {name: shape.numel() for name, shape in shapes.items()}
+            whole = isinstance(algorithm, Individual) or any(layer.needs_vectors for layer in self.layers)
+            whole = whole or "model" in shapes  # which is decoded as a change from the start
+            self._adds_pieces = not whole
+            surroundings = Surroundings(algorithm, situation, shapes, self._dtype, model.device, whole)
             for layer in self.layers:
                 layer.begin(surroundings, self._extras)
+        self.broadcast()  # the first version is shared before any step
         self._open = self._new_buffer()
         self._closed: deque[UploadBuffer] = deque()  # full, and not yet turned into a version
 
@@ -99,7 +121,22 @@ class Aggregator:
         vectors = self.algorithm.broadcast(self.state)
         if is_short(self._dtype):
             vectors = {n: v.to(self._dtype) if v.dtype == torch.float32 else v for n, v in vectors.items()}
-        return vectors
+        return vectors if self._shared is None else self._shared.at(self.version, vectors)
+
+    def difference(self) -> Vectors:
+        """Return what leads from the broadcast of the version before to that of this version, as it is sent;
+        nothing if versions travel whole."""
+        return {} if self._shared is None else self._shared.difference
+
+    def download_layout(self) -> tuple[TypedVector, ...] | None:
+        """Return how whole versions travel, or None if they do as they are."""
+        return None if self._shared is None else self._shared.layout()
+
+    def download_sizes(self) -> DownloadSizes:
+        """Return the sizes of what clients download."""
+        if self._shared is not None:
+            return self._shared.download_sizes()
+        return DownloadSizes(size_in_bytes(self.broadcast()))
 
     def empty_upload(self) -> Vectors:
         """Return zeros with the names and shapes of what a client uploads, on the model's device."""
@@ -107,6 +144,17 @@ class Aggregator:
         rule = self.algorithm.rule(task, {}, lr=1.0)
         vectors = rule.finish(rule.start.clone(), 1, 1.0)
         return {name: torch.zeros_like(at_least_float32(v)) for name, v in vectors.items()}
+
+    def upload_layout(self) -> tuple[TypedVector, ...]:
+        """Return the names, types and lengths of the vectors of an upload as they travel."""
+        vectors = self.empty_upload()
+        if self._decoder is not None:
+            return self._decoder.layout({name: vector.numel() for name, vector in vectors.items()})
+        dtype = self._dtype if is_short(self._dtype) else None
+        return tuple(
+            TypedVector(name, str(dtype or vector.dtype).removeprefix("torch."), vector.numel())
+            for name, vector in vectors.items()
+        )
 
     def add(self, delivery: Accepted, upload: Upload, start: Tensor) -> None:
         """Add an accepted upload to the buffer. `start`: the model that it started from."""
@@ -123,14 +171,33 @@ class Aggregator:
             }
             buffer.received.append(Received(replace(upload, vectors=own), member, start))
             return
+        if self._decoder is not None and self._adds_pieces:
+            self._add_pieces(buffer, self._decoder, upload.vectors, member)
+            return
         for name, vector in upload.vectors.items():
             if is_short(self._dtype) or is_short(vector.dtype):
                 vector = vector.to(torch.promote_types(vector.dtype, self._sum_dtype))
-            weight = member.mass if name in self.algorithm.undiscounted else member.weight
+            weight = self._weight(name, member)
             if name in buffer.sums:
                 buffer.sums[name].add_(vector, alpha=weight)
             else:
                 buffer.sums[name] = vector * weight
+
+    def _weight(self, name: str, member: Member) -> float:
+        return member.mass if name in self.algorithm.undiscounted else member.weight
+
+    def _add_pieces(
+        self, buffer: UploadBuffer, decoder: DecodingLayer, vectors: Vectors, member: Member
+    ) -> None:
+        """Add an encoded upload to the sums, without ever holding a decoded whole."""
+        for name, first, piece in decoder.summands(vectors):
+            if name not in buffer.sums:
+                wide = torch.promote_types(piece.dtype, self._wide) if piece.is_floating_point() else None
+                buffer.sums[name] = torch.zeros(
+                    self._lengths[name], dtype=wide or piece.dtype, device=self._device
+                )
+            place = buffer.sums[name][first : first + len(piece)]
+            place.add_(piece.to(place.device), alpha=decoder.factor(self._weight(name, member)))
 
     @property
     def objection(self) -> str | None:
@@ -229,6 +296,8 @@ class Aggregator:
                 tensors[f"state/{name}"] = value
             else:
                 numbers[name] = value
+        if self._shared is not None:
+            tensors |= {f"shared/{name}": value for name, value in self.broadcast().items()}
         buffers = []
         for index, buffer in enumerate([*self._closed, self._open]):
             more, document = buffer_state(buffer)
@@ -249,6 +318,10 @@ class Aggregator:
             place = places.get(name)
             stored[name] = value.to(place.device if isinstance(place, Tensor) else device)
         self.state = {**rest["numbers"], **stored}
+        if self._shared is not None:
+            shared = strip_prefix("shared/", tensors)
+            names = self.algorithm.broadcast(self.state)  # a file has another order
+            self._shared.restore(self.version, {name: shared[name].to(device) for name in names})
         *closed, self._open = (
             restored_buffer(strip_prefix(f"buffer/{index}/", tensors), document, device)
             for index, document in enumerate(rest["buffers"])
@@ -260,7 +333,8 @@ class Aggregator:
 
 def _finite(value: object) -> bool:
     if isinstance(value, Tensor):
-        return bool(torch.isfinite(value).all())
+        ends = torch.aminmax(value) if value.numel() else ()  # needs no memory; NaN is passed on
+        return all(bool(torch.isfinite(end)) for end in ends)
     if isinstance(value, list | tuple):
         return all(_finite(one) for one in value)
     return math.isfinite(value) if isinstance(value, float) else True

@@ -45,6 +45,6 @@ class FedBuff(SumOnly, Step):
         return super().start(model, situation) | self.begin(model, situation)
 
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
-        r = buffer.mean()  # lines 8 and 11: (1/K) sum of s(tau_i) delta_i
-        state["model"] = self.move(state, r, buffer)  # line 14: w = w - eta_g r
+        # lines 8 and 11: r = (1/K) sum of s(tau_i) delta_i; line 14: w = w - eta_g r
+        state["model"] = self.move_by_mean(state, buffer)
         return self.momentum.metrics(state)

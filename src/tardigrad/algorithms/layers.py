@@ -15,7 +15,8 @@ To add a layer, subclass `UploadLayer` and have `experiments/runs/assembly.py` p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,11 +26,14 @@ from torch import Tensor
 from tardigrad.algorithms.upload_buffer import UploadBuffer as UploadBuffer
 from tardigrad.core.outcomes import Accepted
 from tardigrad.core.situation import Situation
-from tardigrad.core.upload import Task, Upload, WeightedSum
+from tardigrad.core.upload import Task, TypedVector, Upload, Vectors, WeightedSum
 from tardigrad.errors import ConfigError
 
 if TYPE_CHECKING:
     from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
+
+LAYER_MEMORIES = ("encoding/",)
+"""What the names of vectors begin with that layers keep in the memories of clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Surroundings:
     dtype: torch.dtype
     """The type of the model, as clients train it."""
     device: torch.device
+    whole: bool = False
+    """Whether the algorithm or a layer needs the vectors of each upload as a whole."""
 
 
 class UploadLayer:
@@ -66,6 +72,9 @@ class UploadLayer:
     """Whether algorithms that need single uploads are refused."""
     needs_common_scale: ClassVar[bool] = False
     """Whether a layer below must give all uploads one scale."""
+    needs_vectors: ClassVar[bool] = False
+    """Whether its `add` uses the vectors of an upload, as floats. Then they are decoded as a whole when they
+    are added; else they are decoded and added up in pieces."""
     wire: ClassVar[Wire] = Wire()
     sums_of_short_floats: ClassVar[torch.dtype] = torch.float32
     """The narrowest type in which the uploads of a model in short floats are summed."""
@@ -82,8 +91,12 @@ class UploadLayer:
     def begin(self, surroundings: Surroundings, extras: dict[str, int]) -> None:
         """Prepare for a run. `extras`: those of all layers. Raise a ConfigError if it cannot work."""
 
-    def client(self, upload: Upload, task: Task) -> Upload:
+    def client(self, upload: Upload, task: Task, memory: Vectors) -> Upload:
         """Change an upload on the client that trained it, before it is sent.
+
+        `memory`: what the client will remember if the upload is accepted. A layer finds there what it has put
+        in at the client's last upload that was, under names that begin with its own, such as
+        "encoding/delta".
 
         A client of the service calls it after training. In a simulation the engine calls it when it commits
         the trip, so that a trip that is not accepted uses no random numbers.
@@ -124,6 +137,42 @@ class UploadLayer:
         """Continue from a `snapshot()`."""
 
 
+class DecodingLayer(UploadLayer):
+    """A layer whose client half gives the vectors of an upload other types, and whose server half gives them
+    back as floats. A stack has at most one."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the encoding, which the header of an upload says."""
+        return self.name
+
+    @abstractmethod
+    def layout(self, lengths: dict[str, int]) -> tuple[TypedVector, ...]:
+        """Return how vectors of these lengths travel."""
+
+    @abstractmethod
+    def upload_objection(self, vectors: Vectors) -> str | None:
+        """Return what is wrong with the values of an upload of the right layout, or None."""
+
+    @abstractmethod
+    def pieces(self, vectors: Vectors) -> Iterator[tuple[str, int, Tensor]]:
+        """Yield the vectors of an upload, decoded: names, offsets and pieces, in order."""
+
+    def summands(self, vectors: Vectors) -> Iterator[tuple[str, int, Tensor]]:
+        """Yield what is added up: the decoded pieces, or integers that `release` decodes."""
+        return self.pieces(vectors)
+
+    def factor(self, weight: float) -> float:
+        """Return the factor of an upload of this weight in the sum of what `summands` yields."""
+        return weight
+
+
+def kept_by_layers(memory: Vectors) -> Vectors:
+    """Return the part of a client's memory that belongs to the layers of its uploads. Training neither uses
+    nor changes it."""
+    return {name: vector for name, vector in memory.items() if name.startswith(LAYER_MEMORIES)}
+
+
 def check_layers(layers: Sequence[UploadLayer], only_sums: bool, algorithm: str) -> None:
     """Raise a ConfigError if these layers cannot work together, or with the algorithm.
 
@@ -139,6 +188,11 @@ def check_layers(layers: Sequence[UploadLayer], only_sums: bool, algorithm: str)
             raise ConfigError(
                 f"the {layer.name} adds up integers and needs an encoding with one scale for all uploads "
                 "below it; give one, such as 'grid'"
+            )
+        if layer.needs_vectors and any(below.wire.common_scale for below in layers[:position]):
+            raise ConfigError(
+                f"the {layer.name} of central privacy changes each upload on the server, which would take it "
+                "off the common grid; use another encoding, such as 'int8', or privacy.kind 'local'"
             )
     encodings = [layer.name for layer in layers if layer.wire.dtype != Wire().dtype]
     if len(encodings) > 1:
@@ -156,7 +210,7 @@ def check_layers_served(layers: Sequence[UploadLayer], told: Sequence[UploadLaye
                 f"the {layer.name} changes uploads on the client, and the clients of a server are not told "
                 "to do so; use it in a simulation"
             )
-        if layer.wire.dtype != Wire().dtype:
+        if layer.wire.dtype != Wire().dtype and not isinstance(layer, DecodingLayer):
             raise ConfigError(
                 f"the {layer.name} sends uploads as {layer.wire.dtype}, and a server receives "
                 f"{Wire().dtype}; use it in a simulation"

@@ -24,7 +24,7 @@ from tardigrad.core.outcomes import Accepted, GivenUp, Reason, Refusal, Rejected
 from tardigrad.core.pace import Pace
 from tardigrad.core.participation import ClientId, Ledger, LedgerState, Limits
 from tardigrad.core.setting import Setting
-from tardigrad.core.staleness import Constant, StalenessLaw
+from tardigrad.core.staleness import Constant, RoundedLaw, StalenessLaw
 
 
 class Buffer(Setting):
@@ -87,7 +87,7 @@ class Bookkeeping:
         self,
         pace: Pace,
         buffer: Buffer,
-        staleness: StalenessLaw | None = None,
+        staleness: StalenessLaw | RoundedLaw | None = None,
         opening: int = 0,
         limits: Limits | None = None,
     ) -> None:
@@ -95,7 +95,7 @@ class Bookkeeping:
         self.opening = opening
         """How many clients make the first step, once each and at any pace; 0 if there is no such opening."""
         self.buffer = buffer
-        self.law = staleness if staleness is not None else Constant()
+        self.law: StalenessLaw | RoundedLaw = staleness if staleness is not None else Constant()
         self.version = 0
         self.next_trip = 0
         self.accepted = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
@@ -94,6 +95,22 @@ class Hinge(_Law):
 
     def __call__(self, staleness: int) -> float:
         return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedLaw:
+    """A law whose weights are multiples of 1 / denominator, and at least one of these.
+
+    >>> RoundedLaw(Polynomial(a=0.5), denominator=4)(1)  # 0.707...
+    0.75
+    """
+
+    law: _Law
+    denominator: int
+
+    def __call__(self, staleness: int) -> float:
+        """Return the weight of an upload of this staleness, in (0, 1]."""
+        return max(1, round(self.law(staleness) * self.denominator)) / self.denominator
 
 
 StalenessLaw = Annotated[

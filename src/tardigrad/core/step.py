@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
@@ -21,6 +22,9 @@ Momentum = Annotated[
     by_name,
 ]
 
+PIECE = 1 << 20
+"""The numbers of which the step of a large model is made at a time."""
+
 
 class Step(Setting):
     """model -= lr * preconditioner(momentum(r))."""
@@ -35,6 +39,18 @@ class Step(Setting):
     def begin(self, model: Tensor, situation: Situation) -> State:
         """Return the state before the first step."""
         return self.momentum.start(model, situation) | self.preconditioner.start(model)
+
+    def move_by_mean(self, state: State, buffer: WeightedSum) -> Tensor:
+        """Return the next model, as `move` does from the mean of the buffer. Without momentum and
+        preconditioner it is computed in pieces, so that the model is the only vector that takes memory."""
+        if self.momentum != NoMomentum() or self.preconditioner != NoPreconditioner():
+            return self.move(state, buffer.mean(), buffer)
+        model, total = tensor_of(state, "model"), buffer.sums["delta"]
+        moved = torch.empty_like(model, dtype=torch.result_type(model, total))
+        pieces = zip(model.split(PIECE), total.split(PIECE), moved.split(PIECE))
+        for old, part, new in pieces:
+            torch.sub(old, self.lr * (part / buffer.divisor), out=new)
+        return moved
 
     def move(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
         """Return the next model. It is a new tensor, because clients may still be training from the old

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 Vectors = dict[str, Tensor]
 """Named flat vectors: a broadcast (always with `model`), an upload, a client's memory."""
+
+
+class TypedVector(NamedTuple):
+    """The name, the type and the length of a vector that travels.
+
+    >>> bytes_of((TypedVector("delta/codes", "int8", 1000), TypedVector("delta/scales", "float32", 1)))
+    1004
+    """
+
+    name: str
+    dtype: str
+    """One of `DTYPES`."""
+    length: int
+
+
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float32, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32,
+        torch.float16, torch.float64,
+    )
+}  # fmt: skip
+"""The types of numbers in an upload, by name. The last two only travel in a simulation."""
+
+
+def bytes_of(layout: Iterable[TypedVector]) -> int:
+    """Return how many bytes the numbers of vectors with this layout have together."""
+    return sum(DTYPES[vector.dtype].itemsize * vector.length for vector in layout)
 
 
 def size_in_bytes(vectors: Vectors) -> int:

@@ -127,6 +127,13 @@ class FlatModule:
         moved.use_contiguous(self.contiguous)
         return moved
 
+    def drop_gradient(self) -> None:
+        """Release the memory of the gradient, because this module is never trained, as on a server."""
+        self.gradient = self.gradient.new_empty(0)
+        self.slopes = []
+        for parameter in self._parameters:
+            parameter.grad = None
+
     # -- values --------------------------------------------------------------------------------------------
 
     def load(self, shared: Tensor, memory: Vectors) -> None:
@@ -137,7 +144,9 @@ class FlatModule:
         if self.has_personal:
             own, remembered = memory.get(PERSONAL, self._own_start), memory.get(STATISTICS)
             statistics = sum(tensor.numel() for tensor in self._statistics)
-            if len(own) != len(self._own_values) or (remembered is not None and len(remembered) != statistics):
+            if len(own) != len(self._own_values) or (
+                remembered is not None and len(remembered) != statistics
+            ):
                 raise RunError(
                     "the memory of this client is of another model: its personal parts have other sizes; "
                     "give the model that it began with"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from abc import abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -149,7 +150,7 @@ def read_trace(file: Path, key: str) -> list[tuple[float, float, int]]:
                     "it must have client, start and duration in its first line"
                 )
             for row in rows:
-                trip = (float(row["start"]), float(row["duration"]), _client_number(row["client"]))
+                trip = (float(row["start"]), float(row["duration"]), client_number(row["client"]))
                 check_trip(*trip)
                 trips.append(trip)
         except (TypeError, ValueError, csv.Error) as error:
@@ -159,7 +160,8 @@ def read_trace(file: Path, key: str) -> list[tuple[float, float, int]]:
     return trips
 
 
-def _client_number(text: str) -> int:
+def client_number(text: str) -> int:
+    """Return the number of a client in a trace file."""
     try:
         return int(text)
     except ValueError:
@@ -172,8 +174,12 @@ def _client_number(text: str) -> int:
 class Durations:
     """A delay law applied to a population: durations(trip, client) is how long that trip takes."""
 
-    def __init__(self, law: Delay, clients: Clients, seed: int) -> None:
-        self._law, self._clients = law, clients
+    def __init__(
+        self, law: Delay, clients: Clients, seed: int, device: Callable[[int], float] | None = None
+    ) -> None:
+        """`device`: a further permanent factor of each client's durations."""
+        self._law, self._clients, self._device = law, clients, device
+        self._same = not law.device_spread and not law.by_examples and device is None
         self._draws = Draws(seed, "delay", law.sample)
         self._devices = Draws(seed, "device", lambda random, n: random.lognormal(0.0, law.device_spread, n))
         self._endings = Draws(seed, "give up", uniform)
@@ -186,6 +192,8 @@ class Durations:
     def factor(self, client: int) -> float:
         """Return the permanent factor of this client's durations; that of a typical device is 1."""
         factor = self._devices[client] if self._law.device_spread else 1.0
+        if self._device is not None:
+            factor *= self._device(client)
         return factor * self._clients.examples(client) if self._law.by_examples else factor
 
     def __call__(self, trip: int, client: int) -> float:
@@ -193,7 +201,7 @@ class Durations:
         if self._recorded:
             own = self._recorded.get(client, self._recorded[-1])
             drawn = own[int(drawn * len(own))]
-        return drawn * self.factor(client) if self._law.device_spread or self._law.by_examples else drawn
+        return drawn if self._same else drawn * self.factor(client)
 
     def gives_up(self, trip: int) -> bool:
         """Return whether this trip ends without an upload."""

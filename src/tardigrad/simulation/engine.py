@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from tardigrad.core.participation import ClientId
 from tardigrad.core.state import tensor_of
 from tardigrad.core.stop import Stop
 from tardigrad.core.tensor_names import by_number
-from tardigrad.core.upload import Vectors, size_in_bytes
+from tardigrad.core.upload import Task, Upload, Vectors, size_in_bytes
 from tardigrad.data.clients import Clients
 from tardigrad.data.evaluation import Evaluation, Evaluator
 from tardigrad.errors import RunError, TardigradError
@@ -52,6 +52,8 @@ class EngineState(TypedDict):
     given_up: int
     bytes: int
     upload_bytes: int
+    downloads: NotRequired[list[tuple[ClientId, int]]]
+    """The version that each client has, where differences between versions are sent."""
     refused: dict[str, int]
     metrics: dict[str, float]
     evaluated: int
@@ -96,7 +98,7 @@ class Engine:
         self.given_up = 0
         self.bytes = 0
         """Sent so far, both ways: a download for each trip that began, an upload for each that arrived."""
-        self._download_bytes = size_in_bytes(aggregator.broadcast())  # the same for all versions
+        self._downloads = aggregator.download_sizes()
         self._upload_bytes = 0
         self._extra_bytes = sum(layer.wire.extra_bytes for layer in aggregator.layers)
         self.refused: Counter[str] = Counter()
@@ -192,7 +194,9 @@ class Engine:
             else:
                 self.refused[item.reason] += 1
             self.bytes += self._upload_bytes
-            yield UploadReceived.of(item, self._name(item.client))
+            assert isinstance(item.client, int), "clients are numbered in a simulation"
+            times = self._planner.times(item.trip, item.client)
+            yield UploadReceived.of(item, self._name(item.client), times)
         elif isinstance(item, GivenUp):
             self.time, moved = item.time, item.closes
             self.given_up += 1
@@ -203,7 +207,7 @@ class Engine:
         elif isinstance(item, Joined):
             self.time, moved = item.time, item.closes
         else:
-            self.bytes += self._download_bytes
+            self.bytes += self._downloads.take(item.client, item.version)
         if moved:
             yield self._step()
         if self._evaluation.due(self.version, moved, self.trips, ended):
@@ -212,14 +216,24 @@ class Engine:
     def _add(self, item: Accepted) -> None:
         """Add the trained upload of a trip to the buffer, and commit the memory of its client."""
         upload, task = self._submissions.collect(item)
-        for layer in self._aggregator.layers:
-            upload = layer.client(upload, task)
+        if self._aggregator.layers:
+            upload = self._leaving(upload, task)
         self._upload_bytes = size_in_bytes(upload.vectors) + self._extra_bytes
         self._aggregator.add(item, upload, task.vectors["model"])
         self._in_buffer.append(task.version)
         if self._tell_losses:
             self._losses.append(upload.loss)
         self._submissions.committed(item)
+
+    def _leaving(self, upload: Upload, task: Task) -> Upload:
+        """Return an upload as it leaves its client, whose memory the layers may change."""
+        assert isinstance(task.client, int), "clients are numbered in a simulation"
+        memory = dict(self.memories.get(task.client, {}))
+        for layer in self._aggregator.layers:
+            upload = layer.client(upload, task, memory)
+        if memory:
+            self.memories[task.client] = memory
+        return upload
 
     def _step(self) -> Event:
         with self._profile.part("step"):
@@ -267,6 +281,7 @@ class Engine:
             "given_up": self.given_up,
             "bytes": self.bytes,
             "upload_bytes": self._upload_bytes,
+            "downloads": self._downloads.state(),
             "refused": dict(self.refused),
             "metrics": self.metrics,
             "evaluated": self._evaluated,
@@ -286,6 +301,7 @@ class Engine:
         self._losses = document["losses"] if self._tell_losses else []
         self.time, self.trips, self.given_up = document["time"], document["trips"], document["given_up"]
         self.bytes, self._upload_bytes = document["bytes"], document["upload_bytes"]
+        self._downloads.restore(document.get("downloads", []))
         self.refused = Counter(document["refused"])
         self.metrics, self._evaluated = document["metrics"], document["evaluated"]
         plan = [from_row(row) for row in document["plan"]]

@@ -11,15 +11,19 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from tardigrad.core.bookkeeping import Bookkeeping, BookState
 from tardigrad.core.outcomes import Ticket, UnknownTrip
 from tardigrad.core.pace import Arrivals, Poisson, SampledStaleness, Scripted
+from tardigrad.core.participation import ClientId
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError
 from tardigrad.simulation.delay import Durations, read_trace
+from tardigrad.simulation.network import Links, TripTimes
 from tardigrad.simulation.planned import Joined, Planned
+from tardigrad.simulation.presence import Presence
+from tardigrad.simulation.roster import Roster
 from tardigrad.simulation.starts import (
     Bits,
     ClosedLoop,
@@ -31,6 +35,9 @@ from tardigrad.simulation.starts import (
     StartsState,
 )
 
+MOST_CUT_OFF = 100_000
+"""After so many trips in a row that were cut off by the end of a window, no upload is expected any more."""
+
 
 class PlannerState(TypedDict):
     """What a snapshot contains of a `Planner`."""
@@ -40,6 +47,10 @@ class PlannerState(TypedDict):
     busy_until: list[tuple[int, float]]
     starts: StartsState
     book: BookState
+    cut_off: NotRequired[list[int]]
+    uplink_free: NotRequired[float]
+    downloads: NotRequired[list[tuple[ClientId, int]]]
+    shares: NotRequired[list[tuple[int, float]]]
 
 
 class Planner:
@@ -52,13 +63,22 @@ class Planner:
         durations: Durations,
         seed: int,
         bits: Bits | None = None,
+        links: Links | None = None,
+        presence: Presence | None = None,
     ) -> None:
-        """`bits`: the source of randomness of Poisson sampling, in place of the seed."""
+        """`bits`: the source of randomness of Poisson sampling, in place of the seed. `links`: the network,
+        or None if messages take no time. `presence`: who is there, or None if everybody always is."""
         self.book = book
-        self._clients, self._durations = clients, durations
+        self._clients, self._durations, self._links, self._presence = clients, durations, links, presence
         self._starts = _starts(book, len(clients), seed, bits)
+        if presence is not None:
+            self._starts.roster = Roster(presence, seed)
         self._arrivals: list[tuple[float, int]] = []
         self._busy_until: dict[int, float] = {}  # by client, where tasks queue
+        self._cut_off: set[int] = set()  # trips under way that end with their client's window
+        self._in_a_row = 0  # trips that were cut off since the last that was not
+        self._uplink_free = 0.0  # when the server has sent all downloads so far
+        self._shares: dict[int, float] = {}  # by trip: its download over that of a whole version
         self._now = 0.0
 
     def advance(self) -> list[Planned]:
@@ -81,20 +101,58 @@ class Planner:
                 return started
         if self._starts.may_run_dry:
             return []
-        raise RunError(
-            f"nobody is left to train at virtual time {self._now:g}: {self.book.accepted} of "
-            f"{self.book.buffer.size} uploads are in the buffer and no client may start; "
-            + (
-                "all others took part as often or as recently as privacy allows; lower buffer.size, "
-                "privacy.separation or the number of steps, or have more clients"
-                if self.book.ledger is not None
-                else "lower buffer.size, or let a client count more often in one buffer "
+        raise RunError(self._nobody_left())
+
+    def _nobody_left(self) -> str:
+        if self._presence is not None:
+            remedy = (
+                "and no client that may start will ever be there again (availability); give longer windows, "
+                "or "
+                "more clients, or stop earlier"
+            )
+        elif self.book.ledger is not None:
+            remedy = (
+                "and no client may start; all others took part as often or as recently as privacy allows; "
+                "lower "
+                "buffer.size, privacy.separation or the number of steps, or have more clients"
+            )
+        else:
+            remedy = (
+                "and no client may start; lower buffer.size, or let a client count more often in one buffer "
                 "(buffer.most_per_client, buffer.once_per_client), or have more clients"
             )
+        return (
+            f"nobody is left to train at virtual time {self._now:g}: {self.book.accepted} of "
+            f"{self.book.buffer.size} uploads are in the buffer {remedy}"
         )
 
+    def times(self, trip: int, client: int) -> TripTimes | None:
+        """Return how long the parts of a trip take, or None if there is no network. To be called at most once
+        for each trip."""
+        if self._links is None:
+            return None
+        down, up = self._links.seconds(client, self._shares.pop(trip, 1.0))
+        return TripTimes(down, self._durations(trip, client), up)
+
+    def _cut(self, trip: int) -> bool:
+        """Return whether a trip that ends now was cut off by the end of its client's window."""
+        if trip not in self._cut_off:
+            self._in_a_row = 0
+            return False
+        self._cut_off.remove(trip)
+        self._in_a_row += 1
+        if self._in_a_row >= MOST_CUT_OFF:
+            raise RunError(
+                f"the last {MOST_CUT_OFF:,} trips were all cut off by the end of their clients' windows "
+                f"(now at "
+                f"virtual time {self._now:g}): trips take longer than clients are there; give longer windows "
+                "(availability), shorter delays, or more bandwidth (network)"
+            )
+        return True
+
     def _end(self, trip: int) -> Planned:
-        if self._durations.gives_up(trip):
+        if (self._presence is not None and self._cut(trip)) or self._durations.gives_up(trip):
+            self._shares.pop(trip, None)
             gave_up = self.book.give_up(trip, self._now)
             assert not isinstance(gave_up, UnknownTrip), "every arrival belongs to a trip under way"
             return gave_up
@@ -115,18 +173,52 @@ class Planner:
             if isinstance(ticket, Ticket):
                 if duration is None:
                     duration = self._durations(ticket.trip, client)
-                begin = time
-                if self.book.pace.queues:
-                    begin = max(time, self._busy_until.get(client, 0.0))
-                    self._busy_until[client] = begin + duration
-                heappush(self._arrivals, (begin + duration, ticket.trip))
+                heappush(self._arrivals, (self._arrival(ticket, client, time, duration), ticket.trip))
         if self._starts.joins:
             planned.append(Joined(time, self.book.all_joined()))
         return planned
 
+    def _arrival(self, ticket: Ticket, client: int, time: float, duration: float) -> float:
+        """Return when a trip ends that starts now and in which the client trains for `duration`."""
+        begin, up, links = time, 0.0, self._links
+        if links is not None:
+            share = 1.0
+            if links.downloads is not None:  # of differences between versions
+                share = links.downloads.take(client, ticket.version) / links.downloads.whole
+                self._shares[ticket.trip] = share
+            down, up = links.seconds(client, share)
+            if links.server_seconds:  # downloads are sent one after the other
+                begin = max(time, self._uplink_free)
+                self._uplink_free = begin + share * links.server_seconds
+                down = links.behind_uplink(down, share)
+            begin += down
+        queues = self.book.pace.queues
+        if queues:
+            begin = max(begin, self._busy_until.get(client, 0.0))
+        end = begin + duration + up
+        if self._presence is not None:
+            leaves = self._presence.leaves(client, time, end)
+            if leaves is not None:
+                end = leaves
+                self._cut_off.add(ticket.trip)
+        if queues:
+            self._busy_until[client] = end
+        return end
+
     def state(self) -> PlannerState:
         """Return the whole state, for a snapshot. Draws have no state, because they depend only on their
         index."""
+        state = self._plain_state()
+        if self._presence is not None:
+            state["cut_off"] = sorted(self._cut_off)
+        if self._links is not None:
+            state["uplink_free"] = self._uplink_free
+            if self._links.downloads is not None:
+                state["downloads"] = self._links.downloads.state()
+                state["shares"] = list(self._shares.items())
+        return state
+
+    def _plain_state(self) -> PlannerState:
         return {
             "now": self._now,
             "arrivals": list(self._arrivals),
@@ -141,6 +233,11 @@ class Planner:
         self._arrivals[:] = [(time, trip) for time, trip in state["arrivals"]]
         heapify(self._arrivals)
         self._busy_until = dict(state["busy_until"])
+        self._cut_off = set(state.get("cut_off", ()))
+        self._uplink_free = state.get("uplink_free", 0.0)
+        self._shares = dict(state.get("shares", []))
+        if self._links is not None and self._links.downloads is not None:
+            self._links.downloads.restore(state.get("downloads", []))
         self._starts.restore(state["starts"])
         self.book.restore(state["book"])
 

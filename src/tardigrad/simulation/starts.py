@@ -13,6 +13,7 @@ from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import Draws, key, uniform
 from tardigrad.core.pace import Arrivals, Poisson, SampledStaleness
 from tardigrad.errors import ConfigError
+from tardigrad.simulation.roster import Roster
 
 Bits = Callable[[int, int], NDArray[np.uint64]]
 """bits(index, count) returns `count` uniform 64-bit numbers, always the same ones for the same index."""
@@ -35,32 +36,48 @@ class Starts:
 
     def __init__(self, book: Bookkeeping, population: int, seed: int) -> None:
         self.book, self.population, self.seed = book, population, seed
+        self.roster: Roster | None = None
+        """Who is there, or None if everybody always is."""
         self._choices = [Draws(seed, f"client/{attempt}", uniform) for attempt in range(ATTEMPTS)]
-        self._blocked = False  # no client may start until a trip has ended
+        self._blocked = False  # no client may start until a trip has ended or, with a roster, somebody comes
+        self._blocked_at = 0.0
         self._idle: set[int] | None = None
         """All clients that are not training, and some that are; None until it is needed."""
 
     def next_time(self, now: float) -> float:
         """Return when the next clients start; infinity if none does before a trip has ended."""
-        return inf if self._blocked or self.book.capacity() <= 0 else now
+        if self.book.capacity() <= 0:
+            return inf
+        return now if not self._blocked else max(now, self._opens())
+
+    def _opens(self) -> float:
+        """Return when the next client comes after no client could start; infinity if none does."""
+        return inf if self.roster is None else self.roster.opens(self._blocked_at)
+
+    def _block(self, time: float) -> None:
+        self._blocked, self._blocked_at = True, time
 
     def clients(self, time: float) -> Iterator[tuple[int, float | None]]:
         """Yield each client that starts at this time, and the duration of its trip or None if it is drawn."""
         for _ in range(self.book.capacity()):
-            client = self.choose()
+            client = self.choose(time)
             if client is None:
-                self._blocked = True
+                self._block(time)
                 return
             yield client, None
 
     def ended(self, client: int) -> None:
         """Note that a trip of this client has ended, so that clients may be able to start again."""
         self._blocked = False
-        if self._idle is not None:
+        if self.roster is not None:
+            self.roster.ended(client)
+        elif self._idle is not None:
             self._idle.add(client)
 
-    def choose(self, but: Collection[int] = ()) -> int | None:
+    def choose(self, time: float, but: Collection[int] = ()) -> int | None:
         """Return a random client that may start now and is not in `but`, or None if there is none."""
+        if self.roster is not None:
+            return self.roster.choose(time, self.book, self._choices, but)
         objection, trip = self.book.objection, self.book.next_trip
         if len(self.book.training) <= CROWDED * self.population:
             for draws in self._choices:
@@ -77,30 +94,35 @@ class Starts:
 
     def state(self) -> StartsState:
         """Return the state that bookkeeping does not have, for a snapshot."""
-        return {"blocked": self._blocked}
+        if self.roster is None:
+            return {"blocked": self._blocked}
+        return {"blocked": self._blocked, "blocked_at": self._blocked_at, "listing": self.roster.listing}
 
     def restore(self, state: StartsState) -> None:
         """Continue from a `state()`."""
         self._blocked = bool(state["blocked"])
         self._idle = None
+        if self.roster is not None:
+            self._blocked_at = state["blocked_at"]
+            self.roster.restore(bool(state["listing"]))
 
 
 class ClosedLoop(Starts):
     """As many clients train as the pace allows: asynchronous, a synchronous cohort, or queued tasks."""
 
     def clients(self, time: float) -> Iterator[tuple[int, float | None]]:
-        return self._queue() if self.book.pace.queues else super().clients(time)
+        return self._queue(time) if self.book.pace.queues else super().clients(time)
 
-    def _queue(self) -> Iterator[tuple[int, float | None]]:
+    def _queue(self, time: float) -> Iterator[tuple[int, float | None]]:
         """Yield clients, also ones that are training, and none twice until all have been drawn."""
         drawn: set[int] = set()
         for _ in range(self.book.capacity()):
-            client = self.choose(drawn)
+            client = self.choose(time, drawn)
             if client is None:
                 drawn.clear()
-                client = self.choose()
+                client = self.choose(time)
             if client is None:
-                self._blocked = True
+                self._block(time)
                 return
             drawn.add(client)
             yield client, None
@@ -118,10 +140,17 @@ class OpenLoop(Starts):
         self._next = 0.0
 
     def next_time(self, now: float) -> float:
+        if self._blocked and not self.book.in_flight and self._opens() == inf:
+            return inf  # nobody ever comes again
         return self._next
 
     def clients(self, time: float) -> Iterator[tuple[int, float | None]]:
-        client = self.choose()  # None if all are training
+        client = None  # if all are training, or nobody is there
+        if not self._blocked or self._opens() <= time:
+            client = self.choose(time)
+            if self.roster is not None:
+                self._blocked = client is None
+                self._blocked_at = time
         self._turned_up += 1
         if self._random:
             self._next = time + self._gap * self._gaps[self._turned_up]
@@ -157,15 +186,18 @@ class PoissonJoining(Starts):
 
     def next_time(self, now: float) -> float:
         # again at the same version only if no trip is under way and the buffer is still not full
-        due = self.book.version > self._version or not self.book.in_flight
-        return now if due else inf
+        if self.book.version <= self._version and self.book.in_flight:
+            return inf
+        return now if self.roster is None else self.roster.somebody(now, self.book)
 
     def clients(self, time: float) -> Iterator[tuple[int, float | None]]:
         joining = self._joining(self._asked)
         self._asked += 1
         self._version = self.book.version
         for client in joining:
-            if self.book.objection(client) is None:
+            if self.book.objection(client) is None and (
+                self.roster is None or self.roster.there(client, time)
+            ):
                 yield client, None
 
     def _joining(self, asked: int) -> list[int]:
@@ -209,7 +241,7 @@ class SampledStarts(Starts):
         self._version += 1
         for upload in range(version * size, (version + self._maximum + 1) * size):
             if max(0, upload // size - int(self._staleness[upload])) == version:
-                client = self.choose()
+                client = self.choose(time)
                 if client is None:
                     raise ConfigError(
                         f"pace.maximum: a staleness of up to {self._maximum} with buffer.size {size} needs "

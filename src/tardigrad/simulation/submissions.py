@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from tardigrad.algorithms.layers import kept_by_layers
 from tardigrad.core.draws import key
 from tardigrad.core.outcomes import Accepted
 from tardigrad.core.upload import Task, Upload, Vectors
@@ -51,7 +52,8 @@ class Submissions:
         """Return what a trip uploads and the task that it was given. Wait for the result if necessary."""
         upload, memory = self._executor.result(trip.trip)
         if self._remembers:
-            self.memories[_client(trip)] = memory
+            client = _client(trip)
+            self.memories[client] = memory | kept_by_layers(self.memories.get(client, {}))
         return upload, self._tasks.pop(trip.trip)
 
     def committed(self, trip: Accepted) -> None:
@@ -80,6 +82,8 @@ class Submissions:
         self._tasks[trip.trip] = task
         seed = key(self._seed, "trip", trip.trip)
         memory = self.memories.get(client, {})
+        if kept := kept_by_layers(memory):
+            memory = {name: vector for name, vector in memory.items() if name not in kept}
         self._executor.submit(TrainingJob(trip.time, task, client, memory, seed))
 
 

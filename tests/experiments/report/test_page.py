@@ -77,7 +77,7 @@ def browse(text, folder, width=1200, dark=False):
             f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900",
             f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--dump-dom", file.as_uri(),
         ],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=600, check=True,
     ).stdout  # fmt: skip
     found = re.search(r'<script type="application/json" id="found">(.*?)</script>', dom, re.DOTALL)
     assert found is not None, "the check did not come to its end"

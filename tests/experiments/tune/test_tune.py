@@ -10,6 +10,7 @@ import tomli_w
 from rich.console import Console
 
 import tardigrad as td
+from gated_algorithm import gated_algorithm
 from observers import InterruptAfter
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.experiments.compare.compare import compare, load_comparison
@@ -360,10 +361,10 @@ FILE = {
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 def test_stopped_from_outside_and_started_again_finds_the_same(commands, tmp_path, number, code):
     file, out = tmp_path / "c.toml", tmp_path / "out"
-    file.write_text(tomli_w.dumps(FILE))
-    (one,) = subjects(load_comparison(file), str(file))
-    expected = findings(finish(one, tmp_path / "straight.db")[0], one).model_dump()
-
+    algorithm, gate = gated_algorithm(tmp_path, step=30)  # 12 steps a trial
+    file.write_text(
+        tomli_w.dumps(FILE | {"tune": {"trials": 5}, "entries": {"gated": {"algorithm": algorithm}}})
+    )
     process = commands.start("tune", file, "--out", out)
     for line in process.stdout:
         if "trial 2" in line:
@@ -372,10 +373,13 @@ def test_stopped_from_outside_and_started_again_finds_the_same(commands, tmp_pat
     process.communicate()
     assert process.returncode == code
     assert not (out / "tuning.json").exists()
+    gate.unlink()
+    (one,) = subjects(load_comparison(file), str(file))
+    expected = findings(finish(one, tmp_path / "straight.db")[0], one).model_dump()
     said = io.StringIO()
-    assert tune(file, out, Console(file=said)) == {"trials": 8, "per_entry": {"FedBuff": expected}}
-    assert "trial 2 of 8" not in said.getvalue()
-    assert "trial 8 of 8" in said.getvalue()
+    assert tune(file, out, Console(file=said)) == {"trials": 5, "per_entry": {"gated": expected}}
+    assert "trial 2 of 5" not in said.getvalue()
+    assert "trial 5 of 5" in said.getvalue()
 
 
 def test_compare_takes_what_was_tuned_and_says_the_cost(tmp_path):

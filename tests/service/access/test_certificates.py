@@ -133,7 +133,7 @@ def test_serve_warns_of_expiring_certificates_at_its_start(commands, tmp_path):
     try:
         assert process.stdout.readline().startswith("listening on ")
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate()
     finally:
         if process.poll() is None:
             process.kill()

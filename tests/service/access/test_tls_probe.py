@@ -6,7 +6,7 @@ import socket
 import pytest
 from certificate_files import listening, signed_anew, with_certificates
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from service_harness import app_of, enrolled_key, serving
+from service_harness import PATIENCE, app_of, closed_port, enrolled_key, serving
 from test_metrics import CONFIG
 from test_participant import APP
 
@@ -52,7 +52,7 @@ def test_a_client_that_can_never_connect_says_why_and_ends(fault, tmp_path):
             trainee = ClientTrainer("ann", app_of(SIMULATION, 0))
             client = Participant(address, running.signer("ann"), authority, trainee, tmp_path / "state")
             with pytest.raises(ConfigError, match=f"{address}: .*{FAULTS[fault]}") as caught:
-                await asyncio.wait_for(client.take_part(), 60)
+                await asyncio.wait_for(client.take_part(), PATIENCE)
             assert "\n" not in str(caught.value)
             with pytest.raises(ConfigError, match=FAULTS[fault]):
                 await anext(watch_server(address, running.signer("ann"), authority))
@@ -81,11 +81,10 @@ def test_join_with_the_wrong_authority_ends_with_exit_code_2(commands, tmp_path)
 def test_a_server_that_does_not_answer_yet_has_no_tls_fault(tmp_path):
     ours = with_certificates(tmp_path / "ours")
     authority = (ours / "ca.pem").read_bytes()
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    for address in (f"127.0.0.1:{port}", "nowhere.invalid:7433"):
-        assert tls_fault(address, authority) is None
-        assert tls_fault(address, None) is None
+    with closed_port() as closed:
+        for address in (closed, "nowhere.invalid:7433"):
+            assert tls_fault(address, authority) is None
+            assert tls_fault(address, None) is None
 
     async def scene():
         async with serving(CONFIG, tmp_path) as running, listening(running, ours) as port:
@@ -96,27 +95,22 @@ def test_a_server_that_does_not_answer_yet_has_no_tls_fault(tmp_path):
     asyncio.run(scene())
 
 
-def closed_port():
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        return closed.getsockname()[1]
-
-
 def test_unreachable_servers_are_explained_in_one_sentence():
-    port = closed_port()
-    assert unreachable(f"127.0.0.1:{port}") == (
-        f"no server listens at 127.0.0.1:{port}; check that it runs, and its host and port"
-    )
+    with closed_port() as address:
+        assert unreachable(address) == (
+            f"no server listens at {address}; check that it runs, and its host and port"
+        )
     assert unreachable("nowhere.invalid:7433").startswith("the host nowhere.invalid is not known; check ")
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert unreachable(f"127.0.0.1:{server.getsockname()[1]}").endswith("was lost")
 
 
 def test_status_of_a_server_that_does_not_run_is_one_sentence(tmp_path):
-    address = f"127.0.0.1:{closed_port()}"
     signer = Signer("ann", Ed25519PrivateKey.generate())
 
-    async def scene():
+    async def scene(address):
         with pytest.raises(RunError, match=f"^no server listens at {address}; [^\n]*$"):
             await anext(watch_server(address, signer, None))
 
-    asyncio.run(scene())
+    with closed_port() as address:
+        asyncio.run(scene(address))

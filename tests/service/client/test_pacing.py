@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from service_harness import FakeClock, app_of, serving
+from service_harness import PATIENCE, FakeClock, app_of, serving
 
 import tardigrad as td
 from tardigrad.experiments.runs.simulation_assembly import build
@@ -48,7 +48,7 @@ def test_a_fast_client_is_never_refused_for_its_rate(tmp_path):
         async with serving(config, tmp_path) as running:
             trainer = ClientTrainer("0", app_of(build(config), 0))
             client = Participant(running.address, running.signer("0"), None, trainer, tmp_path / "state")
-            assert await asyncio.wait_for(client.take_part(), 60) == "trips"
+            assert await asyncio.wait_for(client.take_part(), PATIENCE) == "trips"
             return running.refusals
 
     assert asyncio.run(scene()) == {}

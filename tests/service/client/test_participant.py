@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-import socket
 
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from service_harness import app_of, fetched, serving
+from service_harness import PATIENCE, app_of, closed_port, fetched, serving
 
 import tardigrad as td
 from tardigrad.errors import RunError
@@ -34,7 +33,7 @@ TOGETHER = td.Config(
 def participant(running, name, client, simulation, seen=lambda line: None):
     trainer = ClientTrainer(name, app_of(simulation, client))
     state = running.keys / f"{name}.state"
-    return Participant(running.address, running.signer(name), None, trainer, state, 20.0, seen)
+    return Participant(running.address, running.signer(name), None, trainer, state, PATIENCE, seen)
 
 
 def test_clients_take_part_in_a_synchronous_run_until_its_end(tmp_path):
@@ -43,7 +42,7 @@ def test_clients_take_part_in_a_synchronous_run_until_its_end(tmp_path):
     async def scene():
         async with serving(TOGETHER, tmp_path) as running:
             everybody = [participant(running, str(c), c, simulation).take_part() for c in range(3)]
-            assert await asyncio.wait_for(asyncio.gather(*everybody), 30) == ["steps"] * 3
+            assert await asyncio.wait_for(asyncio.gather(*everybody), PATIENCE) == ["steps"] * 3
             return running.record.events
 
     events = asyncio.run(scene())
@@ -74,7 +73,7 @@ def test_a_killed_client_continues_with_its_exact_memory(died, tmp_path):
                     if number == 3 and died == "after the delivery":
                         break
                     memory_on_disk.commit(finished)
-            reason = await asyncio.wait_for(participant(running, "0", 0, simulation).take_part(), 30)
+            reason = await asyncio.wait_for(participant(running, "0", 0, simulation).take_part(), PATIENCE)
             assert reason == "trips"
             await running.coordinator.ended
             return running.coordinator.model_state.aggregator.evaluated_model
@@ -98,7 +97,7 @@ def test_a_client_goes_on_after_a_restart_of_the_server(tmp_path):
         async with serving(ALONE, tmp_path, running.record, snapshot, signers) as again:
             assert again.coordinator.run == running.coordinator.run
             client._address = again.address  # a port of its own, in a test
-            assert await asyncio.wait_for(work, 30) == "trips"
+            assert await asyncio.wait_for(work, PATIENCE) == "trips"
             await again.coordinator.ended
             return again.coordinator.model_state.aggregator.evaluated_model, events
 
@@ -160,7 +159,7 @@ def test_the_memory_of_a_refused_upload_is_not_committed(tmp_path):
             trainer = ClientTrainer("1", app_of(simulation, 1))
             assert (await other.deliver(trainer.train(await fetched(other), {}))).accepted
             go_on.set()
-            assert await asyncio.wait_for(work, 20) == "trips"
+            assert await asyncio.wait_for(work, PATIENCE) == "trips"
             return finished, client._memory
 
     finished, memory_on_disk = asyncio.run(scene())
@@ -223,8 +222,8 @@ def test_a_client_process_is_killed_and_the_bits_are_the_same(commands, tmp_path
                 process.kill()
                 process.wait()
                 process = join(running)
-                assert await asyncio.wait_for(asyncio.shield(running.coordinator.ended), 60) == "trips"
-                assert await asyncio.to_thread(process.wait, 20) == 0
+                assert await asyncio.wait_for(asyncio.shield(running.coordinator.ended), PATIENCE) == "trips"
+                assert await asyncio.to_thread(process.wait) == 0
             finally:
                 if process.poll() is None:
                     process.kill()
@@ -237,13 +236,11 @@ def test_a_server_that_does_not_listen_is_named_once_and_tried_again_until_it_do
     """The client begins before the server: it logs one sentence without gRPC's words, and then joins."""
     caplog.set_level(logging.DEBUG, "tardigrad.service")
     simulation = build(ALONE)
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        address = f"127.0.0.1:{closed.getsockname()[1]}"
 
     def tries():
         return [record for record in caplog.records if "no server listens" in record.getMessage()]
 
-    async def scene():
+    async def scene(address):
         async with serving(ALONE, tmp_path) as running:
             client = participant(running, "0", 0, simulation)
             there, client._address = client._address, address
@@ -251,21 +248,22 @@ def test_a_server_that_does_not_listen_is_named_once_and_tried_again_until_it_do
             while len(tries()) < 3:
                 await asyncio.sleep(0.01)
             client._address = there
-            assert await asyncio.wait_for(work, 30) == "trips"
+            assert await asyncio.wait_for(work, PATIENCE) == "trips"
 
-    asyncio.run(scene())
+    with closed_port() as address:
+        asyncio.run(scene(address))
     assert tries()[0].getMessage() == (
         f"no server listens at {address}; check that it runs, and its host and port "
-        "(trying again for up to 20 s)"
+        "(trying again for up to 300 s)"
     )
     assert [record.levelname for record in tries()[:3]] == ["INFO", "DEBUG", "DEBUG"]
     assert not any("UNAVAILABLE" in record.getMessage() for record in caplog.records)
 
 
 def test_a_client_without_patience_says_why_it_gave_up(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        address = f"127.0.0.1:{closed.getsockname()[1]}"
-    trainer = ClientTrainer("0", app_of(build(ALONE), 0))
-    client = Participant(address, Signer("0", Ed25519PrivateKey.generate()), None, trainer, tmp_path, 0.0)
-    with pytest.raises(RunError, match=f"^gave up after 0 s without success: no server listens at {address}"):
-        asyncio.run(client.take_part())
+    trainer, signer = ClientTrainer("0", app_of(build(ALONE), 0)), Signer("0", Ed25519PrivateKey.generate())
+    with closed_port() as address:
+        client = Participant(address, signer, None, trainer, tmp_path, 0.0)
+        said = f"^gave up after 0 s without success: no server listens at {address}"
+        with pytest.raises(RunError, match=said):
+            asyncio.run(client.take_part())

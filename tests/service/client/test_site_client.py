@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from service_harness import Puppet, replay, serving, trace_of
+from service_harness import PATIENCE, Puppet, replay, serving, trace_of
 
 import tardigrad as td
 from tardigrad.data.sets.own_files import Files
@@ -108,12 +108,12 @@ def test_sites_take_part_on_a_server_without_data(sites):
         async with serving(without_data(sites), sites) as running:
             work = []
             for name in SITES:
-                declared = await ask_declaration(running.address, running.signer(name), None, 20.0)
+                declared = await ask_declaration(running.address, running.signer(name), None, PATIENCE)
                 app = SiteTable(sites / "sites" / f"{name}.csv").client(name, declared)
                 trainer, state = ClientTrainer(name, app), running.keys / f"{name}.state"
-                person = Participant(running.address, running.signer(name), None, trainer, state, 20.0)
+                person = Participant(running.address, running.signer(name), None, trainer, state, PATIENCE)
                 work.append(person.take_part())
-            assert await asyncio.wait_for(asyncio.gather(*work), 60) == ["trips"] * 3
+            assert await asyncio.wait_for(asyncio.gather(*work), PATIENCE) == ["trips"] * 3
             return running.record.events
 
     events = asyncio.run(scene())

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from service_harness import app_of, comparable, enrolled_key, replay, serving, trace_of
+from service_harness import PATIENCE, app_of, comparable, enrolled_key, replay, serving, trace_of
 
 import tardigrad as td
 from tardigrad.errors import RunError
@@ -76,7 +76,7 @@ def private(participations, **settings):
     return config(td.FedAC(), privacy=privacy, stop=td.Stop(trips=40), **settings)
 
 
-def participant(running, simulation, name, tmp_path, patience=5.0):
+def participant(running, simulation, name, tmp_path, patience=PATIENCE):
     key = enrolled_key(running.keys, name)
     trainee = Watched(name, app_of(simulation, int(name)))
     return Participant(
@@ -94,7 +94,7 @@ def test_client_stops_when_it_took_part_as_often_as_it_may(tmp_path, caplog):
             book = running.coordinator.run_state.book
             book.ledger = None  # a server that does not keep the ledger
             one = participant(running, simulation, "0", tmp_path)
-            reason = await asyncio.wait_for(one.take_part(), 60)
+            reason = await asyncio.wait_for(one.take_part(), PATIENCE)
             assert not book.in_flight, "the ticket was given back"
             return reason, one
 
@@ -133,7 +133,7 @@ def test_upload_is_saved_before_it_is_sent_and_never_noised_twice(tmp_path, monk
             with pytest.raises(asyncio.CancelledError):
                 await one.take_part()
             again = Participant(
-                running.address, one._signer, None, Watched("0", app_of(simulation, 0)), one._state, 5.0
+                running.address, one._signer, None, Watched("0", app_of(simulation, 0)), one._state, PATIENCE
             )
             task = asyncio.ensure_future(again.take_part())
             while len(sent) < 2:
@@ -142,7 +142,7 @@ def test_upload_is_saved_before_it_is_sent_and_never_noised_twice(tmp_path, monk
             await asyncio.gather(task, return_exceptions=True)
             return again
 
-    again = asyncio.run(asyncio.wait_for(scene(), 60))
+    again = asyncio.run(asyncio.wait_for(scene(), PATIENCE))
     assert torch.equal(sent[0], sent[1])
     assert again._memory.contributions >= 1
 

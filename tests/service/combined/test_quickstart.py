@@ -3,10 +3,12 @@
 import os
 import re
 import shutil
-import socket
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tardigrad.service.server.service_settings import ServiceSettings
 
@@ -14,10 +16,10 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "service"
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def terminal(commands, folder):
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+def terminal(words, folder):
+    path = f"{folder.parent}:{os.environ['PATH']}"
     return subprocess.Popen(
-        ["bash", "-e", "-c", commands], cwd=folder, text=True, stdout=subprocess.PIPE,
+        ["bash", "-e", "-c", f"trap : TERM\n{words}"], cwd=folder, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )  # fmt: skip
@@ -44,27 +46,34 @@ def plain_blocks(text):
     return [block for language, block in re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL) if not language]
 
 
-def test_commands_of_the_quickstart_work(tmp_path):
+@pytest.mark.parametrize(
+    "words", [["-m", "tardigrad"], [str(Path(sys.executable).parent / "tardigrad")]], ids=["module", "script"]
+)
+def test_command_is_installed(words):
+    told = subprocess.run([sys.executable, *words, "--help"], capture_output=True, text=True)
+    assert "serve" in told.stdout, told.stderr
+
+
+def test_commands_of_the_quickstart_work(commands, tmp_path):
     here = tmp_path / "service"
     shutil.copytree(EXAMPLE, here, ignore=shutil.ignore_patterns("keys", "live", "__pycache__"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    commands.for_shells(tmp_path)
     first, second = re.findall(r"```\n(.*?)```", (here / "README.md").read_text(), re.DOTALL)
     assert "7433" in second
-    # in seconds: fewer trips, no lingering, a port that is free
-    short = f"serve run.toml --port {port} --set stop.trips=15 --set service.linger_seconds=6"
+    # fewer trips, a port that is free, and the server stays until all clients know of the end
+    short = "serve run.toml --port 0 --set stop.trips=15 --set service.linger_seconds=300"
     server = terminal(first.replace("serve run.toml", short), here)
     clients = None
     try:
         for line in server.stdout:
             if line.startswith("listening on"):
                 break
-        clients = terminal(second.replace("7433", str(port)), here)
-        told, _ = clients.communicate(timeout=120)
+        clients = terminal(second.replace("7433", line.split(":")[-1].strip()), here)
+        told, _ = clients.communicate(timeout=300)
         assert clients.returncode == 0, told
         assert told.count("the run is over (trips)") == 3
-        said, _ = server.communicate(timeout=60)
+        os.killpg(server.pid, signal.SIGTERM)
+        said, _ = server.communicate(timeout=300)
         assert server.returncode == 0, said
         assert "tardigrad show live" in said
     finally:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from service_harness import comparable, enrolled_key, replay, serving, trace_of
+from service_harness import PATIENCE, comparable, enrolled_key, replay, serving, trace_of
 
 import tardigrad as td
 from tardigrad.algorithms.algorithm import Algorithm
@@ -31,7 +31,7 @@ KINDS = [one.model_fields["kind"].default for one in BUILT_IN]
 def config_for(kind):
     algorithm = next(one for one in BUILT_IN if one.model_fields["kind"].default == kind)()
     settings = {
-        "algorithm": algorithm, "data": DATA, "local": LOCAL, "stop": td.Stop(trips=40),
+        "algorithm": algorithm, "data": DATA, "local": LOCAL, "stop": td.Stop(trips=24),
         "model": td.MLP(hidden=(8,)), "evaluation": td.Evaluation(every_steps=2),
         "delay": td.HalfNormal(give_up=0.05), "service": {"requests_per_second": 10_000},
     }  # fmt: skip
@@ -86,7 +86,7 @@ class Processes:
     def close(self):
         for process in self._processes:
             process.stdin.close()
-            process.wait(timeout=20)
+            process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,7 @@ def config_for_few(kind):
         td.Queued: td.Queued(concurrency=CLIENTS),
     }
     few = {"data": td.Digits(partition=td.IID(clients=CLIENTS)), "pace": paces[type(config.pace)]}
+    few["stop"] = td.Stop(trips=20)
     return td.Config(**(dict(config) | few))
 
 
@@ -138,7 +139,7 @@ def test_real_client_processes_give_the_simulators_bits(kind, processes, tmp_pat
             for what, client, trip in steps:
                 heard = await tell(client, what, trip)
                 assert heard == (str(trip) if what == "fetch" else "done")
-            assert await asyncio.wait_for(asyncio.shield(running.coordinator.ended), 20) == "trips"
+            assert await asyncio.wait_for(asyncio.shield(running.coordinator.ended), PATIENCE) == "trips"
             for client in everybody:
                 await tell(client, "leave")
             return running

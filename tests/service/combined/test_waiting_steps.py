@@ -4,7 +4,7 @@ import asyncio
 import shutil
 
 import torch
-from service_harness import Memory, Puppet, app_of, comparable, replay, serving, trace_of
+from service_harness import PATIENCE, Memory, Puppet, app_of, comparable, replay, serving, settled, trace_of
 
 import tardigrad as td
 from tardigrad.service.client.client_trainer import ClientTrainer
@@ -39,7 +39,7 @@ def test_served_trace_has_the_same_bits_although_every_step_waits(tmp_path):
             await letting
             return running.coordinator.model_state.aggregator.evaluated_model, running.record.events
 
-    model, told = asyncio.run(asyncio.wait_for(scene(), 120))
+    model, told = asyncio.run(asyncio.wait_for(scene(), PATIENCE))
     assert torch.equal(model, simulation.model)
     assert comparable(told) == comparable(events)
 
@@ -66,6 +66,7 @@ def test_while_a_step_waits_uploads_count_and_check_ins_wait(tmp_path):
             while not coordinator.waiting:
                 await asyncio.sleep(0)
             await coordinator.recovery.snapshot()
+            await settled(running)
             shutil.copytree(tmp_path / "run", tmp_path / "copy")
             assert not fetching.done(), "check-ins wait"
             layer.let(0)
@@ -89,8 +90,8 @@ def test_while_a_step_waits_uploads_count_and_check_ins_wait(tmp_path):
             await coordinator.broadcast(1)
             return coordinator.model_state.aggregator.state["model"]
 
-    snapshot, model = asyncio.run(asyncio.wait_for(scene(), 60))
-    assert torch.equal(asyncio.run(asyncio.wait_for(recovered(snapshot), 60)), model)
+    snapshot, model = asyncio.run(asyncio.wait_for(scene(), PATIENCE))
+    assert torch.equal(asyncio.run(asyncio.wait_for(recovered(snapshot), PATIENCE)), model)
 
 
 def test_step_that_waited_when_the_server_stopped_is_made_when_it_starts_again(tmp_path):
@@ -116,6 +117,6 @@ def test_step_that_waited_when_the_server_stopped_is_made_when_it_starts_again(t
             await running.coordinator.ended
             return running.coordinator.model_state.aggregator.evaluated_model
 
-    asyncio.run(asyncio.wait_for(stopped(), 60))
-    assert torch.equal(asyncio.run(asyncio.wait_for(started_again(), 60)), simulation.model)
+    asyncio.run(asyncio.wait_for(stopped(), PATIENCE))
+    assert torch.equal(asyncio.run(asyncio.wait_for(started_again(), PATIENCE)), simulation.model)
     assert comparable(record.events) == comparable(events)

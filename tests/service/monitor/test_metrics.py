@@ -9,14 +9,13 @@ from pathlib import Path
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from service_harness import serving, two_puppets
+from service_harness import PATIENCE, serving, settled, two_puppets
 
 import tardigrad as td
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.monitor.counters import Counters
 from tardigrad.service.monitor.metrics import MetricsCollector, publish
-from tardigrad.service.protocol.wire import size_of
 
 NAMES = ("the-name-of-one", "the-name-of-another")
 CONFIG = td.Config(
@@ -27,7 +26,7 @@ CONFIG = td.Config(
 
 
 def scrape(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
         text = answer.read().decode()
     found = {}
     for family in text_string_to_metric_families(text):
@@ -53,9 +52,10 @@ def test_scraped_metrics_are_those_of_the_run(tmp_path):
                 one.finished[99] = replace(one.finished[early], trip=99)
                 with pytest.raises(grpc.aio.AioRpcError, match="not under way"):
                     await one.deliver(99)
+                await settled(running)
                 after = await asyncio.to_thread(scrape, port)
             await asyncio.to_thread(end)
-            size = size_of(running.coordinator.upload_layout)
+            size = running.coordinator.uploads.size
             return before, after, size, running.run.assembly.flat.vector.nbytes
 
     (_, before), (text, after), upload, download = asyncio.run(scene())

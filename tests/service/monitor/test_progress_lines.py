@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from service_harness import serving, two_puppets
+from service_harness import PATIENCE, serving, two_puppets
 
 import tardigrad as td
 from tardigrad.experiments.runs.simulation_assembly import build
@@ -47,7 +47,7 @@ def test_lines_are_logged_until_the_run_is_over(tmp_path, progress_lines):
             await logging_lines  # it returns by itself
             assert not any(line.startswith("version 2") for line in progress_lines())
 
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    asyncio.run(asyncio.wait_for(scene(), PATIENCE))
 
 
 def test_rate_is_that_since_the_last_line():

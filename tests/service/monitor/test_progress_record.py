@@ -2,7 +2,7 @@
 
 import asyncio
 
-from service_harness import FakeClock, serving, two_puppets
+from service_harness import PATIENCE, FakeClock, serving, settled, two_puppets
 
 import tardigrad as td
 from tardigrad.experiments.runs.simulation_assembly import build
@@ -31,9 +31,10 @@ def test_status_watch_metrics_and_summary_agree(tmp_path):
                 await ann.deliver(early)
                 await eve.deliver(late)  # too stale
                 await ann.fetch()
+            await settled(running)
             clock.advance(30.0)
             watched = await asyncio.wait_for(
-                anext(watch_server(running.address, running.signer("bob", clock), None)), 20
+                anext(watch_server(running.address, running.signer("bob", clock), None)), PATIENCE
             )
             collector = MetricsCollector(coordinator, servicer, None)
             samples = {

@@ -5,7 +5,7 @@ import json
 
 import grpc
 import pytest
-from service_harness import serving, two_puppets
+from service_harness import PATIENCE, serving, settled, two_puppets
 from test_metrics import CONFIG
 from typer.testing import CliRunner
 
@@ -39,6 +39,7 @@ def test_status_of_folder_and_server_agree(tmp_path):
                 await ann.deliver(early)
                 await eve.deliver(late)
                 await ann.fetch()
+            await settled(running)
             writing = asyncio.ensure_future(
                 keep_status(tmp_path, running.coordinator, running.server.servicer)
             )
@@ -47,7 +48,7 @@ def test_status_of_folder_and_server_agree(tmp_path):
             here = await first(watch_folder(tmp_path))
             writing.cancel()
             there = await asyncio.wait_for(
-                first(watch_server(running.address, running.signer("bob"), None)), 20
+                first(watch_server(running.address, running.signer("bob"), None)), PATIENCE
             )
             return here, there
 
@@ -143,12 +144,12 @@ def test_a_wrong_address_is_named_in_plain_letters(address, said, tmp_path, monk
 
 async def ask_for_ever(connection):
     while True:
-        await connection.give_up(99, 1)
+        await asyncio.gather(*(connection.give_up(99, 1) for _ in range(8)))
 
 
 def test_status_waits_while_the_client_with_its_key_is_busy(tmp_path):
     """The key's own client has used up its requests: the status comes a little later, not never."""
-    config = CONFIG.model_copy(update={"service": ServiceSettings(requests_per_second=5.0)})
+    config = CONFIG.model_copy(update={"service": ServiceSettings(requests_per_second=1.0)})
 
     async def scene():
         async with serving(config, tmp_path / "run") as running:
@@ -157,4 +158,4 @@ def test_status_waits_while_the_client_with_its_key_is_busy(tmp_path):
                     await ask_for_ever(connection)
             return await anext(watch_server(running.address, running.signer("ann"), None))
 
-    assert asyncio.run(asyncio.wait_for(scene(), 60)).version == 0
+    assert asyncio.run(asyncio.wait_for(scene(), PATIENCE)).version == 0

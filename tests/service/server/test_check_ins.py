@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 
-from service_harness import app_of, fetched, serving
+from service_harness import PATIENCE, app_of, fetched, serving, with_limits
 from upload_clients import raising, two_clients
 
 import tardigrad as td
@@ -26,9 +26,10 @@ def test_waiting_clients_are_not_journaled_and_served_in_their_order(tmp_path):
     async def scene():
         async with serving(CONFIG, tmp_path) as running:
             coordinator = running.coordinator
-            first = [await coordinator.check_in(name, frozenset(), 5.0) for name in ("a", "b")]
+            first = [await coordinator.check_in(name, frozenset(), PATIENCE) for name in ("a", "b")]
             waiting = [
-                asyncio.ensure_future(coordinator.check_in(f"c{n}", frozenset(), 20.0)) for n in range(1000)
+                asyncio.ensure_future(coordinator.check_in(f"c{n}", frozenset(), PATIENCE))
+                for n in range(1000)
             ]
             while coordinator.waiting < 1000:
                 await asyncio.sleep(0)
@@ -72,7 +73,7 @@ def test_lost_task_is_sent_again_until_the_run_is_over(tmp_path):
                     assert answer.accepted
             assert answer.over == "trips"
             assert await fetched(eve) == RunIsOver("trips")
-            await asyncio.wait_for(watching, 60)
+            await asyncio.wait_for(watching, PATIENCE)
             assert progress[-1].over == "trips"
             assert progress[-1].version == 2
 
@@ -99,6 +100,7 @@ def test_client_that_waits_in_vain_is_told_why(tmp_path):
         async with two_clients(tmp_path) as (running, ann, bob), running.connect("2") as eve:
             await fetched(ann)
             await fetched(bob)
+            with_limits(running, poll_seconds=0.2)
             assert (await eve.fetch()).reason == "there is no room"
             assert running.refusals == {}
 

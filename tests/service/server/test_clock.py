@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
-from service_harness import FakeClock, Memory, app_of, enrolled_key, fetched, serving
+from service_harness import PATIENCE, FakeClock, Memory, app_of, enrolled_key, fetched, serving
 
 import tardigrad as td
 from tardigrad.experiments.runs.simulation_assembly import build
@@ -109,8 +109,8 @@ def test_a_client_whose_clock_was_always_wrong_goes_by_the_servers(hours, tmp_pa
         async with serving(CONFIG, tmp_path) as running:
             signer = running.signer("ann", clock)
             trainee = ClientTrainer("ann", app_of(SIMULATION, 0))
-            client = Participant(running.address, signer, None, trainee, tmp_path / "state", 20.0)
-            assert await asyncio.wait_for(client.take_part(), 30) == "trips"
+            client = Participant(running.address, signer, None, trainee, tmp_path / "state", PATIENCE)
+            assert await asyncio.wait_for(client.take_part(), PATIENCE) == "trips"
             return running.refusals
 
     assert asyncio.run(scene()) == {Cause.TIME: 1}
@@ -130,9 +130,9 @@ def test_a_client_that_was_asleep_goes_by_the_servers_clock(clock, tmp_path):
 
             signer, trainee = running.signer("ann", FakeClock()), ClientTrainer("ann", app_of(SIMULATION, 0))
             client = Participant(
-                running.address, signer, None, trainee, tmp_path / "state", 20.0, asleep_after_two_trips
+                running.address, signer, None, trainee, tmp_path / "state", PATIENCE, asleep_after_two_trips
             )
-            assert await asyncio.wait_for(client.take_part(), 30) == "trips"
+            assert await asyncio.wait_for(client.take_part(), PATIENCE) == "trips"
             return running.refusals
 
     assert asyncio.run(scene())[Cause.TIME] == 1
@@ -154,7 +154,7 @@ def test_requests_per_second_do_not_follow_the_wall_clock(hours, clock):
 async def one_ticket(folder, clock, config=CONFIG):
     async with serving(config, folder, clock=clock) as running:
         clock.advance(100.0)
-        ticket = await running.coordinator.check_in("ann", frozenset(), 5.0)
+        ticket = await running.coordinator.check_in("ann", frozenset(), PATIENCE)
         yield running.coordinator, ticket
 
 
@@ -200,7 +200,7 @@ def test_time_while_no_server_runs_does_not_count(hours, ended, clock, tmp_path)
     async def first():
         async with serving(config, tmp_path, record, clock=clock) as running:
             clock.advance(300.0)
-            await running.coordinator.check_in("ann", frozenset(), 5.0)
+            await running.coordinator.check_in("ann", frozenset(), PATIENCE)
             clock.advance(40.0)
             if ended == "killed":
                 running.coordinator.ended.set_result("killed")  # no snapshot is written
@@ -235,7 +235,13 @@ def test_a_client_comes_back_to_a_server_that_restarted_after_its_clock_was_set(
         async with serving(CONFIG, tmp_path, record, signers=signers, clock=clock) as running:
             trainee = ClientTrainer("ann", app_of(simulation, 0))
             client = Participant(
-                running.address, running.signer("ann"), None, trainee, tmp_path / "state", 30.0, seen.append
+                running.address,
+                running.signer("ann"),
+                None,
+                trainee,
+                tmp_path / "state",
+                PATIENCE,
+                seen.append,
             )
             work = asyncio.ensure_future(client.take_part())
             while len(seen) < 2:
@@ -243,7 +249,7 @@ def test_a_client_comes_back_to_a_server_that_restarted_after_its_clock_was_set(
         clock.step(hours)
         async with serving(CONFIG, tmp_path, record, record.snapshots[-1], signers, clock=clock) as again:
             client._address = again.address
-            assert await asyncio.wait_for(work, 30) == "trips"
+            assert await asyncio.wait_for(work, PATIENCE) == "trips"
             return again.refusals
 
     assert asyncio.run(scene())[Cause.TIME] >= 1

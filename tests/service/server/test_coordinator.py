@@ -11,11 +11,10 @@ import os
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from service_harness import fetched, serving
+from service_harness import PATIENCE, FakeClock, fetched, serving
 from test_upload_checks import BAD
-from upload_clients import CONFIG, SERVICE, code_of, trained, two_clients
+from upload_clients import CONFIG, code_of, trained, two_clients
 
-import tardigrad as td
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.connection import Connection
 from tardigrad.service.store.contract import StoreError
@@ -110,11 +109,11 @@ def test_failed_run_leaves_no_unretrieved_exception(complaints, tmp_path):
             uploads = [(ann, await trained(ann)), (bob, await trained(bob, 1))]
             coordinator.model_state.do = raising(ValueError, "a bug")
             waiting = [
-                asyncio.ensure_future(coordinator.check_in(name, frozenset(), 20.0))
+                asyncio.ensure_future(coordinator.check_in(name, frozenset(), PATIENCE))
                 for name in ("cat", "dan", "eve")
             ]
             await asyncio.gather(*(c.deliver(f) for c, f in uploads), return_exceptions=True)
-            await asyncio.wait_for(asyncio.wait({coordinator.ended}), 20)
+            await asyncio.wait_for(asyncio.wait({coordinator.ended}), PATIENCE)
             assert None in await asyncio.gather(*waiting)  # ann and bob left two places, if it came to that
 
     assert complaints(scene) == []
@@ -134,11 +133,12 @@ def test_stale_upload_does_not_count_and_its_client_is_told(tmp_path):
 
 
 def test_upload_after_ticket_expiry_is_refused(tmp_path):
-    quick = td.Config(**(dict(CONFIG) | {"service": SERVICE | {"ticket_seconds": 0.3}}))
+    clock = FakeClock()
 
     async def scene():
-        async with serving(quick, tmp_path) as running, running.connect("ann") as ann:
+        async with serving(CONFIG, tmp_path, clock=clock) as running, running.connect("ann", clock) as ann:
             finished = await trained(ann)
+            clock.advance(running.coordinator.settings.ticket_seconds)
             while running.coordinator.run_state.given_up == 0:
                 await asyncio.sleep(0.05)
             assert await code_of(ann.deliver(finished)) is grpc.StatusCode.NOT_FOUND

@@ -7,7 +7,7 @@ from dataclasses import replace
 import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from service_harness import enrolled_key, serving
+from service_harness import PATIENCE, enrolled_key, serving
 from test_participant import ALONE, participant
 
 import tardigrad as td
@@ -25,7 +25,7 @@ from tardigrad.service.server.finished_run import tell_over
 
 def lingering(plan):
     """Return the plan with some seconds in which clients are told of the end."""
-    return replace(plan, settings=plan.settings.model_copy(update={"linger_seconds": 20.0}))
+    return replace(plan, settings=plan.settings.model_copy(update={"linger_seconds": PATIENCE}))
 
 
 def test_client_that_was_away_is_told_that_the_run_is_over(tmp_path):
@@ -46,7 +46,7 @@ def test_client_that_was_away_is_told_that_the_run_is_over(tmp_path):
             tell_over(lingering(running.run.plan), endpoint, "somebody said so", port.set_result)
         )
         client._address = f"127.0.0.1:{await port}"
-        assert await asyncio.wait_for(work, 20) == "somebody said so"
+        assert await asyncio.wait_for(work, PATIENCE) == "somebody said so"
         before = Connection(client._address, running.signer("0"), None)  # its session is of before
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await before.give_up(0, 0)
@@ -89,7 +89,7 @@ def test_client_that_leaves_during_the_download_gives_its_ticket_back(tmp_path):
             client._begin = begin_and_leave
             work = asyncio.ensure_future(client.take_part())
             with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(work, 20)
+                await asyncio.wait_for(work, PATIENCE)
             assert running.coordinator.run_state.given_up == 1
             assert not running.coordinator.run_state.book.in_flight
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from service_harness import FakeClock
+from service_harness import PATIENCE, FakeClock
 
 from tardigrad.service.monitor.counters import Counters
 from tardigrad.service.protocol.refusals import Cause, Refused
@@ -32,7 +32,7 @@ def queued(scene, store, clock=None):
         finally:
             threads.close()
 
-    return asyncio.run(asyncio.wait_for(run(), 60))
+    return asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
 
 @pytest.mark.parametrize("durable", [False, True])

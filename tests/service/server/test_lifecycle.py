@@ -7,7 +7,7 @@ import signal
 import threading
 
 import pytest
-from service_harness import Puppet, app_of, enrolled_key, trace_of
+from service_harness import PATIENCE, Puppet, app_of, enrolled_key, trace_of
 
 import tardigrad as td
 from tardigrad.errors import RunError
@@ -37,7 +37,7 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
 
     def slow_write(store, trip, payload):
         writing.set()
-        assert written.wait(60)
+        assert written.wait(PATIENCE)
         return write(store, trip, payload)
 
     add = run.plan.aggregator.add
@@ -87,7 +87,7 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
         directory.close()
         return both[0]
 
-    return asyncio.run(asyncio.wait_for(scene(), 60)), finished
+    return asyncio.run(asyncio.wait_for(scene(), PATIENCE)), finished
 
 
 def test_run_that_ends_while_the_server_stops_is_finished(tmp_path, monkeypatch, caplog):

@@ -2,14 +2,14 @@
 
 import asyncio
 
-import numpy as np
 import pytest
+import torch
 
 from tardigrad.service.protocol.refusals import Cause, Refused
-from tardigrad.service.server.model_state import Broadcast
 from tardigrad.service.server.published_versions import PublishedVersions
+from tardigrad.service.server.task_broadcast import Broadcast
 
-BROADCAST = Broadcast(np.zeros(4, np.uint8), (("model", 1),), {})
+BROADCAST = Broadcast({"model": torch.zeros(1)})
 
 
 def test_download_waits_until_the_version_is_published():

@@ -9,7 +9,7 @@ from dataclasses import replace
 import grpc
 import pytest
 import torch
-from service_harness import Memory, app_of, fetched, serving
+from service_harness import PATIENCE, Memory, app_of, fetched, serving
 from upload_clients import CONFIG as UPLOADS
 from upload_clients import code_of, with_delta
 from upload_clients import trained as upload_of
@@ -83,13 +83,15 @@ def test_client_goes_on_after_a_power_failure_lost_its_trip(config, tmp_path):
                 return train(task, memory)
 
             learner.train = watched
-            ann = Participant(running.address, running.signer("ann"), None, learner, state, 30.0, seen.append)
+            ann = Participant(
+                running.address, running.signer("ann"), None, learner, state, PATIENCE, seen.append
+            )
             work = asyncio.ensure_future(ann.take_part())
             while not seen and not work.done():
                 await asyncio.sleep(0.01)
             for connection, finished in others:
                 await connection.deliver(finished)
-            reason = await asyncio.wait_for(work, 30)
+            reason = await asyncio.wait_for(work, PATIENCE)
             assert reason == "trips"
             assert running.refusals == {Cause.UNSOLICITED: 1}
             trip, memory = given[0]

@@ -11,6 +11,7 @@ import numpy as np
 from tardigrad.service.protocol.wire import digest as digest_of
 from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, StoreError
 from tardigrad.service.store.memory import MemoryStore
+from tardigrad.service.store.payload_file import as_array
 
 
 class JsonLinesStore(MemoryStore):
@@ -96,6 +97,9 @@ class JsonLinesStore(MemoryStore):
             self._change("write", name, payload.tobytes().hex())
             return name
 
+    def receive(self, trip):
+        return ReceivedPayload(self.temporary(), lambda payload: self.write(trip, payload))
+
     def read(self, name, size, digest):
         payload = np.frombuffer(self._payloads.get(name, b""), np.uint8).copy()
         if len(payload) != size or digest_of(payload) != digest:
@@ -115,6 +119,19 @@ class JsonLinesStore(MemoryStore):
 
     def close(self):
         self._file.close()
+
+
+class ReceivedPayload:
+    """A temporary file that becomes a line of the store when it is synced."""
+
+    def __init__(self, file, write):
+        self._file, self._write, self.name = file, write, ""
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def sync(self):
+        self.name = self._write(as_array(self._file.mapping()))
 
 
 def _as_json(record):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from failing_store import FailingStore
 from json_lines_store import JsonLinesStore
-from service_harness import Memory, Puppet, app_of, comparable, serving, trace_of
+from service_harness import PATIENCE, Memory, Puppet, app_of, comparable, serving, trace_of
 
 import tardigrad as td
 from tardigrad.service.client.client_trainer import ClientTrainer
@@ -22,7 +22,8 @@ CONFIG = td.Config(
     pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=3, staleness_bound=2, most_per_client=3),
     stop=td.Stop(trips=24), evaluation=td.Evaluation(every_steps=2), delay=td.HalfNormal(give_up=0.1),
     local=td.Local(batch_size=32, lr=0.1),
-    service={"requests_per_second": 10_000, "linger_seconds": 0.2, "snapshot_seconds": 1e6},
+    service={"requests_per_second": 10_000, "linger_seconds": 0.2, "snapshot_seconds": 1e6,
+             "poll_seconds": 100.0},
 )  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def test_a_failed_write_changes_nothing_and_the_run_ends_with_the_same_bits(make
                 while not await is_done(puppets[client], what, trip):
                     assert coordinator.run_state.state() == before
                     assert store.entries(0) == entries
-            await asyncio.wait_for(asyncio.shield(coordinator.ended), 20)
+            await asyncio.wait_for(asyncio.shield(coordinator.ended), PATIENCE)
             assert running.refusals == {Cause.DISK: store.failures}
             return coordinator.model_state.aggregator.evaluated_model, comparable(running.record.events)
 
@@ -106,7 +107,7 @@ def test_a_server_recovers_from_a_store_of_ones_own(tmp_path):
             if len(steps) < half:  # as if the process were killed: no snapshot is made
                 running.coordinator.ended.set_result("killed")
             else:
-                await asyncio.wait_for(asyncio.shield(running.coordinator.ended), 20)
+                await asyncio.wait_for(asyncio.shield(running.coordinator.ended), PATIENCE)
             return found, running.coordinator.run_state.state(), running.coordinator.model_state.aggregator
 
     half = len(steps) // 2 + 1

@@ -12,7 +12,17 @@ import grpc
 import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from service_harness import Memory, Puppet, app_of, enrolled_key, serving, trace_of, two_puppets
+from service_harness import (
+    PATIENCE,
+    Memory,
+    Puppet,
+    app_of,
+    enrolled_key,
+    serving,
+    settled,
+    trace_of,
+    two_puppets,
+)
 
 import tardigrad as td
 from tardigrad.core.event_log import read_events
@@ -80,7 +90,7 @@ class Folder:
                     self.done += 1
                     if self.done == snapshot_after:
                         await running.coordinator.recovery.snapshot()
-                await running.coordinator._threads.in_model_thread(running.coordinator.model_state.settle)
+                await settled(running)
                 shutil.rmtree(self.path.parent / "killed", ignore_errors=True)
                 shutil.copytree(self.path, self.path.parent / "killed")
                 return running.coordinator.run_state.state()
@@ -247,7 +257,7 @@ class Held(Memory):
 
     def snapshot(self, tensors, document):
         self.begun.set()
-        assert self.let_go.wait(60)
+        assert self.let_go.wait(PATIENCE)
         super().snapshot(tensors, document)
 
 
@@ -263,7 +273,7 @@ def test_keys_of_steps_that_are_made_while_a_snapshot_is_written_are_kept(tmp_pa
             forget, stepped = coordinator._store.forget, threading.Event()
 
             def forget_after_the_step(position):  # the journal's thread is slow
-                assert stepped.wait(60)
+                assert stepped.wait(PATIENCE)
                 forget(position)
 
             coordinator._store.forget = forget_after_the_step
@@ -296,7 +306,7 @@ def test_snapshot_does_not_hold_up_the_event_loop(tmp_path):
 
             def slow_recycle(names):
                 removing.set()
-                assert removed.wait(60)
+                assert removed.wait(PATIENCE)
                 recycle(names)
 
             store.recycle = slow_recycle
@@ -308,14 +318,14 @@ def test_snapshot_does_not_hold_up_the_event_loop(tmp_path):
                 trip = await puppets[1].fetch()
                 assert (await puppets[1].deliver(trip)).accepted
                 record.let_go.set()
-                await asyncio.wait_for(snapshot, 60)
+                await asyncio.wait_for(snapshot, PATIENCE)
                 await asyncio.to_thread(removing.wait)
                 trip = await puppets[1].fetch()
                 assert (await puppets[1].deliver(trip)).accepted
                 await health(running.address)
                 removed.set()
 
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    asyncio.run(asyncio.wait_for(scene(), PATIENCE))
 
 
 def test_reading_the_list_of_clients_does_not_hold_up_the_event_loop(tmp_path):
@@ -328,7 +338,7 @@ def test_reading_the_list_of_clients_does_not_hold_up_the_event_loop(tmp_path):
 
             def slow_refresh():
                 reading.set()
-                assert read.wait(60)
+                assert read.wait(PATIENCE)
                 refresh()
 
             enrolled.refresh = slow_refresh
@@ -341,7 +351,7 @@ def test_reading_the_list_of_clients_does_not_hold_up_the_event_loop(tmp_path):
             connection = await joining
             await connection.__aexit__(None, None, None)
 
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    asyncio.run(asyncio.wait_for(scene(), PATIENCE))
 
 
 async def health(address):

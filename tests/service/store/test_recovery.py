@@ -8,6 +8,7 @@ import grpc
 import pytest
 import torch
 from service_harness import (
+    PATIENCE,
     Memory,
     Puppet,
     app_of,
@@ -15,6 +16,7 @@ from service_harness import (
     comparable,
     enrolled_key,
     serving,
+    settled,
     trace_of,
     two_puppets,
 )
@@ -43,7 +45,7 @@ class Stopped(Memory):
         self.events = record.events[: self.last[1]["events"]] if self.last else []
 
 
-def test_a_copy_of_the_disk_at_any_moment_goes_on_exactly(tmp_path):
+def test_a_copy_of_the_disk_at_any_moment_goes_on_exactly(where_large, tmp_path):
     simulation, _, steps = trace_of(CONFIG)
     copies = []
 
@@ -68,9 +70,10 @@ def test_a_copy_of_the_disk_at_any_moment_goes_on_exactly(tmp_path):
                         coordinator.settings = CONFIG.service
                     if number % 5 == 0:  # as if the power failed here
                         folder = tmp_path / f"copy-{number}"
+                        await settled(running)  # a copy of files that change is none
                         shutil.copytree(tmp_path / "run", folder)
                         copies.append((folder, Stopped(running.record), coordinator.run_state.state()))
-                await asyncio.wait_for(asyncio.shield(coordinator.ended), 20)
+                await asyncio.wait_for(asyncio.shield(coordinator.ended), PATIENCE)
             return coordinator.model_state.aggregator.evaluated_model, comparable(running.record.events)
 
     async def recovered(folder, record, state):
@@ -173,8 +176,8 @@ def test_bits_are_the_same_after_sigkill(commands, tmp_path):
         return killed
 
     try:
-        assert asyncio.run(asyncio.wait_for(drive(), 120)) == 2
-        assert server.process.wait(timeout=30) == 0
+        assert asyncio.run(asyncio.wait_for(drive(), PATIENCE)) == 2
+        assert server.process.wait() == 0
     finally:
         if server.process.poll() is None:
             server.kill()

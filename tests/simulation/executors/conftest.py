@@ -34,8 +34,10 @@ def at_most(seconds):
 
 
 @pytest.fixture(autouse=True)
-def bounded():
-    with at_most(120):
+def bounded(monkeypatch):
+    """No test goes on for ever; but on a busy machine Ray may take its time."""
+    monkeypatch.setattr(workers, "START_SECONDS", 300.0)
+    with at_most(600):
         yield
 
 
@@ -51,20 +53,24 @@ def token():
 @pytest.fixture(scope="module")
 def local_ray(token):
     """One local Ray with two CPUs for all tests of a module."""
-    with at_most(120):
+    with at_most(600):
         session = RaySession(None, cpus=2, store=200 << 20)
     yield session
-    with at_most(60):
+    with at_most(600):
         session.close()
 
 
 @pytest.fixture(scope="module")
 def actors(local_ray):
     """Two actors that have started, for one run after another; they leave the CPUs to others."""
-    started = [ray.remote(Actor).options(num_cpus=0).remote() for _ in range(2)]
+    started = [start_actor() for _ in range(2)]
     yield started
     for actor in started:
         ray.kill(actor)
+
+
+def start_actor():
+    return ray.remote(Actor).options(num_cpus=0).remote()
 
 
 @pytest.fixture
@@ -74,7 +80,14 @@ def warm_ray(monkeypatch, actors):
 
     class WarmWorkers(RayWorkers):
         def start(self):
+            if not idle:  # one was ended
+                actors.append(start_actor())
+                idle.append(actors[-1])
             return self.started(idle.pop())
+
+        def stop(self, worker):
+            actors.remove(worker.actor)
+            super().stop(worker)
 
         def close(self, workers):
             idle[:] = actors

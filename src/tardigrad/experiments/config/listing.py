@@ -16,17 +16,23 @@ from tardigrad.core.staleness import StalenessLaw
 from tardigrad.core.step import Momentum
 from tardigrad.data.catalogue import Source
 from tardigrad.data.partition import Partition
+from tardigrad.encodings.broadcasts import AnyBroadcast
+from tardigrad.encodings.kinds import AnyEncoding
 from tardigrad.learning.heads.head_choice import BuiltInHead
 from tardigrad.learning.models import Model
 from tardigrad.learning.optimiser import ClientOptimiser
 from tardigrad.learning.schedule import Schedule
 from tardigrad.learning.trip_schedule import TripSchedule
 from tardigrad.privacy.settings import AnyNoise, Privacy
+from tardigrad.simulation.availability import Availability
 from tardigrad.simulation.delay import Delay
+from tardigrad.simulation.network import Bandwidth
 
 LISTS: dict[str, object] = {
     "algorithms": BuiltIn,
     "delays": Delay,
+    "availability": Availability,
+    "bandwidths": Bandwidth,
     "paces": Pace,
     "staleness": StalenessLaw,
     "momentum": Momentum,
@@ -38,6 +44,8 @@ LISTS: dict[str, object] = {
     "schedules": Schedule,
     "optimisers": ClientOptimiser,
     "trip_schedules": TripSchedule,
+    "encodings": AnyEncoding,
+    "broadcasts": AnyBroadcast,
     "privacy": Privacy,
     "noise": AnyNoise,
 }

@@ -21,8 +21,11 @@ from tardigrad.core.pace import (
 )
 from tardigrad.core.plural import counted
 from tardigrad.data.sets.own_files import Files
+from tardigrad.encodings.common_grid import Grid
+from tardigrad.encodings.kinds import AnyEncoding
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.settings import LocalPrivacy
+from tardigrad.simulation.availability import Always
 from tardigrad.simulation.delay import read_trace
 
 if TYPE_CHECKING:
@@ -53,14 +56,31 @@ def buffer_for(algorithm: SumOnly | Individual, pace: Pace, buffer: Buffer) -> B
     return buffer
 
 
+def encoding_for(
+    encoding: AnyEncoding, algorithm: SumOnly | Individual, buffer: Buffer, population: int
+) -> AnyEncoding:
+    """Return the encoding, a grid with the largest number of uploads that a sum can have."""
+    if not isinstance(encoding, Grid):
+        return encoding
+    if buffer.weights != "equal":
+        raise ConfigError(
+            "buffer.weights: on the common grid (encoding.kind 'grid') uploads weigh by their staleness "
+            "alone, because sums of larger weights could overflow; leave it out"
+        )
+    sizes = [buffer.size or population, population if algorithm.opening else 0]
+    return encoding.for_uploads(max(sizes))
+
+
 def check_tables(config: Config, pace: Pace, population: int) -> None:
     """Raise a ConfigError if the tables of a resolved config do not fit each other or the population."""
     _check_sampled_staleness(config, pace)
+    _check_network(config, pace)
     _check_that_time_passes(config, pace)
     _check_that_steps_happen(config, pace)
     _check_population(config, pace, population)
     _check_optimiser(config)
     _check_privacy(config)
+    _check_encoding(config)
 
 
 def _check_sampled_staleness(config: Config, pace: Pace) -> None:
@@ -74,6 +94,20 @@ def _check_sampled_staleness(config: Config, pace: Pace) -> None:
         )
 
 
+def _check_network(config: Config, pace: Pace) -> None:
+    used = [
+        name
+        for name, own in (("network", config.network), ("availability", config.availability))
+        if own is not None and not isinstance(own, Always)
+    ]
+    if used and isinstance(pace, SampledStaleness | Scripted):
+        raise ConfigError(
+            f"{used[0]}: pace.kind {pace.kind!r} says itself when each trip starts and ends, so that "
+            f"nothing is "
+            f"left to simulate; leave [{used[0]}] out, or use another pace, such as 'asynchronous'"
+        )
+
+
 def _check_that_time_passes(config: Config, pace: Pace) -> None:
     stop, delay = config.stop, config.delay
     longest = {"constant": "duration", "uniform": "high"}.get(delay.kind)
@@ -82,6 +116,7 @@ def _check_that_time_passes(config: Config, pace: Pace) -> None:
         and stop.steps is None
         and longest is not None
         and getattr(delay, longest) == 0
+        and config.network is None
         and not isinstance(pace, Arrivals | Scripted | SampledStaleness)
     ):
         raise ConfigError(
@@ -165,6 +200,15 @@ def _check_privacy(config: Config) -> None:
         raise ConfigError(
             f"buffer.size: {name} uses how many uploads a step has, which is private where all who "
             "joined make a step; give a size"
+        )
+
+
+def _check_encoding(config: Config) -> None:
+    if isinstance(config.privacy, LocalPrivacy) and config.encoding.feeds_back:
+        raise ConfigError(
+            "encoding.error_feedback: with local privacy an upload is mostly noise, and so is what its "
+            "encoding loses; a client would send the noise of earlier uploads again with each later one; set "
+            "it to false, or use 'int8', which is right on average"
         )
 
 

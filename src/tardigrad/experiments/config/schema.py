@@ -15,14 +15,19 @@ from tardigrad.core.stop import Stop
 from tardigrad.data.catalogue import Source
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.data.sets.digits import Digits
-from tardigrad.experiments.config.rules import buffer_for, check_tables
+from tardigrad.encodings.broadcasts import AnyBroadcast, Float32Broadcast
+from tardigrad.encodings.float32 import Float32
+from tardigrad.encodings.kinds import AnyEncoding
+from tardigrad.experiments.config.rules import buffer_for, check_tables, encoding_for
 from tardigrad.learning.heads.head_choice import AnyHead
 from tardigrad.learning.local import Local
 from tardigrad.learning.models import MLP, Model
 from tardigrad.privacy.settings import Privacy
 from tardigrad.service.server.service_settings import ServiceSettings
+from tardigrad.simulation.availability import Always, Availability
 from tardigrad.simulation.delay import Delay, HalfNormal
 from tardigrad.simulation.device import Device
+from tardigrad.simulation.network import Network
 
 
 class Config(Setting):
@@ -55,7 +60,16 @@ class Config(Setting):
     buffer: Buffer = Buffer()
     """Which uploads count, and how many make a step."""
     delay: Delay = HalfNormal()
-    """How long a trip takes. `tardigrad list delays`"""
+    """How long a trip takes; with a network, how long a client trains. `tardigrad list delays`"""
+    network: Network | None = None
+    """The clients' bandwidth, which makes downloads and uploads take time (docs/network.md). Default: they
+    take none."""
+    availability: Availability = Always()
+    """In which windows of time clients are there (docs/network.md). `tardigrad list availability`"""
+    encoding: AnyEncoding = Float32()
+    """How uploads travel: in fewer bytes (docs/encodings.md). `tardigrad list encodings`"""
+    broadcast: AnyBroadcast = Float32Broadcast()
+    """How versions travel to the clients: in fewer bytes (docs/encodings.md). `tardigrad list broadcasts`"""
     privacy: Privacy | None = None
     """The privacy that is promised to the clients. Default: none. `tardigrad list privacy`"""
     device: Annotated[Device, by_name] = Device()
@@ -75,7 +89,8 @@ class Config(Setting):
         pace = self.pace if self.pace is not None else self.algorithm.default_pace(population)
         buffer = buffer_for(self.algorithm, pace, self.buffer)
         data = None if self.data is None else self.data.resolved()
-        config = self.model_copy(update={"pace": pace, "buffer": buffer, "data": data})
+        encoding = encoding_for(self.encoding, self.algorithm, buffer, population)
+        config = self.model_copy(update={"pace": pace, "buffer": buffer, "data": data, "encoding": encoding})
         check_tables(config, pace, population)
         return config
 

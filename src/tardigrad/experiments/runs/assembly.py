@@ -18,15 +18,22 @@ from torch import nn
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.layers import UploadLayer
+from tardigrad.algorithms.shared_vectors import SharedVectors
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
 from tardigrad.core.events import ModelEvaluated
 from tardigrad.core.own_code import class_source
 from tardigrad.core.participation import Limits
+from tardigrad.core.precision import is_short
 from tardigrad.core.situation import Situation
+from tardigrad.core.staleness import RoundedLaw, StalenessLaw
+from tardigrad.core.upload import bytes_of
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.data.sets.own_data import is_own_data
 from tardigrad.data.tables.preparation import FILE, Preparation
+from tardigrad.encodings.broadcasts import Float32Broadcast
+from tardigrad.encodings.common_grid import Grid
+from tardigrad.encodings.layer import encoding_layers
 from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.fingerprints import Inputs, fingerprints, model_classes
@@ -49,6 +56,9 @@ from tardigrad.privacy.layers.stack import central_layers, local_layers
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.privacy.statement import NOTHING_PROMISED, statement
+from tardigrad.simulation.network import TripBytes
+
+NOT_KNOWN = TripBytes(0, 0)
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,8 @@ class Assembly:
     """How tables are turned into features; None if examples are taken as they are."""
     declaration: str = ""
     """What a client of a server must bring that has a table and no code; "" if it needs code."""
+    trip_bytes: TripBytes = NOT_KNOWN
+    """The size of a download and of an upload."""
 
     def inputs(self) -> Inputs:
         """Return fingerprints of what the config only names; a resumed run must have the same."""
@@ -85,12 +97,12 @@ class Assembly:
         return make_bookkeeping(self.config, self.population, limits)
 
     def aggregator(self, keys: NoiseKeys, canaries: Canaries | None = None) -> Aggregator:
-        """Return a new aggregator, with the layers of a private run if privacy is promised."""
-        layers: list[UploadLayer] = []
-        if self.guarantee is not None:
-            layers = _layers(self.config, self.guarantee, keys, canaries)
+        """Return a new aggregator, with the layers of the encoding and of a private run."""
+        layers = upload_layers(self.config, self.guarantee, keys, canaries)
         average = self.config.evaluation.model_average
-        return Aggregator(self.config.algorithm, self.flat.shared.clone(), self.situation, average, layers)
+        model = self.flat.shared.clone()
+        shared = shared_vectors(self.config, model.dtype)
+        return Aggregator(self.config.algorithm, model, self.situation, average, layers, shared)
 
     def privacy_text(self, steps: int | None = None) -> str:
         """Return the text of privacy.md: what is promised, and how much of it `steps` have used."""
@@ -125,6 +137,7 @@ class Assembly:
             steps=totals.version,
             virtual_time=totals.time,
             bytes=totals.bytes,
+            bytes_up=totals.trips * self.trip_bytes.up,
             accuracy=totals.metrics.get("accuracy"),
             main=self.config.evaluation.metric.name,
             baseline=run_baseline(self.config, self.federation),
@@ -183,9 +196,9 @@ def assemble(
     guarantee = _guarantee(config, situation, trial, chosen)
     preparation = None if federation is None else federation.preparation
     assembly = Assembly(config, federation, clients, population, flat, situation, guarantee, preparation)
-    if guarantee is not None:
-        assembly.aggregator(NoiseKeys())
-    return assembly
+    if guarantee is not None or config.encoding.kind != "float32" or config.broadcast.kind != "float32":
+        trial = assembly.aggregator(NoiseKeys())
+    return replace(assembly, trip_bytes=trip_bytes(trial))
 
 
 def make_federation(
@@ -244,11 +257,21 @@ def _copied(module: nn.Module) -> nn.Module:
         ) from None
 
 
+def trip_bytes(aggregator: Aggregator) -> TripBytes:
+    """Return the sizes of downloads and uploads, which all trips of a run have in common."""
+    extra = sum(layer.wire.extra_bytes for layer in aggregator.layers)
+    sizes = aggregator.download_sizes()
+    return TripBytes(sizes.whole, bytes_of(aggregator.upload_layout()) + extra, sizes.difference)
+
+
 def make_bookkeeping(config: Config, population: int, limits: Limits | None) -> Bookkeeping:
     """Return the bookkeeping of a resolved config. `limits`: on participation, in a private run."""
     assert config.pace is not None, "resolved"
     opening = population if config.algorithm.opening else 0
-    return Bookkeeping(config.pace, config.buffer, config.algorithm.law, opening, limits)
+    law: StalenessLaw | RoundedLaw = config.algorithm.law
+    if isinstance(config.encoding, Grid):
+        law = RoundedLaw(config.algorithm.law, config.encoding.denominator)
+    return Bookkeeping(config.pace, config.buffer, law, opening, limits)
 
 
 def situation_of(config: Config, clients: Clients) -> Situation:
@@ -298,16 +321,39 @@ def _guarantee(
     return guarantee
 
 
-def _layers(
-    config: Config, guarantee: Guarantee, keys: NoiseKeys, canaries: Canaries | None
+def upload_layers(
+    config: Config, guarantee: Guarantee | None, keys: NoiseKeys, canaries: Canaries | None
 ) -> list[UploadLayer]:
-    """Return the upload layers of a private run."""
+    """Return the upload layers of a run. Local noise is added before an upload is encoded; central privacy
+    clips what was decoded."""
+    local = isinstance(config.privacy, LocalPrivacy)
+    encoding = encoding_layers(
+        config.encoding,
+        config.algorithm,
+        lambda trip: key(config.seed, "trip", trip),
+        feedback=not local,
+        private=guarantee is not None,
+    )
+    if guarantee is None:
+        return [*encoding]
     normals: Normals = keys.normals
     if guarantee.noise_from == "seed":
         normals = lambda number: Seeded(key(config.seed, "noise", number))  # noqa: E731
-    if isinstance(config.privacy, LocalPrivacy):
-        return local_layers(guarantee, normals)
-    return central_layers(guarantee, normals, canaries)
+    if local:
+        return [*local_layers(guarantee, normals), *encoding]
+    return [*encoding, *central_layers(guarantee, normals, canaries)]
+
+
+def shared_vectors(config: Config, dtype: torch.dtype) -> SharedVectors | None:
+    """Return what clients download, if it is not exactly the algorithm's broadcast."""
+    if isinstance(config.broadcast, Float32Broadcast):
+        return None
+    if is_short(dtype):
+        raise ConfigError(
+            f"broadcast.kind: the model's own numbers are {str(dtype).removeprefix('torch.')}, so that "
+            "versions travel in half of the bytes already; leave it out"
+        )
+    return SharedVectors(config.broadcast, config.seed)
 
 
 def _check_personal(flat: FlatModule, federation: Federation, config: Config) -> None:

@@ -12,6 +12,7 @@ from tardigrad.algorithms.layers import check_layers_served
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.data.evaluation import RESERVED, Evaluator
 from tardigrad.data.tables.preparation import Preparation
+from tardigrad.encodings.layer import EncodingLayer
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federation, make_module
@@ -67,6 +68,7 @@ def assemble_server(
     dtype = assembly.flat.vector.dtype
     if dtype != torch.float32:
         raise ConfigError(f"model: its parameters are {dtype}; they travel as float32")
+    assembly.flat.drop_gradient()
     return assembly
 
 
@@ -80,7 +82,7 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
         names = names_to_compute(config, federation.head)
         evaluate = Evaluator(flat, federation, config.evaluation, lambda client: 1.0, config.seed, names)
     aggregator, local_noise = assembly.aggregator(secrets.noise), _local_noise(assembly)
-    told = [] if local_noise is None else [x for x in aggregator.layers if isinstance(x, LocalNoiseLayer)]
+    told = [layer for layer in aggregator.layers if isinstance(layer, LocalNoiseLayer | EncodingLayer)]
     check_layers_served(aggregator.layers, told)
     return RunPlan(
         algorithm=config.algorithm,
@@ -100,6 +102,8 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
         metrics=_metrics(config, federation),
         asked=() if evaluate is not None else _asked(config),
         local_noise=local_noise,
+        encoding=config.encoding,
+        broadcast=config.broadcast,
         declaration=assembly.declaration,
     )
 

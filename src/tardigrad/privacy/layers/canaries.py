@@ -206,6 +206,7 @@ class CanaryLayer(UploadLayer):
     """Replaces the trained uploads of canaries. It lies below all other layers."""
 
     name: ClassVar[str] = "canaries"
+    needs_vectors: ClassVar[bool] = True
 
     def __init__(self, auditor: Auditor) -> None:
         self._auditor = auditor

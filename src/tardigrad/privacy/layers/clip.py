@@ -27,6 +27,7 @@ class ClipLayer(UploadLayer):
     """
 
     name: ClassVar[str] = "clip"
+    needs_vectors: ClassVar[bool] = True
 
     def __init__(self, clip: float, adaptive: AdaptiveClip | None = None) -> None:
         self.clip, self._adaptive = clip, adaptive

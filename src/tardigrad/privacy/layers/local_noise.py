@@ -32,7 +32,7 @@ class LocalNoiseLayer(UploadLayer):
         self._clip, self._noise_multiplier = clip, noise_multiplier
         self._normals, self._epsilon = normals, epsilon
 
-    def client(self, upload: Upload, task: Task) -> Upload:
+    def client(self, upload: Upload, task: Task, memory: Vectors) -> Upload:
         vectors = self._released(upload.vectors, task.vectors["model"], task.trip)
         # The number of examples and the loss get no noise, so they are not uploaded.
         return replace(upload, vectors=vectors, examples=1, steps=1, loss=0.0)

@@ -32,6 +32,8 @@ class TrainedUpload:
     evaluated: int
     epoch: int = 0
     """The epoch of the task. Files of older clients have none."""
+    encoding: str = ""
+    """The kind of the encoding of the upload; "" if it has none."""
 
 
 class ClientMemory:
@@ -80,6 +82,7 @@ class ClientMemory:
             "trip": finished.trip, "version": finished.version, "metrics": finished.metrics,
             "evaluated": finished.evaluated, "examples": upload.examples, "steps": upload.steps,
             "loss": upload.loss, "names": list(upload.vectors), "epoch": finished.epoch,
+            "encoding": finished.encoding,
         }  # fmt: skip
         write_snapshot(self._file(finished.trip), tensors, document)
 
@@ -110,5 +113,5 @@ def _read(file: Path) -> TrainedUpload:
     memory = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
     return TrainedUpload(
         document["trip"], document["version"], upload, memory, document["metrics"], document["evaluated"],
-        document.get("epoch", 0),
+        document.get("epoch", 0), document.get("encoding", ""),
     )  # fmt: skip

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from tardigrad.algorithms.layers import DecodingLayer, UploadLayer, kept_by_layers
 from tardigrad.core.upload import Task, Vectors
 from tardigrad.data.clients import given
+from tardigrad.encodings.layer import encoding_layers
 from tardigrad.errors import ConfigError
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
@@ -18,7 +20,13 @@ from tardigrad.learning.memory_format import choose_memory_format
 from tardigrad.learning.transform import Transform
 from tardigrad.service.client.app import Client
 from tardigrad.service.client.client_memory import TrainedUpload
-from tardigrad.service.protocol.task_settings import asked_metrics, from_json, is_private, local_noise
+from tardigrad.service.protocol.task_settings import (
+    asked_metrics,
+    from_json,
+    is_private,
+    local_noise,
+    upload_encoding,
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class ClientTrainer:
 
     def remembers(self, settings: str) -> bool:
         """Return whether this client keeps a memory between trips."""
-        return self._trainer_for(settings).remembers
+        return self._trainer_for(settings).remembers or upload_encoding(settings).feeds_back
 
     def train(self, assignment: Assignment, memory: Vectors) -> TrainedUpload:
         """Train one trip, and evaluate the downloaded model if the server asks for it."""
@@ -79,11 +87,17 @@ class ClientTrainer:
             )  # fmt: skip
             evaluated = len(self._federation.test[1])
         upload, remembered = trainer.train(task, memory, self._federation.clients.indexed(0), assignment.seed)
-        noise = local_noise(assignment.settings)
-        if noise is not None:
-            upload = noise.layer().client(upload, task)
+        remembered = remembered | kept_by_layers(memory)
+        noise, encoding = local_noise(assignment.settings), upload_encoding(assignment.settings)
+        layers: list[UploadLayer] = [] if noise is None else [noise.layer()]
+        layers += encoding_layers(
+            encoding, trainer.algorithm, lambda trip: assignment.seed, feedback=noise is None
+        )
+        for layer in layers:
+            upload = layer.client(upload, task, remembered)
+        kinds = [layer.kind for layer in layers if isinstance(layer, DecodingLayer)]
         return TrainedUpload(
-            task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch
+            task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch, *kinds
         )
 
     def _asked(self, settings: str) -> NamedMetrics | None:

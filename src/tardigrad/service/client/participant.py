@@ -25,6 +25,8 @@ LOST = (
     grpc.StatusCode.FAILED_PRECONDITION,  # the file of an older client, without an epoch
 )
 """Statuses of a delivery after which the trip is dropped."""
+GIVE_BACK_SECONDS = 5.0
+"""How long a client that leaves tries to give its ticket back."""
 SPENT = "this client took part as often as privacy allows"
 
 
@@ -153,7 +155,7 @@ class Participant(Reconnecting):
         if self._at_work is not None:
             (trip, epoch), self._at_work = self._at_work, None
             try:
-                await asyncio.wait_for(connection.give_up(trip, epoch), 5.0)
+                await asyncio.wait_for(connection.give_up(trip, epoch), GIVE_BACK_SECONDS)
                 if self._memory is not None:
                     self._memory.drop(trip)
             except (grpc.aio.AioRpcError, TimeoutError):

@@ -34,12 +34,15 @@ class Cause(StrEnum):
     BODY = "body differs from its digest"
     LENGTH = "wrong length"
     SHAPE = "wrong vectors"
+    ENCODING = "wrong encoding"
+    CODES = "cannot be decoded"
     VERSION = "wrong version"
     VALUES = "not finite"
     NUMBERS = "impossible numbers"
     UNSOLICITED = "unknown or ended trip"
     NOT_YOURS = "another client's trip"
     NO_EPOCH = "client too old"
+    TOO_OLD = "client knows no encodings"
     DUPLICATE = "delivered already with other values"
     AT_ONCE = "delivered twice at once"
     STOPPING = "server is stopping"
@@ -61,6 +64,7 @@ STATUS = {
     Cause.UNSOLICITED: grpc.StatusCode.NOT_FOUND,
     Cause.NOT_YOURS: grpc.StatusCode.PERMISSION_DENIED,
     Cause.NO_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
+    Cause.TOO_OLD: grpc.StatusCode.FAILED_PRECONDITION,
     Cause.DUPLICATE: grpc.StatusCode.ALREADY_EXISTS,
     Cause.AT_ONCE: grpc.StatusCode.ABORTED,
     Cause.STOPPING: grpc.StatusCode.UNAVAILABLE,

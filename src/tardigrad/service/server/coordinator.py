@@ -17,18 +17,20 @@ from tardigrad.core.outcomes import Ticket
 from tardigrad.core.upload import Vectors
 from tardigrad.service.monitor.counters import Counters
 from tardigrad.service.protocol.refusals import Cause, Refused, log
-from tardigrad.service.protocol.wire import Layout
 from tardigrad.service.server.check_ins import CheckIns
 from tardigrad.service.server.clock import SYSTEM, Clock, RunTime
 from tardigrad.service.server.journal_queue import JournalQueue, PendingEntry
-from tardigrad.service.server.model_state import Broadcast, ModelState
+from tardigrad.service.server.model_state import ModelState
 from tardigrad.service.server.model_thread import ModelThread
 from tardigrad.service.server.published_versions import PublishedVersions
 from tardigrad.service.server.run_state import RunState
 from tardigrad.service.server.service_settings import ServiceSettings
+from tardigrad.service.server.task_broadcast import Broadcast
 from tardigrad.service.server.ticket_checks import BusyTrips, can_give_up, check_announced, check_repeated
+from tardigrad.service.server.upload_form import UploadForm
 from tardigrad.service.server.worker_threads import Threads
 from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, Store
+from tardigrad.service.store.payload_file import PayloadFile
 from tardigrad.service.store.recovery import Recovery, RunLog, Snapshot, upload_of
 
 SWEEP_SECONDS = 0.5
@@ -45,13 +47,13 @@ class Coordinator:
         store: Store,
         record: RunLog,
         settings: ServiceSettings,
-        upload_layout: Layout,
+        uploads: UploadForm,
         after_snapshot: Callable[[], None] = lambda: None,
         private: bool = False,
         clock: Clock = SYSTEM,
     ) -> None:
         self.run_state, self.model_state = run_state, model_state
-        self.settings, self.upload_layout, self.clock = settings, upload_layout, clock
+        self.settings, self.uploads, self.clock = settings, uploads, clock
         self._store = store
         self.counters = Counters()
         run = store.fact("run", f"{random.SystemRandom().getrandbits(64):016x}")
@@ -60,7 +62,7 @@ class Coordinator:
         after a restore or a power failure trip numbers are given again, but not with the same epoch."""
         self._threads = Threads()
         self.recovery = Recovery(
-            run, run_state, model_state, store, record, self._threads, upload_layout, after_snapshot, private
+            run, run_state, model_state, store, record, self._threads, uploads, after_snapshot, private
         )
         self._time = RunTime(clock)
         self._queue = JournalQueue(store, self._threads, self.counters, self._time)
@@ -154,6 +156,13 @@ class Coordinator:
         """Return a version as it is downloaded, as soon as it exists."""
         return await self._versions.get(version)
 
+    async def download(self, version: int, has: int) -> tuple[Broadcast, int]:
+        """Return what a client downloads, and `has` if that is only the differences since the version that it
+        has, otherwise 0. `has`: 1 + the version that the client has, 0 if it has none."""
+        whole = await self.broadcast(version)
+        differences = self._versions.since(has - 1, version, whole) if has else None
+        return (whole, 0) if differences is None else (differences, has)
+
     async def expect(
         self, client: str, trip: int, epoch: int, version: int, digest: bytes
     ) -> RecordedAnswer | None:
@@ -170,13 +179,21 @@ class Coordinator:
         """Store the bytes of an upload and return their name. May be called from any thread."""
         return self._store.write(trip, payload)
 
+    def receive(self, trip: int) -> PayloadFile:
+        """Begin to store an upload piece by piece. May be called from any thread."""
+        return self._store.receive(trip)
+
+    def discard(self, name: str) -> None:
+        """Delete what was stored of an upload. May be called from any thread."""
+        self._store.discard(name)
+
     async def deliver(
-        self, entry: JournalEntry, vectors: Vectors, release: Callable[[], None]
+        self, entry: JournalEntry, vectors: Callable[[], Vectors], release: Callable[[], None]
     ) -> RecordedAnswer | None:
         """Journal and apply an upload that was stored. Return its answer, or None if the run was over first.
-        `release` is called when the memory of the vectors is free again."""
+        `vectors` returns its values when they are applied; `release` is called when they were."""
         with self.busy.ending(entry.trip):
-            await self._queue.put(entry, upload_of(entry, vectors), release)
+            await self._queue.put(entry, lambda: upload_of(entry, vectors()), release)
         return await self.recovery.answer(entry.trip)
 
     async def give_up(self, client: str, trip: int, epoch: int) -> bool:

@@ -25,7 +25,8 @@ class PendingEntry:
     """An entry that is not journaled yet."""
 
     entry: JournalEntry
-    upload: Upload | None
+    upload: Callable[[], Upload] | None
+    """Returns the upload, when it is applied to the model."""
     effects: asyncio.Future[Effects]
     """Its result once it is journaled and applied, or the reason why it was not."""
     release: Callable[[], None] | None
@@ -46,7 +47,10 @@ class JournalQueue:
         return len(self._pending)
 
     def put(
-        self, entry: JournalEntry, upload: Upload | None = None, release: Callable[[], None] | None = None
+        self,
+        entry: JournalEntry,
+        upload: Callable[[], Upload] | None = None,
+        release: Callable[[], None] | None = None,
     ) -> asyncio.Future[Effects]:
         """Append an entry. The caller of `write_batch` gives the future its result."""
         effects: asyncio.Future[Effects] = asyncio.get_running_loop().create_future()

@@ -13,7 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NotRequired, Protocol, TypedDict
 
-import numpy as np
 from torch import Tensor
 
 from tardigrad.algorithms.aggregator import Aggregator, AggregatorState
@@ -22,9 +21,13 @@ from tardigrad.core.outcomes import Accepted
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import RunError
 from tardigrad.service.protocol.refusals import log
-from tardigrad.service.protocol.wire import Layout, layout_of, packed, unpacked
 from tardigrad.service.server.run_state import Effects
+from tardigrad.service.server.task_broadcast import Broadcast
+from tardigrad.service.store.contract import StoreError
+from tardigrad.service.store.payload_file import PayloadFile
 
+LARGE = 2**26
+"""Bytes of a version from which on old ones are kept on disk."""
 MOST_EVALUATIONS = 4
 """Models that wait to be evaluated. If there are more, the model thread waits for the evaluator."""
 
@@ -37,17 +40,6 @@ class EventLog(Protocol):
 
     def record(self, events: list[Event]) -> None:
         """Append events."""
-
-
-@dataclass(frozen=True, slots=True)
-class Broadcast:
-    """A version as it is downloaded."""
-
-    payload: np.ndarray
-    """All vectors as bytes, one after the other."""
-    layout: Layout
-    vectors: Vectors
-    """Views into `payload`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +86,13 @@ class ModelState:
         tell_losses: bool,
         keep_finite: bool,
         release: Release = lambda version, vectors: None,
+        temporary: Callable[[], PayloadFile] | None = None,
     ) -> None:
         """`keep_finite`: discard a step after which the state would not be finite. `release` is called with
-        each new version before it is published; it may raise to prevent that."""
+        each new version before it is published; it may raise to prevent that. `temporary`: returns files for
+        old versions of large models."""
         self.aggregator = aggregator
-        self._release = release
+        self._release, self._temporary = release, temporary
         self._log, self._evaluate, self._tell_losses = log, evaluate, tell_losses
         self._keep_finite = keep_finite
         self.discarded = 0
@@ -119,15 +113,11 @@ class ModelState:
         self._evaluation_slots = threading.Semaphore(MOST_EVALUATIONS)
         self._publish()
 
-    def do(self, effects: Effects, upload: Upload | None) -> None:
-        """Apply the effects of an entry to the model."""
-        delivery = effects.delivery
-        if isinstance(delivery, Accepted):
+    def do(self, effects: Effects, upload: Callable[[], Upload] | None) -> None:
+        """Apply the effects of an entry to the model. `upload` is called if an upload was accepted."""
+        if isinstance(effects.delivery, Accepted):
             assert upload is not None
-            start = self.broadcasts[delivery.ticket.version].vectors["model"]
-            self.aggregator.add(delivery, upload, start)
-            if self._tell_losses:  # private runs do not keep them
-                self._losses.append(upload.loss)
+            self._add(effects.delivery, upload())
         self.tell(effects.events)
         if effects.moved:
             self.aggregator.close()
@@ -139,6 +129,25 @@ class ModelState:
             self.evaluate(effects.where)
         for version in effects.forget:
             del self.broadcasts[version]
+        self._move_to_disk()
+
+    def _add(self, delivery: Accepted, upload: Upload) -> None:
+        start = self.broadcasts[delivery.ticket.version].vectors["model"]
+        self.aggregator.add(delivery, upload, start)
+        if self._tell_losses:  # private runs do not keep them
+            self._losses.append(upload.loss)
+
+    def _move_to_disk(self) -> None:
+        """Move old versions of a large model, from which clients may still start, into files."""
+        if self._temporary is None:
+            return
+        for version, broadcast in self.broadcasts.items():
+            if version != self.aggregator.version and broadcast.size >= LARGE and broadcast.in_memory:
+                try:
+                    broadcast.move_to(self._temporary())
+                except StoreError as error:  # the disk is full; it stays in memory
+                    log.warning("version %d stays in memory (%s)", version, error, extra={"event": "disk"})
+                    return
 
     @property
     def waiting(self) -> bool:
@@ -177,10 +186,13 @@ class ModelState:
         return {}, True
 
     def _publish(self) -> None:
-        vectors = self.aggregator.broadcast()
-        layout = layout_of(vectors)
-        payload = packed(vectors)
-        self.broadcasts[self.aggregator.version] = Broadcast(payload, layout, unpacked(payload, layout))
+        self.broadcasts[self.aggregator.version] = self._broadcast(self.aggregator.broadcast())
+
+    def _broadcast(self, vectors: Vectors, in_memory: bool = True, difference: bool = True) -> Broadcast:
+        aggregator = self.aggregator
+        return Broadcast(
+            vectors, in_memory, aggregator.download_layout(), aggregator.difference() if difference else None
+        )
 
     # -- events and evaluation ---------------------------------------------------------------------
 
@@ -300,11 +312,11 @@ class ModelState:
         )
         self.metrics = document["metrics"]
         self.evaluated, self.discarded = document["evaluated"], document.get("discarded", 0)
-        current = layout_of(self.aggregator.broadcast())
-        for version in list(versions):
-            vectors = versions.pop(version)
-            payload = packed({name: vectors[name] for name, _ in current})  # a file has another order
-            self.broadcasts[version] = Broadcast(payload, current, unpacked(payload, current))
+        current = self.aggregator.broadcast()
+        for version, vectors in versions.items():
+            ordered = {name: vectors[name] for name in current}  # a file has another order
+            self.broadcasts[version] = self._broadcast(ordered, in_memory=False, difference=False)
+        self._publish()
 
 
 def _document(where: RunPosition) -> PositionDocument:

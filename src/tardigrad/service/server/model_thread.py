@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from tardigrad.service.monitor.counters import Counters
 from tardigrad.service.server.journal_queue import PendingEntry
-from tardigrad.service.server.model_state import Broadcast, ModelState
+from tardigrad.service.server.model_state import ModelState
 from tardigrad.service.server.published_versions import PublishedVersions
 from tardigrad.service.server.run_state import Effects
+from tardigrad.service.server.task_broadcast import Broadcast
 from tardigrad.service.server.worker_threads import Threads
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,14 +18,16 @@ from tardigrad.service.monitor.progress_record import RunProgress, progress_of
 from tardigrad.service.protocol.refusals import Cause, Refusals, Refused
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
-from tardigrad.service.protocol.wire import chunks, to_wire
+from tardigrad.service.protocol.wire import REVISION, to_wire
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.limits import Rates, unless_silent
-from tardigrad.service.server.model_state import Broadcast
-from tardigrad.service.server.upload_checks import check_header
+from tardigrad.service.server.task_broadcast import Broadcast
+from tardigrad.service.server.upload_checks import check_header, wrong_encoding
 from tardigrad.service.server.upload_reception import UploadReception
 from tardigrad.service.store.contract import RecordedAnswer
 
+LARGEST_KEPT = 2**26
+"""Bytes of the largest version of which a second copy is kept in memory, as messages."""
 WATCH_SECONDS = 2.0
 """The longest time between two messages to a client that watches."""
 
@@ -50,6 +52,8 @@ class TaskFacts:
     """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
     frozen: bytes = b""
     """The digest of the frozen part of the model; b"" if it is not compared."""
+    encoded: bool = False
+    """Whether versions are encoded, which older clients do not know."""
 
 
 @dataclass
@@ -69,7 +73,7 @@ class Servicer(v1_grpc.FederationServicer):
         self.refusals = Refusals()
         self._rates = Rates(coordinator.settings.requests_per_second, coordinator.clock)
         self.reception = UploadReception(coordinator, facts.private)
-        self._serialized: tuple[int, list[bytes]] = (-1, [])  # a version and its chunks
+        self._serialized: tuple[tuple[int, int], list[bytes]] = ((-1, 0), [])  # a download's chunks
 
     @asynccontextmanager
     async def _answering(self, method: str, context: grpc.aio.ServicerContext) -> AsyncIterator[Call]:
@@ -107,6 +111,11 @@ class Servicer(v1_grpc.FederationServicer):
                     "the frozen parameters or buffers of this client's module differ from the server's, and "
                     "they do not travel; build the same module with the same values, as from one file",
                 )
+            encoding = self._coordinator.uploads.kind
+            if encoding and join.revision < REVISION:
+                raise Refused(Cause.TOO_OLD, wrong_encoding("", encoding))
+            if self._facts.encoded and join.revision < REVISION:
+                raise Refused(Cause.TOO_OLD, "this run sends encoded versions; upgrade this client")
             shapes = [v1.Shape(sizes=shape) for shape in self._facts.shapes]
             rate = self._coordinator.settings.requests_per_second
             return v1.Joined(
@@ -136,7 +145,7 @@ class Servicer(v1_grpc.FederationServicer):
                 await context.write(self._no_task())
                 return
             epoch = coordinator.run_state.epochs.get(ticket.trip, 0)
-            broadcast = await coordinator.broadcast(ticket.version)
+            broadcast, since = await coordinator.download(ticket.version, fetch.has)
             header = v1.TaskHeader(
                 trip=ticket.trip,
                 version=ticket.version,
@@ -145,18 +154,21 @@ class Servicer(v1_grpc.FederationServicer):
                 vectors=to_wire(broadcast.layout),
                 evaluate=coordinator.run_state.wants_reports(ticket.version),
                 epoch=epoch,
+                since=since,
             )
             await unless_silent(context.write(v1.TaskPart(header=header)), idle)
-            for part in self._parts(ticket.version, broadcast):
+            for part in self._parts((ticket.version, since), broadcast):
                 await unless_silent(context.write(part), idle)
-            coordinator.counters.bytes_out += len(broadcast.payload)
+            coordinator.counters.bytes_out += broadcast.size
 
-    def _parts(self, version: int, broadcast: Broadcast) -> list[bytes]:
-        """Return the chunks of a version as messages. Those of one version are kept, because many clients
-        download the same one."""
-        if self._serialized[0] != version:
-            parts = [v1.TaskPart(chunk=chunk).SerializeToString() for chunk in chunks(broadcast.payload)]
-            self._serialized = version, parts
+    def _parts(self, what: tuple[int, int], broadcast: Broadcast) -> Iterable[bytes]:
+        """Return the chunks of a download as messages. Those of one are kept, because many clients download
+        the same, unless they are large. `what`: the version, and `TaskHeader.since`."""
+        parts = (v1.TaskPart(chunk=chunk).SerializeToString() for chunk in broadcast.chunks())
+        if broadcast.size > LARGEST_KEPT:
+            return parts
+        if self._serialized[0] != what:
+            self._serialized = what, list(parts)
         return self._serialized[1]
 
     def _no_task(self) -> v1.TaskPart:
@@ -188,7 +200,7 @@ class Servicer(v1_grpc.FederationServicer):
                 return self._answer(recorded)
             facts, wanted = self._facts, coordinator.run_state.wants_reports(header.version)
             reported = check_header(
-                header, coordinator.upload_layout, coordinator.settings, facts.private,
+                header, coordinator.uploads, coordinator.settings, facts.private,
                 facts.metrics if wanted else frozenset(),
             )  # fmt: skip
             coordinator.counters.dropped(call.client, reported.dropped)

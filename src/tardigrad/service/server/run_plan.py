@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import torch
-
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.algorithm import Algorithm
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import key
 from tardigrad.core.pace import Asynchronous, Pace, Queued, Synchronous
 from tardigrad.core.stop import Stop
-from tardigrad.core.upload import Task
+from tardigrad.core.upload import bytes_of
 from tardigrad.data.evaluation import Evaluation
+from tardigrad.encodings.broadcasts import BroadcastEncoding, Float32Broadcast
+from tardigrad.encodings.encoding import Encoding
+from tardigrad.encodings.float32 import Float32
 from tardigrad.errors import ConfigError
 from tardigrad.learning.local import Local
 from tardigrad.service.protocol.task_settings import LocalNoise, to_json
-from tardigrad.service.protocol.wire import Layout, layout_of, size_of
 from tardigrad.service.server.clock import SYSTEM, Clock
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.model_state import Evaluate, ModelState, Release
@@ -26,7 +26,9 @@ from tardigrad.service.server.norm_limits import Admission, largest_norm
 from tardigrad.service.server.rpc import TaskFacts
 from tardigrad.service.server.run_state import RunState
 from tardigrad.service.server.service_settings import ServiceSettings
+from tardigrad.service.server.upload_body import memory_for
 from tardigrad.service.server.upload_checks import most_examples
+from tardigrad.service.server.upload_form import upload_form_of
 from tardigrad.service.store.contract import Store
 from tardigrad.service.store.recovery import RunLog
 
@@ -61,6 +63,10 @@ class RunPlan:
     """Metrics that clients are asked for besides those of their head."""
     local_noise: LocalNoise | None = None
     """The noise that clients add to their uploads themselves, if they do."""
+    encoding: Encoding = field(default_factory=Float32)
+    """How clients encode their uploads."""
+    broadcast: BroadcastEncoding = field(default_factory=Float32Broadcast)
+    """How versions travel to the clients."""
     declaration: str = ""
     """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
 
@@ -80,17 +86,11 @@ def check_servable(algorithm: Algorithm, pace: Pace) -> None:
         )
 
 
-def upload_layout_of(aggregator: Aggregator) -> Layout:
-    """Return the layout of what clients of this algorithm upload."""
-    task = Task(-1, "", 0, aggregator.broadcast(), 0.0)
-    rule = aggregator.algorithm.rule(task, {}, lr=1.0)
-    with torch.no_grad():
-        return layout_of(rule.finish(rule.start.clone(), 1, 1.0))
-
-
 def facts_of(plan: RunPlan) -> TaskFacts:
     """Return what all clients are told. The seed of a trip is the one that a simulation would use."""
-    settings = to_json(plan.algorithm, plan.local, plan.private, plan.local_noise, plan.asked)
+    settings = to_json(
+        plan.algorithm, plan.local, plan.private, plan.local_noise, plan.asked, plan.encoding, plan.broadcast
+    )
     return TaskFacts(
         settings,
         plan.shapes,
@@ -99,6 +99,7 @@ def facts_of(plan: RunPlan) -> TaskFacts:
         metrics=plan.metrics,
         declaration=plan.declaration,
         frozen=plan.frozen,
+        encoded=not isinstance(plan.broadcast, Float32Broadcast),
     )
 
 
@@ -117,19 +118,21 @@ def coordinate(
         tell_losses=not plan.private,
         keep_finite=not plan.private,
         release=plan.release,
+        temporary=store.temporary,
     )
-    uploads = upload_layout_of(plan.aggregator)
-    if size_of(uploads) > plan.settings.reception_bytes:
+    uploads = upload_form_of(plan.aggregator)
+    most = plan.settings.reception_bytes
+    if (needed := memory_for(uploads.size, most)) > most:
         raise ConfigError(
-            f"service.reception_bytes: one upload has {size_of(uploads)} bytes; give at least that, not "
-            f"{plan.settings.reception_bytes}"
+            f"service.reception_bytes: an upload of {uploads.size} bytes needs {needed} of them; give at "
+            f"least that, not {most}"
         )
     run_state = RunState(
         plan.book,
         plan.stop,
         plan.evaluation,
-        size_of(layout_of(plan.aggregator.broadcast())),
-        size_of(uploads),
+        plan.aggregator.download_sizes(),
+        bytes_of(uploads.layout),
         centrally=plan.evaluate is not None or plan.private,
         admission=None if plan.private else _admission(plan),
         budget=plan.budget,

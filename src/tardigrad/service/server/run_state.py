@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
 from tardigrad.core.bookkeeping import Bookkeeping, BookState
+from tardigrad.core.download_sizes import DownloadSizes
 from tardigrad.core.events import ModelEvaluated, RunPosition, TripGivenUp, UploadReceived
 from tardigrad.core.outcomes import Accepted, Reason, Rejected, Ticket, UnknownTrip
+from tardigrad.core.participation import ClientId
 from tardigrad.core.stop import Stop
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.privacy.layers.central_noise import BUDGET
@@ -56,6 +58,8 @@ class RunDocument(TypedDict):
     norms: NotRequired[list[float]]
     epochs: NotRequired[list[tuple[int, int]]]
     """Trips under way, and their epochs."""
+    downloads: NotRequired[list[tuple[ClientId, int]]]
+    """The version that each client has, where differences between versions are sent."""
 
 
 class RunState:
@@ -66,7 +70,7 @@ class RunState:
         book: Bookkeeping,
         stop: Stop,
         evaluation: Evaluation,
-        download_bytes: int,
+        downloads: DownloadSizes,
         upload_bytes: int,
         centrally: bool,
         admission: Admission | None = None,
@@ -76,7 +80,7 @@ class RunState:
         refused because of its norm. `budget`: steps that the privacy budget allows, None for any number."""
         self.book = book
         self._stop, self._budget, self._evaluation = stop, budget, evaluation
-        self._download_bytes, self._upload_bytes = download_bytes, upload_bytes
+        self._downloads, self._upload_bytes = downloads, upload_bytes
         self._centrally = centrally
         self.admission = admission
         self.time = 0.0
@@ -151,7 +155,7 @@ class RunState:
             self._starting[ticket.version] += 1
             self.open.setdefault(entry.client, []).append(ticket)
             self.epochs[ticket.trip] = entry.epoch
-            self.bytes += self._download_bytes
+            self.bytes += self._downloads.take(entry.client, ticket.version)
 
     def _deliver(self, entry: JournalEntry, effects: Effects) -> None:
         refused = Reason(entry.refusal) if entry.refusal else None
@@ -207,6 +211,7 @@ class RunState:
             "reports": self.reports.state(),
             "norms": [] if self.admission is None else self.admission.state(),
             "epochs": list(self.epochs.items()),
+            "downloads": self._downloads.state(),
         }
 
     def restore(self, state: RunDocument) -> None:
@@ -218,6 +223,7 @@ class RunState:
         self.reports.restore(state["reports"])
         if self.admission is not None:
             self.admission.restore(state.get("norms", []))
+        self._downloads.restore(state.get("downloads", []))
         self.epochs = dict.fromkeys(self.book.in_flight, 0)  # tickets of older versions have no epoch
         self.epochs |= dict(state.get("epochs", []))
         self._starting = Counter(ticket.version for ticket in self.book.in_flight.values())

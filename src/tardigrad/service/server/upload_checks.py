@@ -6,15 +6,16 @@ import math
 from dataclasses import dataclass, field
 from itertools import islice
 
-import numpy as np
 import torch
+from torch import Tensor
 
-from tardigrad.core.upload import Vectors
 from tardigrad.service.protocol.refusals import Cause, Refused
 from tardigrad.service.protocol.v1 import service_pb2 as v1
-from tardigrad.service.protocol.wire import Layout, digest, from_wire, unpacked
+from tardigrad.service.protocol.wire import described, from_wire
 from tardigrad.service.server.client_evaluations import MOST_METRICS
 from tardigrad.service.server.service_settings import ServiceSettings
+from tardigrad.service.server.upload_body import UploadBody
+from tardigrad.service.server.upload_form import UploadForm
 
 MOST = 2**31
 """The largest number of examples or of steps that a client may claim for one trip."""
@@ -37,7 +38,7 @@ class Reported:
 
 def check_header(
     header: v1.UploadHeader,
-    layout: Layout,
+    form: UploadForm,
     settings: ServiceSettings,
     private: bool,
     metrics: frozenset[str],
@@ -48,11 +49,13 @@ def check_header(
     In a private run nothing is refused because of what a client reports, because that would decide who is in
     a buffer. Nothing of it is kept either, because the privacy guarantee does not cover it.
     """
+    if header.encoding != form.kind:
+        raise Refused(Cause.ENCODING, wrong_encoding(header.encoding, form.kind))
     given = from_wire(header.vectors)
-    if given != layout:
+    if given != form.layout:
         raise Refused(
             Cause.SHAPE,
-            f"the upload has the vectors {dict(given[:8])}, but must have {dict(layout)} (names and lengths)",
+            f"the upload has the vectors {described(given)}, but must have {described(form.layout)}",
         )
     if private:
         return Reported()
@@ -81,21 +84,34 @@ def most_examples(settings: ServiceSettings) -> int:
     return settings.examples_bound or MOST
 
 
-def check_body(
-    payload: np.ndarray, header: v1.UploadHeader, layout: Layout, private: bool
-) -> tuple[Vectors, float]:
-    """Return the vectors and their norm; raise `Refused` unless they are those that were signed, and finite.
+def _finite(piece: Tensor) -> bool:
+    return all(bool(torch.isfinite(end)) for end in torch.aminmax(piece))  # which passes NaN on
 
-    In a private run they need not be finite and the norm is 0: the mechanism limits their influence. May be
-    called from any thread.
+
+def wrong_encoding(given: str, wanted: str) -> str:
+    """Return the sentence for a client whose upload has another encoding than its task asked for."""
+    if wanted and not given:
+        return f"this run takes uploads that are encoded as {wanted!r}, not plain ones; upgrade this client"
+    want = f"encoded as {wanted!r}" if wanted else "without an encoding"
+    return f"the upload is encoded as {given!r}, but its task asked for one {want}; fetch the task again"
+
+
+def check_body(body: UploadBody, digest: bytes, form: UploadForm, private: bool) -> float:
+    """Return the norm of the decoded vectors; raise `Refused` unless the bytes are those that were signed,
+    and the numbers finite.
+
+    In a private run nothing is refused by its values and the norm is 0: the mechanism limits their influence.
+    May be called from any thread.
     """
-    if digest(payload) != header.digest:
+    if body.digest() != digest:
         raise Refused(Cause.BODY, "the vectors are not those that were signed")
     if private:
-        return unpacked(payload, layout), 0.0
-    norm = float(torch.linalg.vector_norm(torch.from_numpy(payload).view(torch.float32)))
-    vectors = unpacked(payload, layout)
+        return 0.0
+    objection = form.objection(body.vectors())
+    if objection is not None:
+        raise Refused(Cause.CODES, objection)
+    norm = math.hypot(*(float(torch.linalg.vector_norm(piece)) for piece in body.pieces()))
     # the norm of finite numbers can overflow; only then each number is checked
-    if not math.isfinite(norm) and not all(bool(torch.isfinite(v).all()) for v in vectors.values()):
+    if not math.isfinite(norm) and not all(map(_finite, body.pieces())):
         raise Refused(Cause.VALUES, "the vectors have numbers that are not finite")
-    return vectors, norm
+    return norm

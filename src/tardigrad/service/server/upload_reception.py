@@ -1,19 +1,19 @@
-"""Receiving an upload: its chunks into memory, its checks, its way to the disk and into the journal."""
+"""Receiving an upload: its chunks, its checks, its way to the disk and into the journal."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 
 import grpc
-import numpy as np
 
-from tardigrad.core.upload import Vectors
 from tardigrad.service.protocol.refusals import Cause, Refused
 from tardigrad.service.protocol.v1 import service_pb2 as v1
-from tardigrad.service.protocol.wire import CHUNK, empty, size_of
+from tardigrad.service.protocol.wire import CHUNK
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.limits import SLOWEST, UploadMemory, unless_silent
+from tardigrad.service.server.upload_body import BodyInFile, BodyInMemory, UploadBody, memory_for
 from tardigrad.service.server.upload_checks import Reported, check_body
 from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, StoreError
 
@@ -34,31 +34,49 @@ class UploadReception:
     ) -> RecordedAnswer | None:
         """Receive an upload, store it and have it applied. Return its answer, or None if the run was over
         first."""
-        coordinator, layout = self._coordinator, self._coordinator.upload_layout
-        size = size_of(layout)
+        coordinator, size = self._coordinator, self._coordinator.uploads.size
+        needed = memory_for(size, coordinator.settings.reception_bytes)
         coordinator.busy.begin_arrival(header.trip)
         try:
-            await self.memory.take(size, coordinator.settings.idle_seconds)
+            await self.memory.take(needed, coordinator.settings.idle_seconds)
             try:
-                payload = empty(layout)
-                await self._fill(payload, context)
+                body = await self._received(header.trip, context, in_file=needed < size)
             except BaseException:
-                self.memory.give_back(size)
+                self.memory.give_back(needed)
                 raise
             coordinator.counters.bytes_in += size
             # the upload is complete: it is applied even if the client hangs up now
             coordinator.busy.begin_arrival(header.trip)
-            applying = asyncio.ensure_future(self._apply(client, header, reported, payload))
+            applying = asyncio.ensure_future(self._apply(client, header, reported, body, needed))
             applying.add_done_callback(lambda _: coordinator.busy.end_arrival(header.trip))
             return await asyncio.shield(applying)
         finally:
             coordinator.busy.end_arrival(header.trip)
 
-    async def _fill(self, payload: np.ndarray, context: grpc.aio.ServicerContext) -> None:
-        """Read the chunks into the payload, which they must fill exactly."""
+    async def _received(self, trip: int, context: grpc.aio.ServicerContext, in_file: bool) -> UploadBody:
+        """Return the bytes of an upload when all have come."""
+        coordinator = self._coordinator
+        if not in_file:
+            body: UploadBody = BodyInMemory(
+                coordinator.uploads, lambda payload: coordinator.write(trip, payload)
+            )
+            await self._fill(body, context)
+            return body
+        body = BodyInFile(coordinator.uploads, lambda: coordinator.receive(trip), coordinator.discard)
+        try:
+            await self._fill(body, context)
+        except BaseException as error:
+            await _to_the_end(body.drop)
+            if isinstance(error, StoreError):
+                raise _disk(error) from None
+            raise
+        return body
+
+    async def _fill(self, body: UploadBody, context: grpc.aio.ServicerContext) -> None:
+        """Read the chunks, which must have exactly the size of an upload."""
         now = asyncio.get_running_loop().time
-        idle = self._coordinator.settings.idle_seconds
-        deadline = now() + idle + len(payload) / SLOWEST
+        idle, size = self._coordinator.settings.idle_seconds, self._coordinator.uploads.size
+        deadline = now() + idle + size / SLOWEST
         offset = 0
         while True:
             part = await unless_silent(context.read(), min(idle, deadline - now()))
@@ -66,49 +84,60 @@ class UploadReception:
                 break
             chunk = part if isinstance(part, memoryview) else part.chunk
             end = offset + len(chunk)
-            if not chunk or len(chunk) > CHUNK or end > len(payload):
+            if not chunk or len(chunk) > CHUNK or end > size:
                 raise Refused(
-                    Cause.LENGTH,
-                    f"a chunk of {len(chunk)} bytes at {offset} of {len(payload)} that were declared",
+                    Cause.LENGTH, f"a chunk of {len(chunk)} bytes at {offset} of {size} that were declared"
                 )
-            payload[offset:end] = np.frombuffer(chunk, np.uint8)
+            await body.put(chunk)
             offset = end
-        if offset != len(payload):
-            raise Refused(Cause.LENGTH, f"{offset} bytes came, but {len(payload)} were declared")
+        if offset != size:
+            raise Refused(Cause.LENGTH, f"{offset} bytes came, but {size} were declared")
 
     async def _apply(
-        self, client: str, header: v1.UploadHeader, reported: Reported, payload: np.ndarray
+        self, client: str, header: v1.UploadHeader, reported: Reported, body: UploadBody, taken: int
     ) -> RecordedAnswer | None:
         """Check the values, store them, and have the upload journaled and applied."""
-        reserved = [len(payload)]
+        reserved = [taken]
 
         def release() -> None:
             if reserved:
                 self.memory.give_back(reserved.pop())
+                body.close()
 
         try:
-            vectors, file, norm, refusal = await asyncio.to_thread(self._store, payload, header)
+            file, norm, refusal = await asyncio.to_thread(self._store, body, header)
             entry = JournalEntry(
                 "deliver", 0.0, client, header.trip, file, reported.examples, reported.steps, reported.loss,
                 header.digest, reported.evaluated, json.dumps(reported.metrics), norm=norm, refusal=refusal,
                 epoch=header.epoch,
             )  # fmt: skip
-            return await self._coordinator.deliver(entry, vectors, release)
+            return await self._coordinator.deliver(entry, body.vectors, release)
         except BaseException:
             release()
             raise
 
-    def _store(self, payload: np.ndarray, header: v1.UploadHeader) -> tuple[Vectors, str, float, str]:
-        """Check the values and store them; in a thread. Return the vectors, the name of their file, their
-        norm, and why they do not count or "". Values that do not count are not stored."""
+    def _store(self, body: UploadBody, header: v1.UploadHeader) -> tuple[str, float, str]:
+        """Check the values and store them; in a thread. Return the name of their file, their norm, and why
+        they do not count or "". Values that do not count are not stored."""
         coordinator, admission = self._coordinator, self._coordinator.run_state.admission
-        vectors, norm = check_body(payload, header, coordinator.upload_layout, self._private)
-        refusal = None if admission is None else admission.refusal(norm)
-        if refusal is not None:
-            return vectors, "", norm, refusal
         try:
-            return vectors, coordinator.write(header.trip, payload), norm, ""
-        except StoreError as error:
-            raise Refused(
-                Cause.DISK, f"the server cannot write ({error}); come again later", retry_after=5.0
-            ) from None
+            norm = check_body(body, header.digest, coordinator.uploads, self._private)
+            refusal = None if admission is None else admission.refusal(norm)
+            if refusal is None:
+                return body.store(), norm, ""
+            body.drop()
+            return "", norm, refusal
+        except BaseException as error:
+            body.drop()
+            if isinstance(error, StoreError):
+                raise _disk(error) from None
+            raise
+
+
+def _disk(error: StoreError) -> Refused:
+    return Refused(Cause.DISK, f"the server cannot write ({error}); come again later", retry_after=5.0)
+
+
+async def _to_the_end(work: Callable[[], None]) -> None:
+    """Do work in a thread, and wait for its end although the call was cancelled."""
+    await asyncio.shield(asyncio.to_thread(work))

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
 
 import numpy as np
 
 from tardigrad.errors import RunError
+
+if TYPE_CHECKING:
+    from tardigrad.service.store.payload_file import PayloadFile
 
 ANSWERS = 16
 """Answers that are kept for each client. A client delivers one trip at a time and repeats only its last
@@ -129,13 +132,20 @@ class Store(Protocol):
     def write(self, trip: int, payload: np.ndarray) -> str:
         """Store the bytes of an upload and return the name of the payload, or "" if none are kept."""
 
+    def receive(self, trip: int) -> PayloadFile:
+        """Return a payload to be filled piece by piece, for uploads that are too large to be in memory. It is
+        stored once its `sync` has returned, under the name that it then has; `discard` deletes it before."""
+
+    def temporary(self) -> PayloadFile:
+        """Return an empty file without a name: it is gone when it is closed, or the process ends."""
+
     def sync(self) -> None:
         """Make the names of all payloads written so far survive a power failure. Called before the entries
         that contain these names are appended."""
 
     def read(self, name: str, size: int, digest: bytes) -> np.ndarray:
         """Return a payload as an array of the caller's own, or raise a `StoreError` if it does not have this
-        size and digest."""
+        size and digest. A large one is read from its file when it is used."""
 
     def recycle(self, names: Iterable[str]) -> None:
         """Release payloads that a snapshot contains; their space may be used for new ones."""

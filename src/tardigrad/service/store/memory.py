@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 from collections.abc import Iterable
 
 import numpy as np
 
 from tardigrad.service.store.contract import ANSWERS, JournalEntry, RecordedAnswer, StoreError
+from tardigrad.service.store.payload_file import PayloadFile
 
 
 class MemoryStore:
@@ -89,6 +92,18 @@ class MemoryStore:
     def write(self, trip: int, payload: np.ndarray) -> str:
         """Keep nothing: no other process could read it."""
         return ""
+
+    def receive(self, trip: int) -> PayloadFile:
+        """Return a file that is gone when it is closed: no other process could read it."""
+        return self.temporary()
+
+    def temporary(self) -> PayloadFile:
+        """Return a file in the system's folder for temporary files."""
+        try:
+            with tempfile.TemporaryFile() as file:
+                return PayloadFile(os.dup(file.fileno()))
+        except OSError as error:
+            raise StoreError(f"temporary files: {error.strerror or error}") from error
 
     def sync(self) -> None:
         """Do nothing: there are no payloads."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -15,9 +16,10 @@ from tardigrad.core.upload import Upload
 from tardigrad.errors import RunError
 from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.service.protocol.refusals import log
-from tardigrad.service.protocol.wire import Layout, size_of, unpacked
+from tardigrad.service.protocol.wire import unpacked
 from tardigrad.service.server.model_state import ModelState
 from tardigrad.service.server.run_state import Effects, RunState
+from tardigrad.service.server.upload_form import UploadForm
 from tardigrad.service.server.worker_threads import Threads
 from tardigrad.service.store.contract import AnswerFields, JournalEntry, RecordedAnswer, Store, StoreError
 
@@ -26,6 +28,8 @@ PATIENCE = 10
 MOST_FILES = 2**30
 """Bytes of stored uploads after which a snapshot is due before its time: this limits the disk space that they
 take and the duration of a recovery."""
+MOST_LARGE = 8
+"""Uploads, however large, for which no snapshot is due before its time: it would take longer than they do."""
 
 Snapshot = tuple[dict[str, Tensor], dict[str, Any]]
 
@@ -58,14 +62,14 @@ class Recovery:
         store: Store,
         record: RunLog,
         threads: Threads,
-        upload_layout: Layout,
+        uploads: UploadForm,
         after_snapshot: Callable[[], None],
         private: bool,
     ) -> None:
         self.run = run
         self._run_state, self._model_state, self._store = run_state, model_state, store
         self._record, self._threads = record, threads
-        self._layout, self._after_snapshot = upload_layout, after_snapshot
+        self._uploads, self._after_snapshot = uploads, after_snapshot
         self._position = 0  # of the last entry that was applied
         self._answers: dict[int, RecordedAnswer] = {}  # since the last snapshot
         self._used: list[str] = []  # payloads of entries since the last snapshot
@@ -103,11 +107,7 @@ class Recovery:
         entries = self._store.entries(self._position)
         for position, entry in entries:
             effects = self._run_state.apply(entry)
-            upload = None
-            if isinstance(effects.delivery, Accepted):
-                payload = self._store.read(entry.file, size_of(self._layout), entry.digest)
-                upload = upload_of(entry, unpacked(payload, self._layout))
-            self._model_state.do(effects, upload)
+            self._model_state.do(effects, partial(self._stored_upload, entry))
             self.note(position, entry, effects)
         self._model_state.settle()
         lost = self._record.unrecovered()
@@ -123,6 +123,10 @@ class Recovery:
         self._store.checkpoint()
         if entries:
             log.info("recovered %d entries from the journal", len(entries), extra={"event": "recovered"})
+
+    def _stored_upload(self, entry: JournalEntry) -> Upload:
+        payload = self._store.read(entry.file, self._uploads.size, entry.digest)
+        return upload_of(entry, unpacked(payload, self._uploads.layout))
 
     def _check_positions(self, accept_loss: bool) -> None:
         """Compare where the snapshot ends with where the journal begins and ends."""
@@ -187,7 +191,8 @@ class Recovery:
             return True
         if not self._used and not self._answers:
             return False
-        soon = self.age > interval or len(self._used) * size_of(self._layout) > MOST_FILES
+        most = max(MOST_FILES, MOST_LARGE * self._uploads.size)
+        soon = self.age > interval or len(self._used) * self._uploads.size > most
         return soon and (self._model_state.settled() or self.age > PATIENCE * interval)
 
     async def snapshot(self) -> None:

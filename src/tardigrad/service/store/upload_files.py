@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -13,10 +14,15 @@ import numpy as np
 
 from tardigrad.service.protocol.wire import digest as digest_of
 from tardigrad.service.store.contract import StoreError
+from tardigrad.service.store.payload_file import PayloadFile, as_array, digest_of_file, mapped
 
 SPARE = 256
 """Files that are kept to be overwritten. That is several times as fast as creating new ones, for which the
 file system writes more metadata than the payload has bytes."""
+LARGEST_SPARE = 1 << 24
+"""Larger files are deleted: they would take much space, and gain little time."""
+IN_MEMORY = 1 << 24
+"""Larger payloads are not read into memory, but mapped."""
 
 
 class UploadFiles:
@@ -54,10 +60,29 @@ class UploadFiles:
             name = self._spare.popleft()
             return name, os.open(self._folder / name, os.O_WRONLY)
         except (IndexError, FileNotFoundError):
-            name = f"{trip}-{os.getpid()}-{next(self._numbers)}"
-            descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            self._made.set()
-            return name, descriptor
+            return self._create(trip)
+
+    def _create(self, trip: int) -> tuple[str, int]:
+        name = f"{trip}-{os.getpid()}-{next(self._numbers)}"
+        descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self._made.set()
+        return name, descriptor
+
+    def receive(self, trip: int) -> PayloadFile:
+        """Create the file of an upload that is written piece by piece."""
+        try:
+            name, descriptor = self._create(trip)
+        except OSError as error:
+            raise _failed(self._folder, error) from error
+        return PayloadFile(descriptor, name)
+
+    def temporary(self) -> PayloadFile:
+        """Return a file in the folder of uploads, without a name."""
+        try:
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                return PayloadFile(os.dup(file.fileno()))
+        except OSError as error:
+            raise _failed(self._folder, error) from error
 
     def sync(self) -> None:
         """Sync the folder if files were created in it."""
@@ -76,22 +101,34 @@ class UploadFiles:
 
     def read(self, name: str, size: int, digest: bytes) -> np.ndarray:
         """Return the bytes of an upload, if they are the ones that were written."""
-        file = self._folder / name
+        path = self._folder / name
         try:
-            payload = np.fromfile(file, np.uint8)
+            with path.open("rb", buffering=0) as file:
+                if size > IN_MEMORY:
+                    whole = os.fstat(file.fileno()).st_size == size
+                    if whole and digest_of_file(file.fileno()) == digest:
+                        return as_array(mapped(file.fileno(), size))
+                else:
+                    payload = np.fromfile(file, np.uint8)
+                    if len(payload) == size and digest_of(payload) == digest:
+                        return payload
         except OSError as error:
-            raise StoreError(f"{file} is gone, but the journal needs it ({error}); start a new run") from None
-        if len(payload) != size or digest_of(payload) != digest:
-            raise StoreError(f"{file} is not what was acknowledged, of {size} bytes; start a new run")
-        return payload
+            raise StoreError(f"{path} is gone, but the journal needs it ({error}); start a new run") from None
+        raise StoreError(f"{path} is not what was acknowledged, of {size} bytes; start a new run")
 
     def recycle(self, names: Iterable[str]) -> None:
         """Let later uploads overwrite these files; delete those that are too many."""
         for name in names:
-            if len(self._spare) < SPARE:
+            if len(self._spare) < SPARE and self._is_small(name):
                 self._spare.append(name)
             else:
                 self.discard(name)
+
+    def _is_small(self, name: str) -> bool:
+        try:
+            return (self._folder / name).stat().st_size <= LARGEST_SPARE
+        except OSError:
+            return False
 
     def discard(self, name: str) -> None:
         """Delete a file, if it is still there."""

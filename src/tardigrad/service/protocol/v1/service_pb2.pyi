@@ -31,10 +31,12 @@ class Claim(_message.Message):
     def __init__(self, client: _Optional[str] = ..., method: _Optional[str] = ..., session: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., time_ms: _Optional[int] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("frozen",)
+    __slots__ = ("frozen", "revision")
     FROZEN_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     frozen: bytes
-    def __init__(self, frozen: _Optional[bytes] = ...) -> None: ...
+    revision: int
+    def __init__(self, frozen: _Optional[bytes] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Joined(_message.Message):
     __slots__ = ("run", "session", "shapes", "requests_per_second", "settings", "declaration")
@@ -59,18 +61,22 @@ class Shape(_message.Message):
     def __init__(self, sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Vector(_message.Message):
-    __slots__ = ("name", "length")
+    __slots__ = ("name", "length", "dtype")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     length: int
-    def __init__(self, name: _Optional[str] = ..., length: _Optional[int] = ...) -> None: ...
+    dtype: str
+    def __init__(self, name: _Optional[str] = ..., length: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("holding",)
+    __slots__ = ("holding", "has")
     HOLDING_FIELD_NUMBER: _ClassVar[int]
+    HAS_FIELD_NUMBER: _ClassVar[int]
     holding: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, holding: _Optional[_Iterable[int]] = ...) -> None: ...
+    has: int
+    def __init__(self, holding: _Optional[_Iterable[int]] = ..., has: _Optional[int] = ...) -> None: ...
 
 class TaskPart(_message.Message):
     __slots__ = ("header", "chunk", "wait", "over")
@@ -85,7 +91,7 @@ class TaskPart(_message.Message):
     def __init__(self, header: _Optional[_Union[TaskHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ...) -> None: ...
 
 class TaskHeader(_message.Message):
-    __slots__ = ("trip", "version", "seed", "settings", "vectors", "evaluate", "epoch")
+    __slots__ = ("trip", "version", "seed", "settings", "vectors", "evaluate", "epoch", "since")
     TRIP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +99,7 @@ class TaskHeader(_message.Message):
     VECTORS_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
     trip: int
     version: int
     seed: int
@@ -100,7 +107,8 @@ class TaskHeader(_message.Message):
     vectors: _containers.RepeatedCompositeFieldContainer[Vector]
     evaluate: bool
     epoch: int
-    def __init__(self, trip: _Optional[int] = ..., version: _Optional[int] = ..., seed: _Optional[int] = ..., settings: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., evaluate: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
+    since: int
+    def __init__(self, trip: _Optional[int] = ..., version: _Optional[int] = ..., seed: _Optional[int] = ..., settings: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., evaluate: _Optional[bool] = ..., epoch: _Optional[int] = ..., since: _Optional[int] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("seconds", "reason")
@@ -125,7 +133,7 @@ class UploadPart(_message.Message):
     def __init__(self, header: _Optional[_Union[Signed, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class UploadHeader(_message.Message):
-    __slots__ = ("run", "trip", "version", "vectors", "digest", "examples", "steps", "loss", "evaluated", "metrics", "epoch")
+    __slots__ = ("run", "trip", "version", "vectors", "digest", "examples", "steps", "loss", "evaluated", "metrics", "epoch", "encoding")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +152,7 @@ class UploadHeader(_message.Message):
     EVALUATED_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
     run: str
     trip: int
     version: int
@@ -155,7 +164,8 @@ class UploadHeader(_message.Message):
     evaluated: int
     metrics: _containers.ScalarMap[str, float]
     epoch: int
-    def __init__(self, run: _Optional[str] = ..., trip: _Optional[int] = ..., version: _Optional[int] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., digest: _Optional[bytes] = ..., examples: _Optional[int] = ..., steps: _Optional[int] = ..., loss: _Optional[float] = ..., evaluated: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    encoding: str
+    def __init__(self, run: _Optional[str] = ..., trip: _Optional[int] = ..., version: _Optional[int] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., digest: _Optional[bytes] = ..., examples: _Optional[int] = ..., steps: _Optional[int] = ..., loss: _Optional[float] = ..., evaluated: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., epoch: _Optional[int] = ..., encoding: _Optional[str] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("accepted", "reason", "version", "staleness", "weight", "over")

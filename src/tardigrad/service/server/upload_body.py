@@ -1,0 +1,159 @@
+"""The bytes of an upload while it is received: in memory if they are few, otherwise in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import threading
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+from blake3 import blake3
+from torch import Tensor
+
+from tardigrad.core.upload import Vectors
+from tardigrad.service.protocol.wire import CHUNK, digest, empty, unpacked
+from tardigrad.service.server.upload_form import UploadForm
+from tardigrad.service.store.payload_file import PayloadFile, as_array
+
+IN_MEMORY = 16 * CHUNK
+"""Uploads of more bytes are received into a file."""
+UNDER_WAY = 4 * CHUNK
+"""Memory for an upload that is received into a file, whatever its size: the chunk that is written, those that
+gRPC has received already, and the piece that is checked."""
+
+
+class UploadBody(Protocol):
+    """The bytes of one upload. All methods but `put` may be called from any thread."""
+
+    async def put(self, chunk: bytes | memoryview) -> None:
+        """Take the next bytes. The caller gives no more than the form has."""
+
+    def digest(self) -> bytes:
+        """Return the digest of all bytes."""
+
+    def vectors(self) -> Vectors:
+        """Return the vectors as views of the bytes."""
+
+    def pieces(self) -> Iterator[Tensor]:
+        """Yield the decoded numbers in pieces, each of which may be used until the next one."""
+
+    def store(self) -> str:
+        """Store the bytes, and return their name in the store."""
+
+    def drop(self) -> None:
+        """Delete the bytes, because they do not count."""
+
+    def close(self) -> None:
+        """Release what the bytes occupy in this process, because they were applied."""
+
+
+def memory_for(size: int, most: int) -> int:
+    """Return how much memory an upload of this size takes while it is received. `most`: the limit for all."""
+    return size if size <= min(IN_MEMORY, most) else min(size, UNDER_WAY)
+
+
+class BodyInMemory:
+    """An upload in memory."""
+
+    def __init__(self, form: UploadForm, write: Callable[[np.ndarray], str]) -> None:
+        """`write`: stores the bytes and returns their name."""
+        self._form, self._write = form, write
+        self._payload = empty(form.layout)
+        self._end = 0
+
+    async def put(self, chunk: bytes | memoryview) -> None:
+        """Copy the next bytes."""
+        self._payload[self._end : self._end + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        self._end += len(chunk)
+
+    def digest(self) -> bytes:
+        """Return the digest of all bytes."""
+        return digest(self._payload)
+
+    def vectors(self) -> Vectors:
+        """Return the vectors as views of the bytes."""
+        return unpacked(self._payload, self._form.layout)
+
+    def pieces(self) -> Iterator[Tensor]:
+        """Yield the decoded numbers."""
+        return self._form.pieces(self.vectors())
+
+    def store(self) -> str:
+        """Write the bytes."""
+        return self._write(self._payload)
+
+    def drop(self) -> None:
+        """Do nothing: the bytes are released with this object."""
+
+    def close(self) -> None:
+        """Do nothing: the bytes are released with this object."""
+
+
+class BodyInFile:
+    """An upload in a file of the store, which is created when the first bytes come.
+
+    A call that is cancelled drops its body while a thread may still write to it.
+    """
+
+    def __init__(
+        self, form: UploadForm, create: Callable[[], PayloadFile], discard: Callable[[str], None]
+    ) -> None:
+        """`create` returns an empty payload, `discard` deletes one by its name."""
+        self._form, self._create, self._discard = form, create, discard
+        self._made: PayloadFile | None = None
+        self._dropped = False
+        self._lock = threading.Lock()
+        self._digest = blake3()
+
+    @property
+    def _file(self) -> PayloadFile:
+        assert self._made is not None, "bytes have come"
+        return self._made
+
+    async def put(self, chunk: bytes | memoryview) -> None:
+        """Write the next bytes, in a thread."""
+        await asyncio.to_thread(self._append, chunk)
+
+    def _append(self, chunk: bytes | memoryview) -> None:
+        with self._lock:
+            if self._dropped:
+                return
+            if self._made is None:
+                self._made = self._create()
+            self._digest.update(chunk)
+            self._made.append(chunk)
+
+    def digest(self) -> bytes:
+        """Return the digest of all bytes."""
+        return self._digest.digest()
+
+    def vectors(self) -> Vectors:
+        """Return the vectors as views of a mapping of the file."""
+        return unpacked(as_array(self._file.mapping()), self._form.layout)
+
+    def pieces(self) -> Iterator[Tensor]:
+        """Yield the decoded numbers; what was read of the file does not stay in this process."""
+        mapping = self._file.mapping()
+        for piece in self._form.pieces(unpacked(as_array(mapping), self._form.layout)):
+            yield piece
+            mapping.madvise(mmap.MADV_DONTNEED)
+
+    def store(self) -> str:
+        """Sync the file."""
+        self._file.sync()
+        return self._file.name
+
+    def drop(self) -> None:
+        """Close and delete the file."""
+        with self._lock:
+            self._dropped = True
+            if self._made is not None:
+                self._made.close()
+                if self._made.name:
+                    self._discard(self._made.name)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

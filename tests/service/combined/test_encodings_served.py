@@ -1,0 +1,153 @@
+"""Encodings on a real server: the simulator's bits, and uploads that cannot be decoded."""
+
+import asyncio
+from dataclasses import replace
+
+import grpc
+import pytest
+import torch
+from service_harness import app_of, comparable, failed, fetched, replay, serving, trace_of
+
+import tardigrad as td
+from tardigrad.service.client.client_memory import ClientMemory
+from tardigrad.service.client.client_trainer import ClientTrainer
+from tardigrad.service.protocol.task_settings import to_json, upload_encoding
+
+FEEDBACK = td.Int8(block=64, error_feedback=True)
+PRIVATE = {
+    "kind": "participation", "clip": 0.5, "noise_multiplier": 0.1, "participations": 20, "noise_from": "seed",
+}  # fmt: skip
+
+
+def config(encoding, **changes):
+    settings = {
+        "data": td.Digits(partition=td.IID(clients=8)), "model": td.MLP(hidden=(8,)),
+        "local": td.Local(batch_size=32, lr=0.1), "pace": td.Asynchronous(concurrency=5),
+        "buffer": td.Buffer(size=3, staleness_bound=3), "delay": td.LogNormal(spread=1.0, give_up=0.1),
+        "algorithm": td.FedBuff(staleness="polynomial"), "stop": td.Stop(trips=24), "encoding": encoding,
+        "service": {"requests_per_second": 10_000}, "evaluation": td.Evaluation(every_steps=4),
+    }  # fmt: skip
+    return td.Config(**(settings | changes))
+
+
+CASES = {
+    "int8 with error feedback": config(FEEDBACK),
+    "bfloat16": config(td.BFloat16()),
+    "grid": config(td.Grid(bits=16, denominator=16)),
+    "int4": config(td.Int4()),
+    "sign": config(td.Sign()),
+    "topk": config(td.TopK(share=0.1)),
+    "randomk": config(td.RandomK(share=0.1)),
+    "fedasync, int8": config(td.Int8(), algorithm="fedasync", buffer=td.Buffer(size=1)),
+    "fedac, int8 with error feedback": config(FEEDBACK, algorithm="fedac"),
+    "ca2fl, grid": config(td.Grid(), algorithm="ca2fl"),
+    "local privacy, int8": config(td.Int8(), privacy=PRIVATE | {"kind": "local"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_server_gives_the_simulators_bits_and_bytes(case, tmp_path):
+    simulation, events, steps = trace_of(CASES[case])
+
+    async def served():
+        async with serving(CASES[case], tmp_path) as running:
+            assert await replay(running, simulation, steps) == events[-1]["reason"]
+            return running
+
+    running = asyncio.run(served())
+    assert torch.equal(running.coordinator.model_state.aggregator.evaluated_model, simulation.model)
+    assert comparable(running.record.events) == comparable(events)
+
+
+def test_client_that_dies_sends_the_very_same_upload_again(tmp_path):
+    trainer = ClientTrainer("ann", app_of(trace_of(config(FEEDBACK))[0], 0))
+
+    async def trained():
+        async with serving(config(FEEDBACK), tmp_path) as running, running.connect("ann") as connection:
+            return trainer.train(await fetched(connection), {})
+
+    finished = asyncio.run(trained())
+    assert trainer.remembers(to_json(td.FedBuff(), td.Local(), encoding=FEEDBACK))
+    ClientMemory(tmp_path / "state").keep(finished)
+    (again,) = ClientMemory(tmp_path / "state").pending()
+    assert again.encoding == "int8"
+    assert again.upload.vectors.keys() == finished.upload.vectors.keys()
+    for name, vector in finished.upload.vectors.items():
+        assert again.upload.vectors[name].dtype == vector.dtype
+        assert torch.equal(again.upload.vectors[name], vector)
+    assert torch.equal(again.memory["encoding/delta"], finished.memory["encoding/delta"])
+
+
+def spoilt(finished, name, value):
+    vectors = {n: v.clone() for n, v in finished.upload.vectors.items()}
+    vectors[name][-1] = value
+    return replace(finished, upload=replace(finished.upload, vectors=vectors))
+
+
+def changed(encoding, finished):
+    """Uploads that no client of this encoding sends."""
+    yield replace(finished, encoding="int4")
+    yield replace(finished, encoding="")
+    vectors = finished.upload.vectors
+    yield replace(finished, upload=replace(finished.upload, vectors={"delta": torch.zeros(10)}))
+    for name, vector in vectors.items():
+        longer = vectors | {name: torch.cat([vector, vector[:1]])}
+        yield replace(finished, upload=replace(finished.upload, vectors=longer))
+        other = vectors | {name: vector.to(torch.int16 if vector.dtype != torch.int16 else torch.int32)}
+        yield replace(finished, upload=replace(finished.upload, vectors=other))
+    if encoding.kind == "int8":
+        yield spoilt(finished, "delta/codes", -128)
+        for scale in (0.0, float("nan"), float("inf"), -1.0):
+            yield spoilt(finished, "delta/scales", scale)
+    elif encoding.kind == "grid":
+        yield spoilt(finished, "delta/codes", 2**15 - 1)
+    else:
+        yield spoilt(finished, "delta/positions", 2**31 - 1)
+        yield spoilt(finished, "delta/positions", -1)
+
+
+@pytest.mark.parametrize("encoding", [td.Int8(), td.Grid(bits=16), td.TopK(share=0.1)], ids=lambda e: e.kind)
+def test_bad_uploads_are_refused_and_nothing_is_counted(encoding, tmp_path):
+    made = config(encoding)
+    trainer = ClientTrainer("ann", app_of(trace_of(made)[0], 0))
+
+    async def served():
+        async with serving(made, tmp_path) as running, running.connect("ann") as connection:
+            finished = trainer.train(await fetched(connection), {})
+            for bad in changed(encoding, finished):
+                assert await failed(connection.deliver(bad)) is grpc.StatusCode.INVALID_ARGUMENT
+            assert running.coordinator.run_state.book.accepted == 0
+            assert (await connection.deliver(finished)).accepted
+            assert running.coordinator.run_state.book.accepted == 1
+
+    asyncio.run(served())
+
+
+@pytest.mark.parametrize("kind", ["participation", "local"])
+def test_private_run_counts_an_upload_that_cannot_be_decoded_as_zeros(kind, tmp_path):
+    """Whether an upload counts must not depend on its values, and a bad one must not end the run."""
+    made = config(
+        td.TopK(share=0.1, error_feedback=False), privacy=PRIVATE | {"kind": kind}, buffer=td.Buffer(size=1),
+    )  # fmt: skip
+    trainer = ClientTrainer("ann", app_of(trace_of(made)[0], 0))
+
+    async def served():
+        async with serving(made, tmp_path) as running, running.connect("ann") as connection:
+            aggregator = running.coordinator.model_state.aggregator
+            for value in (2**31 - 1, -1):
+                finished = trainer.train(await fetched(connection), {})
+                assert (await connection.deliver(spoilt(finished, "delta/positions", value))).accepted
+            async with running.coordinator.moved:
+                await running.coordinator.moved.wait_for(lambda: aggregator.version == 2)
+            assert bool(torch.isfinite(aggregator.state["model"]).all())
+
+    asyncio.run(served())
+
+
+def test_client_is_told_to_upgrade_if_it_does_not_know_the_encoding():
+    with pytest.raises(
+        td.ConfigError, match=r"encoding that this client does not know .*; upgrade this client"
+    ):
+        upload_encoding('{"encoding": {"kind": "int3"}}')
+    assert upload_encoding("{}") == td.Float32()
+    assert upload_encoding(to_json(td.FedBuff(), td.Local(), encoding=FEEDBACK)) == FEEDBACK
