@@ -82,6 +82,7 @@ _WHERE = {
         "ResNet18",
         "Transformer",
     ],
+    "tardigrad.learning.normalisation": ["with_group_norm"],
     "tardigrad.learning.optimiser": ["AdamW", "LocalMomentum", "LocalSGD"],
     "tardigrad.learning.schedule": ["ConstantRate", "Cosine", "StepDecay"],
     "tardigrad.learning.trip_schedule": ["ConstantInTrip", "CosineInTrip", "LinearInTrip"],
@@ -116,6 +117,7 @@ _WHERE = {
     "tardigrad.privacy.settings": ["LocalPrivacy", "Participation", "PoissonSampling"],
     "tardigrad.privacy.tree": ["Tree"],
     "tardigrad.learning.images": ["CentreCrop", "Flip", "RandomCrop"],
+    "tardigrad.simulation.availability": ["Always", "AvailabilityTrace", "DayNight", "OnOff"],
     "tardigrad.simulation.delay": [
         "ConstantDelay",
         "ExponentialByExamples",
@@ -126,6 +128,12 @@ _WHERE = {
         "UniformDelay",
     ],
     "tardigrad.simulation.device": ["Device"],
+    "tardigrad.simulation.network": [
+        "BandwidthTrace",
+        "ConstantBandwidth",
+        "LogNormalBandwidth",
+        "Network",
+    ],
     "tardigrad.data.evaluation": ["Evaluation"],
     "tardigrad.core.stop": ["Stop"],
     "tardigrad.experiments.config.reading": ["load_config"],
@@ -273,6 +281,7 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.learning.models import MasFLCNN as MasFLCNN
     from tardigrad.learning.models import ResNet18 as ResNet18
     from tardigrad.learning.models import Transformer as Transformer
+    from tardigrad.learning.normalisation import with_group_norm as with_group_norm
     from tardigrad.learning.optimiser import AdamW as AdamW
     from tardigrad.learning.optimiser import LocalMomentum as LocalMomentum
     from tardigrad.learning.optimiser import LocalSGD as LocalSGD
@@ -292,6 +301,10 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.service.client.app import Client as Client
     from tardigrad.service.server.endpoint import Endpoint as Endpoint
     from tardigrad.service.server.service_settings import ServiceSettings as ServiceSettings
+    from tardigrad.simulation.availability import Always as Always
+    from tardigrad.simulation.availability import AvailabilityTrace as AvailabilityTrace
+    from tardigrad.simulation.availability import DayNight as DayNight
+    from tardigrad.simulation.availability import OnOff as OnOff
     from tardigrad.simulation.delay import ConstantDelay as ConstantDelay
     from tardigrad.simulation.delay import ExponentialByExamples as ExponentialByExamples
     from tardigrad.simulation.delay import ExponentialDelay as ExponentialDelay
@@ -300,6 +313,10 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.simulation.delay import Trace as Trace
     from tardigrad.simulation.delay import UniformDelay as UniformDelay
     from tardigrad.simulation.device import Device as Device
+    from tardigrad.simulation.network import BandwidthTrace as BandwidthTrace
+    from tardigrad.simulation.network import ConstantBandwidth as ConstantBandwidth
+    from tardigrad.simulation.network import LogNormalBandwidth as LogNormalBandwidth
+    from tardigrad.simulation.network import Network as Network
 else:
 
     def __getattr__(name: str) -> Any:

@@ -7,11 +7,13 @@ import types
 from typing import Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
 from tardigrad.errors import ConfigError
 
+Location = tuple[int | str, ...]
+"""Where a problem is, as pydantic says it."""
 KNOWN: tuple[str, ...] = get_args(ErrorType)
 
 
@@ -51,7 +53,7 @@ def explain(error: ValidationError, root: type[BaseModel], whole: str = "config"
     `whole`: the name of the object, for a problem that is not about a single key.
     """
     lines = []
-    for problem in error.errors():
+    for problem in _without_other_choices(error.errors()):
         path, owner = locate(root, problem["loc"])
         key, given = ".".join(path) or whole, problem.get("input")
         match problem["type"]:
@@ -75,14 +77,41 @@ def explain(error: ValidationError, root: type[BaseModel], whole: str = "config"
     return lines
 
 
-def locate(
-    root: type[BaseModel], location: tuple[int | str, ...]
-) -> tuple[list[str], type[BaseModel] | None]:
+def _without_other_choices(problems: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Return the problems without those of the other choices of a setting that may be of several types: of
+    these, what is wrong with the one that was understood best is enough."""
+    deepest: dict[Location, int] = {}
+    for problem in problems:
+        if (choice := _choice(problem["loc"])) is not None:
+            deepest[choice] = max(deepest.get(choice, 0), len(problem["loc"]))
+    return [
+        problem
+        for problem in problems
+        if (choice := _choice(problem["loc"])) is None or len(problem["loc"]) == deepest[choice]
+    ]
+
+
+def _choice(location: Location) -> Location | None:
+    """Return the location of the setting of several types that this is in, or None."""
+    names = (place for place, part in enumerate(location) if _is_type(part))
+    first = next(names, None)
+    return None if first is None else location[:first]
+
+
+def _is_type(part: int | str) -> bool:
+    """Whether this part of a location is pydantic's word for one of the types of a setting."""
+    return isinstance(part, str) and (part in ("str", "int", "float", "bool") or part.endswith("]"))
+
+
+def locate(root: type[BaseModel], location: Location) -> tuple[list[str], type[BaseModel] | None]:
     """Return the key of a pydantic error as a user writes it, without union tags, and its table."""
     path: list[str] = []
     owner: type[BaseModel] | None = root
     inside: object = root
     for part in location:
+        if _is_type(part):
+            inside = next(iter(kinds_of(inside)), None)
+            continue
         if get_origin(inside) in (tuple, list, dict):  # by number or by name
             path.append(str(part))
             inside = [one for one in get_args(inside) if one is not Ellipsis][-1]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from tardigrad.core.upload import Vectors
-from tardigrad.errors import ConfigError
+from tardigrad.errors import ConfigError, RunError
 from tardigrad.learning.examples import Features, mapped
 from tardigrad.learning.normalisation import (
     BatchNormMode,
@@ -131,8 +131,16 @@ class FlatModule:
         self.shared.copy_(shared)
         self.reset_buffers()
         if self.has_personal:
-            self._own_values.copy_(memory.get(PERSONAL, self._own_start))
-            remembered = memory.get(STATISTICS)
+            own, remembered = memory.get(PERSONAL, self._own_start), memory.get(STATISTICS)
+            statistics = sum(tensor.numel() for tensor in self._statistics)
+            if len(own) != len(self._own_values) or (
+                remembered is not None and len(remembered) != statistics
+            ):
+                raise RunError(
+                    "the memory of this client is of another model: its personal parts have other sizes; "
+                    "give the model that it began with"
+                )
+            self._own_values.copy_(own)
             if remembered is not None:
                 parts = remembered.split([tensor.numel() for tensor in self._statistics])
                 for tensor, part in zip(self._statistics, parts):

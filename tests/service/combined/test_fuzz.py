@@ -32,7 +32,7 @@ from tardigrad.service.protocol.wire import (
     to_wire,
 )
 
-MESSAGES = 100_000 if "TARDIGRAD_SOAK" in os.environ else 1600
+MESSAGES = 100_000 if "TARDIGRAD_SOAK" in os.environ else 1000
 AT_ONCE = 8
 CONFIG = td.Config(
     data=td.Digits(partition=td.IID(clients=4)), model=td.MLP(hidden=(8,)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -136,14 +137,21 @@ class Files(UserSource):
         constants = None if self.prepare is None else self.prepare.given()
         tables = self._read(self.path, constants)
         test_tables = [] if self.test_path is None else self._read(self.test_path, constants, "test")
-        first = tables[0]
-        for table in [*tables[1:], *test_tables]:
-            if table.features != first.features:
+        first, every = tables[0], [*tables, *test_tables]
+        for name in self.columns or ():
+            if not any(name in table.table.columns for table in every):
+                raise ConfigError(
+                    f"data.columns.{name}: there is no such column; {first.table.file} has "
+                    f"{', '.join(first.table.columns)}"
+                )
+        for table in every:
+            if set(table.features) != set(first.features):
                 raise ConfigError(
                     f"{table.table.file}: features {', '.join(table.features)}, but {first.table.file} has "
                     f"{', '.join(first.features)}"
                 )
-        return tables, test_tables
+        same = [replace(table, features=first.features) for table in every]  # in the order of the first
+        return same[: len(tables)], same[len(tables) :]
 
     def kinds(self, tables: Sequence[OwnedTable]) -> dict[str, ColumnKind]:
         """Return the kind of each feature column: as it is set, or as its values are."""
@@ -206,6 +214,8 @@ class Files(UserSource):
                     "data.prepare.constants: a server without data cannot find them; `tardigrad data "
                     "prepare` writes preparation.json from tables at hand, such as public or older ones"
                 )
+            if given.target is not None and self.label not in (None, given.target.name):
+                raise _other_target(self._label, given.target)
             if given.target is None or (given.target.classes is None) != regression:
                 wanted = "a number, for head 'regression'" if regression else "its classes"
                 raise ConfigError(f"data.prepare.constants: must name the target, and {wanted}")
@@ -272,6 +282,8 @@ class Files(UserSource):
                     f"data.features: must be those of data.prepare.constants ({', '.join(chosen)}), or "
                     "be left out"
                 )
+            if constants.target is not None and constants.target.name != label:
+                raise _other_target(label, constants.target)
         for key, name in (("label", label), *(("features", name) for name in chosen)):
             if name not in columns:
                 raise ConfigError(
@@ -306,9 +318,9 @@ class Files(UserSource):
             classes = constants.target.classes
         if classes is None:
             numbers, classes = find_classes(tables, test_tables, words=kind == "category")
-        else:
-            numbers = np.concatenate([class_numbers(table, classes) for table in [*tables, *test_tables]])
-        return numbers, PreparedTarget(name=label, classes=tuple(classes))
+            return numbers, PreparedTarget(name=label, classes=tuple(classes))
+        target = PreparedTarget(name=label, classes=tuple(classes))
+        return np.concatenate([class_numbers(table, classes) for table in [*tables, *test_tables]]), target
 
     def _targets(
         self, every: Sequence[OwnedTable], constants: Preparation | None
@@ -332,6 +344,10 @@ class Files(UserSource):
         for name, kind in (self.columns or {}).items():
             if name in features and kind != "number":
                 raise ConfigError(f"data.columns.{name}: {kind!r} needs data.prepare = 'standard'")
+
+
+def _other_target(label: str, target: PreparedTarget) -> ConfigError:
+    return ConfigError(f"data.label: is {label!r}, but data.prepare.constants are for {target.name!r}")
 
 
 def _root(path: str) -> Path:

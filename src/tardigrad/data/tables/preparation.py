@@ -91,6 +91,12 @@ class PreparedTarget(Setting):
     scale: PositiveFloat = 1.0
     """A target that is a number becomes (value - mean) / scale."""
 
+    @model_validator(mode="after")
+    def _classes_once(self) -> PreparedTarget:
+        if self.classes is not None and len(set(self.classes)) != len(self.classes):
+            raise ValueError("must have each class once")
+        return self
+
 
 class Preparation(Setting):
     """The columns that a model gets, in order, and the target.

@@ -54,6 +54,8 @@ class Result:
     """The time at the end: virtual in a simulation, seconds of service on a server."""
     bytes: int
     """Bytes sent in both directions."""
+    bytes_up: int | None = field(default=None, kw_only=True)
+    """Bytes of uploads; the rest of `bytes` are downloads. None in results of earlier versions."""
     accuracy: float | None
     """Of the last evaluation; None if it has none."""
     main: str = field(default="accuracy", kw_only=True)
@@ -94,16 +96,17 @@ class Result:
         return {k: v for k, v in asdict(self).items() if k not in ("history", "model")}
 
     def plot(self, path: Path | str | None = None, metrics: Sequence[str] = ()) -> Figure:
-        """Return a matplotlib figure with the metrics over client trips, which notebooks show.
+        """Return a matplotlib figure with the metrics over client trips and their baseline, which notebooks
+        show.
 
         `path`: also write it to this file (.png, .svg or .pdf).
-        `metrics`: the metrics to draw; default: accuracy, loss and the next ones, at most four.
+        `metrics`: the metrics to draw; default: the main one, loss and the next ones, at most four.
 
         >>> result.plot("curves.png", metrics=["loss"])  # doctest: +SKIP
         """
         from tardigrad.experiments.runs.result_picture import draw_history, save_picture
 
-        figure = draw_history(self.history, metrics)
+        figure = draw_history(self.history, metrics, self.main, self.baseline)
         if path is not None:
             save_picture(figure, path)
         return figure

@@ -64,7 +64,20 @@ def _declaration(
         preparation=preparation,
         head=head,
         seed=key(config.seed, "held out"),
+        model_seed=_model_seed(config, model),
     )
+
+
+def _model_seed(config: Config, model: MLP | FedACMLP) -> int | None:
+    """Return the seed of the initial values that sites need, because parts of the model stay with them."""
+    if not config.local.personal:
+        return None
+    if model.start is not None:
+        raise ConfigError(
+            "model.start: parts of the model stay with their site (local.personal), and a site that brings a "
+            "table does not have the file with their initial values; leave one of the two out"
+        )
+    return key(config.seed, "model")
 
 
 def _table_head(head: Head | None) -> MultiClass | Binary | Regression:

@@ -16,10 +16,10 @@ ASK = (
 
 
 def check_labels(where: str, labels: Tensor | np.ndarray, head: Head | None) -> None:
-    """Raise a ConfigError if labels cannot be classes although they would be taken for them.
+    """Raise a ConfigError if labels cannot be what a head would take them for.
 
     `where` begins the error. `head`: the head that was chosen, or None if nobody chose one, which means
-    classes. Fractions are never taken for classes.
+    classes. Fractions are never taken for classes, and answers are from 0 (no) to 1 (yes).
 
     >>> check_labels("clients['ann']", np.array([0.5, 21.7, 3.0]), None)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -28,6 +28,12 @@ def check_labels(where: str, labels: Tensor | np.ndarray, head: Head | None) -> 
     """
     values = torch.as_tensor(labels)
     task = "multiclass" if head is None else head.task
+    if task in ("binary", "multilabel") and len(values) and not (values.min() >= 0 and values.max() <= 1):
+        strange = values[~((values >= 0) & (values <= 1))]
+        raise ConfigError(
+            f"{where}: its labels are 0 for no and 1 for yes with this head, and not {strange[0].item():g}; "
+            'convert them, or set head = "multiclass"'
+        )
     if task not in ("multiclass", "sequence") or not values.dtype.is_floating_point:
         return  # for yes or no, a fraction is a probability
     fractions = values[torch.isfinite(values) & (values != values.round())]

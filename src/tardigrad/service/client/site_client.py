@@ -54,7 +54,7 @@ class SiteTable:
                 f"{size >> 30} GiB of memory; at most {LARGEST_TABLE >> 30} are possible"
             )
         owned = OwnedTable(table, features, target.name, [name] * len(table))
-        module = declaration.model.build(preparation.width, declaration.outputs)
+        module = declaration.model.build(preparation.width, declaration.outputs, declaration.model_seed)
         parsed = parse_columns([owned], preparation.kinds, self.decimal)
         x = prepared_features([owned], parsed, preparation)
         if target.classes is None:

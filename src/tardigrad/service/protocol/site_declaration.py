@@ -10,6 +10,7 @@ import math
 from itertools import pairwise
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 from torch import nn
 
@@ -32,15 +33,19 @@ class DeclaredModel(Setting):
     kind: Literal["mlp", "fedac_mlp"]
     hidden: Annotated[tuple[PositiveInt, ...], Field(max_length=MOST_LAYERS)]
 
-    def build(self, width: int, outputs: int) -> nn.Module:
-        """Return the module for rows of `width` numbers; refuse one that is too large before it is built."""
+    def build(self, width: int, outputs: int, seed: int | None = None) -> nn.Module:
+        """Return the module for rows of `width` numbers; refuse one that is too large before it is built.
+        `seed`: of its initial values; None if they do not matter."""
         widths = [width, *self.hidden, outputs]
         size = sum((a + 1) * b for a, b in pairwise(widths))
         if size > LARGEST_MODEL:
             raise ConfigError(
                 f"the server declares a model of {size:,} parameters; a site builds at most {LARGEST_MODEL:,}"
             )
-        return MLP(hidden=self.hidden).build((width,), outputs)
+        with torch.random.fork_rng(devices=[]):
+            if seed is not None:
+                torch.manual_seed(seed)
+            return MLP(hidden=self.hidden).build((width,), outputs)
 
 
 DeclaredHead = Annotated[MultiClass | Binary | Regression, Field(discriminator="kind")]
@@ -57,6 +62,9 @@ class SiteDeclaration(Setting):
     """The share of its rows that a site evaluates on and does not train on."""
     seed: NonNegativeInt = 0
     """Decides which rows these are, together with the site's name."""
+    model_seed: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+    """The seed of the server's initial values, if parts of the model stay with their site; None if a site
+    gets all values from the server."""
 
     @property
     def outputs(self) -> int:
