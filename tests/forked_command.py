@@ -6,6 +6,7 @@ folder, environment and streams, gets signals, can be killed, and ends as `pytho
 """
 
 import atexit
+import ctypes
 import gc
 import json
 import os
@@ -34,18 +35,17 @@ sys.exit(int(os.read(status, 100)) % 256)
 """`tardigrad` for a shell: passes on its words, streams and exit code."""
 
 
+CLONE_NEWNET = 0x40000000
+
+
 class Commands:
     """Starts commands. Use it as a context; commands that still run at its end are killed."""
-
-    def __init__(self, *before):
-        """`before`: words of a command that starts the process, such as `ip netns exec NAME`."""
-        self._before = before
 
     def __enter__(self):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._server = subprocess.Popen(
-                [*self._before, sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )  # fmt: skip
@@ -67,10 +67,11 @@ class Commands:
         (folder / "tardigrad").write_text(SHELL.format(python=sys.executable, address=address))
         (folder / "tardigrad").chmod(0o700)
 
-    def start(self, *words, cwd=None, merged=False, program=None):
+    def start(self, *words, cwd=None, merged=False, program=None, network=None):
         """Start `tardigrad` with these words, or a Python program; with `merged`, its standard error goes to
-        its standard output."""
+        its standard output; `network`: the name of the network namespace that it runs in."""
         request = {
+            "network": network,
             "program": program,
             "words": [str(word) for word in words],
             "cwd": str(cwd or Path.cwd()),
@@ -171,6 +172,10 @@ def become(request):
     os.environ.update(request["env"])
     sys.path[:] = request.get("path", sys.path)
     sys.argv = ["tardigrad", *request["words"]]
+    if request.get("network") is not None:
+        with open(f"/run/netns/{request['network']}") as namespace:  # noqa: PTH123
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "no such network")
     if request["program"] is None:
         main()
     exec(request["program"], {"__name__": "__main__"})

@@ -117,6 +117,7 @@ _WHERE = {
     "tardigrad.privacy.settings": ["LocalPrivacy", "Participation", "PoissonSampling"],
     "tardigrad.privacy.tree": ["Tree"],
     "tardigrad.learning.images": ["CentreCrop", "Flip", "RandomCrop"],
+    "tardigrad.simulation.availability": ["Always", "AvailabilityTrace", "DayNight", "OnOff"],
     "tardigrad.simulation.delay": [
         "ConstantDelay",
         "ExponentialByExamples",
@@ -127,6 +128,12 @@ _WHERE = {
         "UniformDelay",
     ],
     "tardigrad.simulation.device": ["Device"],
+    "tardigrad.simulation.network": [
+        "BandwidthTrace",
+        "ConstantBandwidth",
+        "LogNormalBandwidth",
+        "Network",
+    ],
     "tardigrad.data.evaluation": ["Evaluation"],
     "tardigrad.core.stop": ["Stop"],
     "tardigrad.experiments.config.reading": ["load_config"],
@@ -294,6 +301,10 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.service.client.app import Client as Client
     from tardigrad.service.server.endpoint import Endpoint as Endpoint
     from tardigrad.service.server.service_settings import ServiceSettings as ServiceSettings
+    from tardigrad.simulation.availability import Always as Always
+    from tardigrad.simulation.availability import AvailabilityTrace as AvailabilityTrace
+    from tardigrad.simulation.availability import DayNight as DayNight
+    from tardigrad.simulation.availability import OnOff as OnOff
     from tardigrad.simulation.delay import ConstantDelay as ConstantDelay
     from tardigrad.simulation.delay import ExponentialByExamples as ExponentialByExamples
     from tardigrad.simulation.delay import ExponentialDelay as ExponentialDelay
@@ -302,6 +313,10 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.simulation.delay import Trace as Trace
     from tardigrad.simulation.delay import UniformDelay as UniformDelay
     from tardigrad.simulation.device import Device as Device
+    from tardigrad.simulation.network import BandwidthTrace as BandwidthTrace
+    from tardigrad.simulation.network import ConstantBandwidth as ConstantBandwidth
+    from tardigrad.simulation.network import LogNormalBandwidth as LogNormalBandwidth
+    from tardigrad.simulation.network import Network as Network
 else:
 
     def __getattr__(name: str) -> Any:

@@ -71,6 +71,14 @@ CASES = {
     "fedbuff, approximation and adam": (
         td.FedBuff(lr=0.05, momentum=td.Approximation(beta=0.8, ridge=1e-2), preconditioner=ADAM), SCRIPTED,
     ),
+    "fedbuff, differences": (
+        td.FedBuff(lr=0.5),
+        SCRIPTED
+        | {
+            "broadcast": td.DifferenceBroadcast(encoding=td.Int4()),
+            "encoding": td.Int8(),
+        },
+    ),
     "fedbuff, light": (td.FedBuff(lr=0.5, momentum=td.LightApproximation(beta=0.8)), SCRIPTED),
     "fedbuff, light and adam": (
         td.FedBuff(lr=0.05, momentum=td.LightApproximation(beta=0.8), preconditioner=ADAM), SCRIPTED,

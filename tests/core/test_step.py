@@ -152,3 +152,16 @@ def test_bad_settings_name_the_key(make, names):
     with pytest.raises(ValidationError) as caught:
         make()
     assert [".".join(map(str, problem["loc"])) for problem in caught.value.errors()] == [names]
+
+
+@pytest.mark.parametrize("lr", [1.0, 0.3])
+@pytest.mark.parametrize("length", [1, 63, 64, 1000])
+def test_a_step_in_pieces_has_the_bits_of_a_step_at_once(length, lr, monkeypatch):
+    monkeypatch.setattr("tardigrad.core.step.PIECE", 64)
+    generator = torch.Generator().manual_seed(length)
+    model, total = torch.randn(length, generator=generator), torch.randn(length, generator=generator)
+    buffer = WeightedSum({"delta": total}, (Member(0, 0, 1.0, 1.0),), 0, divisor=7.3)
+    step = Step(lr=lr)
+    found = step.move_by_mean({"model": model}, buffer)
+    assert torch.equal(found, step.move({"model": model}, buffer.mean(), buffer))
+    assert torch.equal(found, model - lr * (total / 7.3))

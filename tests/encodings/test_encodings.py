@@ -141,8 +141,14 @@ def test_error_of_randomk_has_the_formula_of_random_sparsification():
 @every
 @pytest.mark.parametrize(
     "vector",
-    [torch.zeros(2000), torch.full((2000,), 1e-44), torch.full((2000,), -3.4e38), torch.tensor([1e-40])],
-    ids=["zeros", "denormal", "largest", "single"],
+    [
+        torch.zeros(2000),
+        torch.full((2000,), 1e-44),
+        torch.full((2000,), -3.4e38),
+        torch.tensor([1e-40]),
+        torch.full((2000,), torch.finfo(torch.float32).max),
+    ],
+    ids=["zeros", "denormal", "large", "single", "largest"],
 )
 def test_extreme_vectors_are_encoded_as_finite_numbers(encoding, vector):
     parts = encoded(encoding, vector)

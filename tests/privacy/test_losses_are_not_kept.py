@@ -77,7 +77,7 @@ def test_a_private_server_keeps_neither_losses_nor_offered_metrics(privacy):
             metrics=json.dumps({"accuracy": ACCURACY}),
         )  # fmt: skip
         upload = Upload({"delta": torch.zeros_like(vector)}, EXAMPLES, STEPS, LOSS)
-        values.do(run_state.apply(entry), upload)
+        values.do(run_state.apply(entry), lambda upload=upload: upload)
     _, document = values.snapshot()
     kept = json.dumps([document, run_state.state(), [to_record(event) for event in run_state.last_reports()]])
     values.close()

@@ -31,3 +31,21 @@ def small_disk(tmp_path):
         pytest.skip("a small file system can be mounted by root only")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def in_files(monkeypatch):
+    """Uploads and old versions are kept as those of large models, whatever their size."""
+    for name in (
+        "server.upload_body.IN_MEMORY", "server.upload_body.UNDER_WAY", "server.model_state.LARGE",
+        "server.rpc.LARGEST_KEPT", "store.upload_files.IN_MEMORY", "store.upload_files.LARGEST_SPARE",
+    ):  # fmt: skip
+        monkeypatch.setattr(f"tardigrad.service.{name}", 64)
+
+
+@pytest.fixture(params=["in memory", "in files"])
+def where_large(request):
+    """How uploads and old versions are kept: as those of small models, or as those of large ones."""
+    if request.param == "in files":
+        request.getfixturevalue("in_files")
+    return request.param

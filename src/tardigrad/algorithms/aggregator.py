@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import TypedDict
@@ -128,6 +128,10 @@ class Aggregator:
         nothing if versions travel whole."""
         return {} if self._shared is None else self._shared.difference
 
+    def download_layout(self) -> tuple[TypedVector, ...] | None:
+        """Return how whole versions travel, or None if they do as they are."""
+        return None if self._shared is None else self._shared.layout()
+
     def download_sizes(self) -> DownloadSizes:
         """Return the sizes of what clients download."""
         if self._shared is not None:
@@ -151,19 +155,6 @@ class Aggregator:
             TypedVector(name, str(dtype or vector.dtype).removeprefix("torch."), vector.numel())
             for name, vector in vectors.items()
         )
-
-    def upload_objection(self, vectors: Vectors) -> str | None:
-        """Return what is wrong with the values of an encoded upload of the right layout, or None."""
-        return None if self._decoder is None else self._decoder.upload_objection(vectors)
-
-    def decoded_pieces(self, vectors: Vectors) -> Iterator[tuple[str, int, Tensor]]:
-        """Yield the vectors of an upload as floats: names, offsets and pieces, in order. Without an encoding
-        a piece is the whole vector."""
-        if self._decoder is not None:
-            yield from self._decoder.pieces(vectors)
-        else:
-            for name, vector in vectors.items():
-                yield name, 0, vector
 
     def add(self, delivery: Accepted, upload: Upload, start: Tensor) -> None:
         """Add an accepted upload to the buffer. `start`: the model that it started from."""

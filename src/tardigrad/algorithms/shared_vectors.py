@@ -75,13 +75,16 @@ class SharedVectors:
             self.difference |= parts
         self.vectors = shared
 
+    def layout(self) -> tuple[TypedVector, ...]:
+        """Return how whole versions travel."""
+        return tuple(self._rule.whole(name, vector.numel()) for name, vector in self.vectors.items())
+
     def download_sizes(self) -> DownloadSizes:
         """Return the sizes of downloads."""
-        lengths = {name: vector.numel() for name, vector in self.vectors.items()}
-        whole = bytes_of(self._rule.whole(name, length) for name, length in lengths.items())
+        whole = bytes_of(self.layout())
         if not self._rule.sends_differences:
             return DownloadSizes(whole)
-        parts = (self._rule.difference(name, length) for name, length in lengths.items())
+        parts = (self._rule.difference(name, vector.numel()) for name, vector in self.vectors.items())
         return DownloadSizes(whole, sum(map(bytes_of, parts)))
 
     def restore(self, version: int, vectors: Vectors) -> None:

@@ -17,7 +17,7 @@ class DownloadSizes:
     """
 
     def __init__(self, whole: int, difference: int | None = None) -> None:
-        """`difference`: the size of what leads from one version to the next; None if versions travel whole."""
+        """`difference`: the size of what leads from a version to the next; None if versions travel whole."""
         self.whole, self.difference = whole, difference
         self._versions: dict[ClientId, int] = {}
 

@@ -78,10 +78,22 @@ class UploadReceived(_Subscriptable):
     """Why it was refused; None if it was accepted."""
     step: int | None
     """The version that its buffer makes; None if it was refused."""
+    download_time: float | None = None
+    """How long the download took, without the time that it waited; None if there is no simulated network."""
+    compute_time: float | None = None
+    """How long the client trained; None if there is no simulated network."""
+    upload_time: float | None = None
+    """How long the upload took; None if there is no simulated network."""
 
     @classmethod
-    def of(cls, outcome: Accepted | Rejected, client: ClientId) -> UploadReceived:
-        """Return the event of an upload, with the client's name."""
+    def of(
+        cls,
+        outcome: Accepted | Rejected,
+        client: ClientId,
+        times: tuple[float, float, float] | None = None,
+    ) -> UploadReceived:
+        """Return the event of an upload, with the client's name. `times`: how long download, training and
+        upload took, if there is a simulated network."""
         ticket = outcome.ticket
         weight, reason, step = (
             (outcome.weight, None, outcome.step)
@@ -90,7 +102,7 @@ class UploadReceived(_Subscriptable):
         )
         return cls(
             ticket.trip, client, ticket.time, outcome.time, ticket.version, outcome.version,
-            outcome.staleness, weight, reason is None, reason, step,
+            outcome.staleness, weight, reason is None, reason, step, *(times or (None, None, None)),
         )  # fmt: skip
 
 

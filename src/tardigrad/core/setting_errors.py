@@ -103,9 +103,7 @@ def _is_type(part: int | str) -> bool:
     return isinstance(part, str) and (part in ("str", "int", "float", "bool") or part.endswith("]"))
 
 
-def locate(
-    root: type[BaseModel], location: Location
-) -> tuple[list[str], type[BaseModel] | None]:
+def locate(root: type[BaseModel], location: Location) -> tuple[list[str], type[BaseModel] | None]:
     """Return the key of a pydantic error as a user writes it, without union tags, and its table."""
     path: list[str] = []
     owner: type[BaseModel] | None = root

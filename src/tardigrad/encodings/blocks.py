@@ -39,13 +39,27 @@ class BlockEncoding(LossyEncoding):
         )
 
     def encode(self, name: str, vector: Tensor, random: np.random.Generator) -> Vectors:
-        size = self._size(len(vector))
-        missing = -len(vector) % size
-        padded = torch.nn.functional.pad(vector, (0, missing)) if missing else vector
-        rows = padded.view(-1, size)
-        scales = self._scales(rows, missing).clamp_(TINY, HUGE / self.largest)
-        codes = self._codes(rows, scales, random).view(-1)[: len(vector)]
-        return {f"{name}/codes": codes, f"{name}/scales": scales}
+        common = self._limited(vector[None]) if self.block == "vector" else None
+        codes, scales = [], []
+        for rows in self._rows(vector):
+            scales.append(self._limited(rows) if common is None else common)
+            codes.append(self._codes(rows, scales[-1], random))
+        scales = scales if common is None else [common]
+        return {f"{name}/codes": torch.cat(codes), f"{name}/scales": torch.cat(scales)}
+
+    def _rows(self, vector: Tensor) -> Iterator[Tensor]:
+        """Yield the vector as matrices with a row for each block, or, if there is only one, for each piece.
+        The last row may be shorter."""
+        size = PIECE if self.block == "vector" else self.block
+        whole = len(vector) // size * size
+        for rows in vector[:whole].view(-1, size).split(max(1, PIECE // size)):
+            if len(rows):
+                yield rows
+        if whole < len(vector):
+            yield vector[None, whole:]
+
+    def _limited(self, rows: Tensor) -> Tensor:
+        return self._scales(rows).clamp_(TINY, 0.999999 * HUGE / self.largest)  # products are finite
 
     def pieces(self, name: str, parts: Vectors, length: int) -> Iterator[tuple[int, Tensor]]:
         codes, scales = parts[f"{name}/codes"], parts[f"{name}/scales"]
@@ -75,13 +89,12 @@ class BlockEncoding(LossyEncoding):
         return max(1, length) if self.block == "vector" else self.block
 
     @abstractmethod
-    def _scales(self, rows: Tensor, missing: int) -> Tensor:
-        """Return the scale of each row. The last `missing` numbers of the last row are zeros that were
-        added."""
+    def _scales(self, rows: Tensor) -> Tensor:
+        """Return the scale of each row."""
 
     @abstractmethod
     def _codes(self, rows: Tensor, scales: Tensor, random: np.random.Generator) -> Tensor:
-        """Return the codes of the rows, as they travel."""
+        """Return the codes of the rows, as they travel, in one vector."""
 
     @abstractmethod
     def _values(self, codes: Tensor) -> Tensor:
@@ -96,11 +109,11 @@ class IntegerEncoding(BlockEncoding):
     of a block with the scale s becomes floor(x / s + u), where u is uniform on [0, 1).
     """
 
-    def _scales(self, rows: Tensor, missing: int) -> Tensor:
+    def _scales(self, rows: Tensor) -> Tensor:
         return torch.maximum(rows.amax(dim=1), rows.amin(dim=1).neg_()).div_(self.largest)
 
     def _integers(self, rows: Tensor, scales: Tensor, random: np.random.Generator) -> Tensor:
-        """Return the codes as float32 numbers."""
+        """Return the codes as a vector of float32 numbers."""
         rounded = uniforms(random, rows.numel()).view(rows.shape)
         rounded.add_(rows / scales[:, None]).floor_()
-        return rounded.clamp_(-self.largest, self.largest)
+        return rounded.clamp_(-self.largest, self.largest).view(-1)

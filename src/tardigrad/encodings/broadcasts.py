@@ -1,7 +1,7 @@
 """Broadcast encodings: how the vectors of a version travel to the clients.
 
-Clients train from the vectors that they have received, not from those of the algorithm. So the encoding decides
-which vectors the server and its clients share; the algorithm's own state stays exact.
+Clients train from the vectors that they have received, not from those of the algorithm. So the encoding
+decides which vectors the server and its clients share, and the algorithm's own state stays exact.
 """
 
 from __future__ import annotations

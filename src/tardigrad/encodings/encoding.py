@@ -18,8 +18,9 @@ from tardigrad.core.draws import key
 from tardigrad.core.setting import Setting
 from tardigrad.core.upload import TypedVector, Vectors
 
-PIECE = 1 << 18
-"""The largest number of numbers that are decoded or checked at a time."""
+PIECE = 1 << 16
+"""The largest number of numbers that are encoded, decoded or checked at a time; they fit into the processor's
+cache."""
 TINY = float(torch.finfo(torch.float32).tiny)
 """The smallest scale. A block of zeros has this one, so that a scale of 0 is always an error."""
 HUGE = float(torch.finfo(torch.float32).max)

@@ -28,16 +28,11 @@ class Int4(IntegerEncoding):
     codes_per_item: ClassVar[int] = 2
 
     def _codes(self, rows: Tensor, scales: Tensor, random: np.random.Generator) -> Tensor:
-        return self._integers(rows, scales, random).add_(ZERO).to(torch.uint8)
-
-    def encode(self, name: str, vector: Tensor, random: np.random.Generator) -> Vectors:
-        parts = super().encode(name, vector, random)
-        codes = parts[f"{name}/codes"]
+        codes = self._integers(rows, scales, random).add_(ZERO).to(torch.uint8)
         if len(codes) % 2:
             codes = torch.cat([codes, codes.new_full((1,), ZERO)])
         pairs = codes.view(-1, 2)
-        parts[f"{name}/codes"] = pairs[:, 0] | (pairs[:, 1] << 4)
-        return parts
+        return pairs[:, 0] | (pairs[:, 1] << 4)
 
     def _values(self, codes: Tensor) -> Tensor:
         values = torch.empty(len(codes), 2)

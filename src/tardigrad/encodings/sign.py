@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tardigrad.core.upload import Vectors
 from tardigrad.encodings.blocks import BlockEncoding
 
 
@@ -24,20 +23,13 @@ class Sign(BlockEncoding):
     error_feedback: bool = True
     """Whether each client keeps what an encoding loses, and adds it to its next upload."""
 
-    def _scales(self, rows: Tensor, missing: int) -> Tensor:
+    def _scales(self, rows: Tensor) -> Tensor:
         # numpy's sums do not depend on the number of threads
-        sums = np.abs(rows.numpy()).sum(axis=1, dtype=np.float64)
-        counts = np.full(len(rows), float(rows.shape[1]))
-        counts[-1] -= missing
-        return torch.from_numpy(sums / counts).float()
+        means = np.abs(rows.numpy()).mean(axis=1, dtype=np.float64)
+        return torch.from_numpy(means).float()
 
     def _codes(self, rows: Tensor, scales: Tensor, random: np.random.Generator) -> Tensor:
-        return rows >= 0
-
-    def encode(self, name: str, vector: Tensor, random: np.random.Generator) -> Vectors:
-        parts = super().encode(name, vector, random)
-        bits = np.packbits(parts[f"{name}/codes"].numpy(), bitorder="little")
-        return parts | {f"{name}/codes": torch.from_numpy(bits)}
+        return torch.from_numpy(np.packbits((rows >= 0).numpy(), bitorder="little"))
 
     def _values(self, codes: Tensor) -> Tensor:
         bits = torch.from_numpy(np.unpackbits(codes.numpy(), bitorder="little"))

@@ -133,7 +133,9 @@ class FlatModule:
         if self.has_personal:
             own, remembered = memory.get(PERSONAL, self._own_start), memory.get(STATISTICS)
             statistics = sum(tensor.numel() for tensor in self._statistics)
-            if len(own) != len(self._own_values) or (remembered is not None and len(remembered) != statistics):
+            if len(own) != len(self._own_values) or (
+                remembered is not None and len(remembered) != statistics
+            ):
                 raise RunError(
                     "the memory of this client is of another model: its personal parts have other sizes; "
                     "give the model that it began with"

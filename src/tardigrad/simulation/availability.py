@@ -1,7 +1,7 @@
 """Availability: in which windows of virtual time a client is there.
 
-A client starts a trip only while it is there, and a trip that lasts beyond the end of the window is given up at
-that moment. These are the settings; `simulation/presence.py` works out who is there.
+A client starts a trip only while it is there, and a trip that lasts beyond the end of the window is given up
+at that moment. These are the settings; `simulation/presence.py` works out who is there.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def read_windows(file: Path, population: int) -> Windows:
                     raise ValueError(f"client is {client}, but the clients are 0 to {population - 1}")
                 if not 0 <= start < end < float("inf"):
                     raise ValueError(
-                        f"a window must begin at 0 or later and end after that; {start:g} to {end:g} was given"
+                        f"a window must begin at 0 or later and end after that; {start:g} to {end:g} was "
+                        f"given"
                     )
                 found.setdefault(client, []).append((start, end))
         except (TypeError, ValueError, csv.Error) as error:

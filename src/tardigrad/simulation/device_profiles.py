@@ -1,8 +1,8 @@
 """Devices for `network.profile`: how fast typical devices compute, download and upload.
 
-Bandwidths are means of Ookla's Speedtest Global Index (www.speedtest.net/global-index). The compute factors are
-round numbers of our own; phones lie within the factor of ten that FedScale reports (arXiv:2105.11367, from AI
-Benchmark). docs/network.md says which number is from where.
+Bandwidths are means of Ookla's Speedtest Global Index (www.speedtest.net/global-index). The compute factors
+are round numbers of our own; phones lie within the factor of ten that FedScale reports (arXiv:2105.11367,
+from AI Benchmark). docs/network.md says which number is from where.
 """
 
 from __future__ import annotations

@@ -194,7 +194,9 @@ class Engine:
             else:
                 self.refused[item.reason] += 1
             self.bytes += self._upload_bytes
-            yield UploadReceived.of(item, self._name(item.client))
+            assert isinstance(item.client, int), "clients are numbered in a simulation"
+            times = self._planner.times(item.trip, item.client)
+            yield UploadReceived.of(item, self._name(item.client), times)
         elif isinstance(item, GivenUp):
             self.time, moved = item.time, item.closes
             self.given_up += 1

@@ -1,7 +1,7 @@
 """The network in virtual time: how long a client's download and upload take.
 
-Every client has a bandwidth in each direction, which is drawn once. A trip's duration is download + training +
-upload; `delay` is the law of the training alone if there is a network. Times are in seconds, because
+Every client has a bandwidth in each direction, which is drawn once. A trip's duration is download + training
++ upload; `delay` is the law of the training alone if there is a network. Times are in seconds, because
 bandwidths are in bytes per second.
 """
 
@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import csv
 from abc import abstractmethod
-from bisect import bisect_right
 from collections.abc import Callable
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from tardigrad.core.draws import Draws, uniform
+from tardigrad.core.download_sizes import DownloadSizes
+from tardigrad.core.draws import BLOCK, key
 from tardigrad.core.setting import Setting
 from tardigrad.data.clients import Clients
 from tardigrad.errors import ConfigError
@@ -28,11 +28,14 @@ from tardigrad.simulation.device_profiles import DEVICES, LATENCY, MIXES, SPREAD
 ASYMMETRY = 10.0
 """The download bandwidth of a client over its upload bandwidth, where a law is given for only one of them."""
 
+Block = Callable[[int, int], NDArray[np.float64]]
+"""block(first, n): a number for each of n clients, from this one on. It is asked only for whole blocks."""
+
 
 class _Bandwidth(Setting):
     @abstractmethod
-    def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
-        """Return the bandwidths of n clients, in bytes per second."""
+    def rates(self, direction: str, seed: int) -> Block:
+        """Return the clients' bandwidths in bytes per second. `direction`: "download" or "upload"."""
 
 
 class ConstantBandwidth(_Bandwidth):
@@ -42,8 +45,8 @@ class ConstantBandwidth(_Bandwidth):
     rate: PositiveFloat
     """Bytes per second."""
 
-    def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
-        return np.full(n, self.rate)
+    def rates(self, direction: str, seed: int) -> Block:
+        return lambda first, n: np.full(n, self.rate)
 
 
 class LogNormalBandwidth(_Bandwidth):
@@ -55,21 +58,36 @@ class LogNormalBandwidth(_Bandwidth):
     spread: PositiveFloat = 1.0
     """Standard deviation of the logarithm."""
 
-    def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
-        return self.median * random.lognormal(0.0, self.spread, n)
+    def rates(self, direction: str, seed: int) -> Block:
+        return lambda first, n: self.median * _random(seed, direction, first).lognormal(0.0, self.spread, n)
 
 
 class BandwidthTrace(_Bandwidth):
-    """Measured bandwidths: that of the client's row, or of a random row if the file has none of this client.
-    If both directions have a file of the same length, both are from the same row."""
+    """Measured bandwidths: those of the client's row, or of a random row if the file has none of this
+    client."""
 
     kind: Literal["trace"] = "trace"
     file: Path
     """A CSV file with the columns client, download, upload, of which the column of this direction is read;
     clients are counted from 0, and bandwidths are in bytes per second."""
 
-    def sample(self, random: np.random.Generator, n: int) -> np.ndarray:
-        return random.random(n)  # selects one of the rows
+    def rates(self, direction: str, seed: int) -> Block:
+        own = read_bandwidths(self.file, direction)
+        rows = np.array(list(own.values()))
+
+        def block(first: int, n: int) -> NDArray[np.float64]:
+            drawn = _random(seed, "bandwidth row", first).random(n)  # the same row in both directions
+            rates = rows[(drawn * len(rows)).astype(int)]
+            for client in range(first, first + n):
+                if client in own:
+                    rates[client - first] = own[client]
+            return rates
+
+        return block
+
+
+def _random(seed: int, purpose: str, first: int) -> np.random.Generator:
+    return np.random.default_rng(key(seed, purpose, first))
 
 
 def _rate(value: object) -> object:
@@ -92,16 +110,16 @@ class Network(Setting):
     """
 
     download: Bandwidth | None = None
-    """The clients' bandwidth for downloads, in bytes per second: a number, or a law over the clients. Default:
-    ten times the client's upload bandwidth."""
+    """The clients' bandwidth for downloads, in bytes per second: a number, or a law over the clients.
+    Default: ten times the client's upload bandwidth."""
     upload: Bandwidth | None = None
     """The same for uploads. Default: a tenth of the client's download bandwidth."""
     profile: str | dict[str, PositiveFloat] | None = None
-    """Devices in place of `download` and `upload`: the name of a device or of a mix of devices, or a share for
-    each device, such as {old_phone = 0.3, new_phone = 0.7} (docs/network.md has the table)."""
+    """Devices in place of `download` and `upload`: the name of a device or of a mix of devices, or a share
+    for each device, such as {old_phone = 0.3, new_phone = 0.7} (docs/network.md has the table)."""
     latency: NonNegativeFloat | None = None
     """Seconds that pass before the first byte of a download arrives, and again of an upload. Default: 0, or
-    that of the device with a profile."""
+    0.04 with a profile."""
     server_uplink: PositiveFloat | None = None
     """Bytes per second that all downloads share; they are sent one after the other, in the order in which
     clients start. Default: no limit."""
@@ -138,12 +156,15 @@ class TripBytes(NamedTuple):
     """The size of one trip's messages."""
 
     down: int
+    """Of a whole version."""
     up: int
+    difference: int | None = None
+    """Of what leads from a version to the next, if a client that has a version downloads only that."""
 
 
 class TripTimes(NamedTuple):
-    """How long the parts of one trip take, in virtual time. The trip may take longer, because it waits for the
-    server's uplink or for an earlier task of its client."""
+    """How long the parts of one trip take, in virtual time. The trip may take longer, because it waits for
+    the server's uplink or for an earlier task of its client."""
 
     download: float
     compute: float
@@ -151,61 +172,61 @@ class TripTimes(NamedTuple):
 
 
 class Links:
-    """The network of a population: how long each client's download and upload take."""
+    """The network of a population: how long each client's download and upload take.
+
+    >>> links = Links(Network(download=1000, upload=100, latency=0.5), seed=0, size=TripBytes(2000, 2000))
+    >>> links.seconds(client=7)
+    (2.5, 20.5)
+    """
 
     def __init__(self, network: Network, seed: int, size: TripBytes) -> None:
-        self._network, self._size = network, size
-        self._devices = _Devices(network, seed) if network.profile is not None else None
-        self._spread = Draws(seed, "network spread", lambda random, n: random.lognormal(0.0, SPREAD, n))
-        self._down = None if network.download is None else _Rates(network.download, "download", seed)
-        self._up = None if network.upload is None else _Rates(network.upload, "upload", seed)
-        self._latency = network.latency or 0.0
-        if network.latency is None and network.profile is not None:
-            self._latency = LATENCY
+        if network.profile is not None:
+            devices = _Devices(network, seed)
+            self._latency = LATENCY if network.latency is None else network.latency
+            self._down = self._seconds(devices.rates("download"), size.down)
+            self._up = self._seconds(devices.rates("upload"), size.up)
+        else:
+            down = None if network.download is None else network.download.rates("download", seed)
+            up = None if network.upload is None else network.upload.rates("upload", seed)
+            self._latency = network.latency or 0.0
+            self._down = self._seconds(down or up, size.down / (1.0 if down else ASYMMETRY))
+            self._up = self._seconds(up or down, size.up * (1.0 if up else ASYMMETRY))
         self.server_seconds = 0.0 if network.server_uplink is None else size.down / network.server_uplink
-        """How long the server's uplink is occupied by one download; 0 if it has no limit."""
+        """How long the server's uplink is occupied by a download of a whole version; 0 if it has no limit."""
+        self.downloads = None if size.difference is None else DownloadSizes(size.down, size.difference)
+        """The sizes of downloads, if they are not all of whole versions."""
 
-    def rates(self, client: int) -> tuple[float, float]:
-        """Return the client's bandwidth for downloads and for uploads, in bytes per second."""
-        if self._devices is not None:
-            device, spread = DEVICES[self._devices.name(client)], self._spread[client]
-            return device.download * spread, device.upload * spread
-        if self._down is None:
-            assert self._up is not None, "a network has a profile or a bandwidth"
-            up = self._up(client)
-            return ASYMMETRY * up, up
-        down = self._down(client)
-        return down, down / ASYMMETRY if self._up is None else self._up(client)
+    def _seconds(self, rates: Block | None, size: float) -> _ByClient:
+        assert rates is not None, "a network has a profile or a bandwidth"
+        return _ByClient(lambda first, n: self._latency + size / rates(first, n))
 
-    def seconds(self, client: int) -> tuple[float, float]:
-        """Return how long the client's download and its upload take, if nobody else needs the server."""
-        down, up = self.rates(client)
-        return self._latency + self._size.down / down, self._latency + self._size.up / up
+    def seconds(self, client: int, share: float = 1.0) -> tuple[float, float]:
+        """Return how long the client's download and its upload take, if nobody else needs the server.
+        `share`: the size of the download over that of a whole version."""
+        down = self._down[client]
+        if share != 1.0:
+            down = self._latency + share * (down - self._latency)
+        return down, self._up[client]
 
-    def behind_uplink(self, seconds: float) -> float:
+    def behind_uplink(self, seconds: float, share: float = 1.0) -> float:
         """Return how long a download takes from when the server begins to send it, which would take so many
         seconds if the server were infinitely fast."""
-        return max(seconds, self._latency + self.server_seconds)
+        return max(seconds, self._latency + share * self.server_seconds)
 
 
-class _Rates:
-    """A law of bandwidths over the clients."""
+class _ByClient:
+    """A number for each client, worked out for a block of clients at once."""
 
-    def __init__(self, law: ConstantBandwidth | LogNormalBandwidth | BandwidthTrace, column: str, seed: int):
-        self._of_client: dict[int, float] = {}
-        self._rows: list[float] = []
-        purpose = column
-        if isinstance(law, BandwidthTrace):
-            self._of_client = read_bandwidths(law.file, column)
-            self._rows = list(self._of_client.values())
-            purpose = "bandwidth row"  # the same row for both directions
-        self._draws = Draws(seed, purpose, law.sample)
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self._blocks: dict[int, list[float]] = {}
 
-    def __call__(self, client: int) -> float:
-        if self._rows:
-            own = self._of_client.get(client)
-            return self._rows[int(self._draws[client] * len(self._rows))] if own is None else own
-        return self._draws[client]
+    def __getitem__(self, client: int) -> float:
+        number, offset = divmod(client, BLOCK)
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._blocks[number] = self._block(number * BLOCK, BLOCK).tolist()
+        return block[offset]
 
 
 class _Devices:
@@ -213,20 +234,35 @@ class _Devices:
 
     def __init__(self, network: Network, seed: int) -> None:
         shares = network.devices()
-        self._names = list(shares)
-        self._bounds = list(accumulate(shares.values()))[:-1]
-        self._draws = Draws(seed, "device profile", uniform)
+        self._seed, self._names = seed, list(shares)
+        self._bounds = np.cumsum(list(shares.values()))[:-1]
 
-    def name(self, client: int) -> str:
-        return self._names[bisect_right(self._bounds, self._draws[client])]
+    def column(self, name: str) -> Block:
+        """Return a number of the clients' devices, such as "compute"."""
+        values = np.array([getattr(DEVICES[device], name) for device in self._names])
+
+        def block(first: int, n: int) -> NDArray[np.float64]:
+            drawn = _random(self._seed, "device profile", first).random(n)
+            chosen: NDArray[np.float64] = values[np.searchsorted(self._bounds, drawn, "right")]
+            return chosen
+
+        return block
+
+    def rates(self, direction: str) -> Block:
+        """Return the clients' bandwidths, which are spread around those of their devices."""
+        typical = self.column(direction)
+
+        def block(first: int, n: int) -> NDArray[np.float64]:
+            return typical(first, n) * _random(self._seed, "network spread", first).lognormal(0.0, SPREAD, n)
+
+        return block
 
 
 def durations_of(delay: Delay, network: Network | None, clients: Clients, seed: int) -> Durations:
     """Return the durations of training: those of the delay law, times the factor of the client's device."""
     factor: Callable[[int], float] | None = None
     if network is not None and network.profile is not None:
-        devices = _Devices(network, seed)
-        factor = lambda client: DEVICES[devices.name(client)].compute  # noqa: E731
+        factor = _ByClient(_Devices(network, seed).column("compute")).__getitem__
     return Durations(delay, clients, seed, factor)
 
 
@@ -249,10 +285,8 @@ def read_bandwidths(file: Path, column: str) -> dict[int, float]:
                 client, rate = client_number(row["client"]), float(row[column])
                 if not 0 < rate < float("inf"):
                     raise ValueError(f"a bandwidth must be more than 0 and finite; {rate} was given")
-                if client < 0:
-                    raise ValueError(f"client is {client}; clients are counted from 0")
-                if client in found:
-                    raise ValueError(f"client {client} is there a second time; give one row for each")
+                if client < 0 or client in found:
+                    raise ValueError(f"client {client}: give one row for each, counted from 0")
                 found[client] = rate
         except (TypeError, ValueError, csv.Error) as error:
             raise ConfigError(f"{key}: {file}, line {rows.line_num}: {error}") from None

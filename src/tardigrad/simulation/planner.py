@@ -16,6 +16,7 @@ from typing import NotRequired, TypedDict
 from tardigrad.core.bookkeeping import Bookkeeping, BookState
 from tardigrad.core.outcomes import Ticket, UnknownTrip
 from tardigrad.core.pace import Arrivals, Poisson, SampledStaleness, Scripted
+from tardigrad.core.participation import ClientId
 from tardigrad.data.clients import Clients
 from tardigrad.errors import RunError
 from tardigrad.simulation.delay import Durations, read_trace
@@ -48,6 +49,8 @@ class PlannerState(TypedDict):
     book: BookState
     cut_off: NotRequired[list[int]]
     uplink_free: NotRequired[float]
+    downloads: NotRequired[list[tuple[ClientId, int]]]
+    shares: NotRequired[list[tuple[int, float]]]
 
 
 class Planner:
@@ -63,8 +66,8 @@ class Planner:
         links: Links | None = None,
         presence: Presence | None = None,
     ) -> None:
-        """`bits`: the source of randomness of Poisson sampling, in place of the seed. `links`: the network, or
-        None if messages take no time. `presence`: who is there, or None if everybody always is."""
+        """`bits`: the source of randomness of Poisson sampling, in place of the seed. `links`: the network,
+        or None if messages take no time. `presence`: who is there, or None if everybody always is."""
         self.book = book
         self._clients, self._durations, self._links, self._presence = clients, durations, links, presence
         self._starts = _starts(book, len(clients), seed, bits)
@@ -75,6 +78,7 @@ class Planner:
         self._cut_off: set[int] = set()  # trips under way that end with their client's window
         self._in_a_row = 0  # trips that were cut off since the last that was not
         self._uplink_free = 0.0  # when the server has sent all downloads so far
+        self._shares: dict[int, float] = {}  # by trip: its download over that of a whole version
         self._now = 0.0
 
     def advance(self) -> list[Planned]:
@@ -102,12 +106,14 @@ class Planner:
     def _nobody_left(self) -> str:
         if self._presence is not None:
             remedy = (
-                "and no client that may start will ever be there again (availability); give longer windows, or "
+                "and no client that may start will ever be there again (availability); give longer windows, "
+                "or "
                 "more clients, or stop earlier"
             )
         elif self.book.ledger is not None:
             remedy = (
-                "and no client may start; all others took part as often or as recently as privacy allows; lower "
+                "and no client may start; all others took part as often or as recently as privacy allows; "
+                "lower "
                 "buffer.size, privacy.separation or the number of steps, or have more clients"
             )
         else:
@@ -121,10 +127,11 @@ class Planner:
         )
 
     def times(self, trip: int, client: int) -> TripTimes | None:
-        """Return how long the parts of a trip take, or None if there is no network."""
+        """Return how long the parts of a trip take, or None if there is no network. To be called at most once
+        for each trip."""
         if self._links is None:
             return None
-        down, up = self._links.seconds(client)
+        down, up = self._links.seconds(client, self._shares.pop(trip, 1.0))
         return TripTimes(down, self._durations(trip, client), up)
 
     def _cut(self, trip: int) -> bool:
@@ -136,14 +143,16 @@ class Planner:
         self._in_a_row += 1
         if self._in_a_row >= MOST_CUT_OFF:
             raise RunError(
-                f"the last {MOST_CUT_OFF:,} trips were all cut off by the end of their clients' windows (now at "
+                f"the last {MOST_CUT_OFF:,} trips were all cut off by the end of their clients' windows "
+                f"(now at "
                 f"virtual time {self._now:g}): trips take longer than clients are there; give longer windows "
                 "(availability), shorter delays, or more bandwidth (network)"
             )
         return True
 
     def _end(self, trip: int) -> Planned:
-        if self._cut(trip) or self._durations.gives_up(trip):
+        if (self._presence is not None and self._cut(trip)) or self._durations.gives_up(trip):
+            self._shares.pop(trip, None)
             gave_up = self.book.give_up(trip, self._now)
             assert not isinstance(gave_up, UnknownTrip), "every arrival belongs to a trip under way"
             return gave_up
@@ -164,20 +173,24 @@ class Planner:
             if isinstance(ticket, Ticket):
                 if duration is None:
                     duration = self._durations(ticket.trip, client)
-                heappush(self._arrivals, (self._arrival(ticket.trip, client, time, duration), ticket.trip))
+                heappush(self._arrivals, (self._arrival(ticket, client, time, duration), ticket.trip))
         if self._starts.joins:
             planned.append(Joined(time, self.book.all_joined()))
         return planned
 
-    def _arrival(self, trip: int, client: int, time: float, duration: float) -> float:
+    def _arrival(self, ticket: Ticket, client: int, time: float, duration: float) -> float:
         """Return when a trip ends that starts now and in which the client trains for `duration`."""
         begin, up, links = time, 0.0, self._links
         if links is not None:
-            down, up = links.seconds(client)
+            share = 1.0
+            if links.downloads is not None:  # of differences between versions
+                share = links.downloads.take(client, ticket.version) / links.downloads.whole
+                self._shares[ticket.trip] = share
+            down, up = links.seconds(client, share)
             if links.server_seconds:  # downloads are sent one after the other
                 begin = max(time, self._uplink_free)
-                self._uplink_free = begin + links.server_seconds
-                down = links.behind_uplink(down)
+                self._uplink_free = begin + share * links.server_seconds
+                down = links.behind_uplink(down, share)
             begin += down
         queues = self.book.pace.queues
         if queues:
@@ -187,7 +200,7 @@ class Planner:
             leaves = self._presence.leaves(client, time, end)
             if leaves is not None:
                 end = leaves
-                self._cut_off.add(trip)
+                self._cut_off.add(ticket.trip)
         if queues:
             self._busy_until[client] = end
         return end
@@ -200,6 +213,9 @@ class Planner:
             state["cut_off"] = sorted(self._cut_off)
         if self._links is not None:
             state["uplink_free"] = self._uplink_free
+            if self._links.downloads is not None:
+                state["downloads"] = self._links.downloads.state()
+                state["shares"] = list(self._shares.items())
         return state
 
     def _plain_state(self) -> PlannerState:
@@ -219,6 +235,9 @@ class Planner:
         self._busy_until = dict(state["busy_until"])
         self._cut_off = set(state.get("cut_off", ()))
         self._uplink_free = state.get("uplink_free", 0.0)
+        self._shares = dict(state.get("shares", []))
+        if self._links is not None and self._links.downloads is not None:
+            self._links.downloads.restore(state.get("downloads", []))
         self._starts.restore(state["starts"])
         self.book.restore(state["book"])
 

@@ -1,8 +1,9 @@
 """The roster: chooses among the clients that are there.
 
-Clients are drawn at random until one is there and may start. If that takes too many draws, the roster lists those
-who are there, and from then on keeps the list up to date with the windows that open, until enough clients are
-there again. The list is only a cache: whom the roster chooses depends on the trip, the time and whether it lists.
+Clients are drawn at random until one is there and may start. If that takes too many draws, the roster lists
+those who are there, and from then on keeps the list up to date with the windows that open, until enough
+clients are there again. The list is only a cache: whom the roster chooses depends on the trip, the time and
+whether it lists.
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ import numpy as np
 
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import Draws, key
-from tardigrad.simulation.presence import Presence
+from tardigrad.simulation.availability import (
+    Always,
+    Availability,
+    AvailabilityTrace,
+    DayNight,
+    OnOff,
+    read_windows,
+)
+from tardigrad.simulation.on_off_presence import ComingAndGoing
+from tardigrad.simulation.presence import FEW, InZones, Presence, Recorded
 
 MORE = 1024
 """How many clients are drawn at once after the first draws have found nobody."""
-FEW = 64
-"""If so few are on the list, they are asked one by one; if more may start, clients are drawn again."""
 
 
 class Roster:
@@ -57,10 +65,10 @@ class Roster:
                 if objection(client) is None and client not in but and there(client, time):
                     return client
             random = np.random.default_rng(key(self._seed, "more clients", trip))
-            more = random.integers(0, self._population, MORE)
-            for client in more[self._presence.which(more, time)].tolist():
-                if objection(client) is None and client not in but:
-                    return client
+            for some in np.split(random.integers(0, self._population, MORE), [FEW // 2]):
+                for client in some[self._presence.which(some, time)].tolist():
+                    if objection(client) is None and client not in but:
+                        return client
             self.listing = True
         eligible = self._there(time, book)
         for others in (*book.unavailable(), but):
@@ -127,3 +135,16 @@ class Roster:
         assert self._idle is not None
         while self._coming and self._coming[-1][0] <= time:
             self._idle.add(self._coming.pop()[1])
+
+
+def make_presence(availability: Availability, population: int, seed: int) -> Presence | None:
+    """Return who is there, or None if everybody always is."""
+    match availability:
+        case DayNight():
+            return None if availability.on == availability.period else InZones(availability, population, seed)
+        case OnOff():
+            return ComingAndGoing(availability, population, seed)
+        case AvailabilityTrace():
+            return Recorded(read_windows(availability.file, population), population)
+        case Always():
+            return None

@@ -21,7 +21,9 @@ result
 
 def test_a_notebook_shows_a_bar_and_then_the_result(tmp_path):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
-    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=str(tmp_path))
+    nbclient.NotebookClient(notebook, timeout=600, startup_timeout=600, kernel_name="python3").execute(
+        cwd=str(tmp_path)
+    )
     bar, shown = notebook.cells[0].outputs
     assert bar.output_type == "display_data"
     assert '<progress value="1.000" max="1"' in bar.data["text/html"]

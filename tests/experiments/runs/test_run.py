@@ -58,7 +58,7 @@ STOPS = {kind: (kind, signal.SIGKILL, "auto") for kind in KINDS} | {
 def test_stopped_at_random_moments_and_resumed_gives_the_same_bits(tmp_path, case, commands):
     kind, how, workers = STOPS[case]
     file = tmp_path / "config.toml"
-    file.write_text(KINDS[kind].replace("trips = 400", "trips = 1500"))  # long enough to be stopped
+    file.write_text(KINDS[kind].replace("trips = 400", "trips = 1000"))  # long enough to be stopped
     straight = td.run(td.load_config(file), out=tmp_path / "straight")
     out = tmp_path / "killed"
     seconds = "0.02" if how == signal.SIGKILL else "1000"  # an interrupted run writes one of its own

@@ -22,7 +22,7 @@ from tardigrad.service.protocol.v1 import service_pb2 as v1
 CONFIG = td.Config(
     data=td.Digits(partition=td.IID(clients=4)), model=td.MLP(hidden=(4,)),
     pace=td.Asynchronous(concurrency=2), buffer=td.Buffer(size=2), stop=td.Stop(trips=20),
-    service={"requests_per_second": 1000, "poll_seconds": 0.2, "idle_seconds": 2.0},
+    service={"requests_per_second": 1000, "poll_seconds": 0.2},
 )  # fmt: skip
 
 

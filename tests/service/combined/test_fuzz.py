@@ -4,11 +4,15 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
+import pytest
+import torch
 from google.protobuf.message import DecodeError
 from service_harness import app_of, fetched, serving
 
@@ -16,15 +20,37 @@ import tardigrad as td
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.protocol.v1 import service_pb2 as v1
-from tardigrad.service.protocol.wire import CHUNK, chunks, digest, layout_of, packed, received, to_wire
+from tardigrad.service.protocol.wire import (
+    CHUNK,
+    NAMES,
+    REVISION,
+    chunks,
+    digest,
+    layout_of,
+    packed,
+    received,
+    to_wire,
+)
 
-MESSAGES = 100_000 if "TARDIGRAD_SOAK" in os.environ else 2000
+MESSAGES = 100_000 if "TARDIGRAD_SOAK" in os.environ else 1000
 AT_ONCE = 8
 CONFIG = td.Config(
     data=td.Digits(partition=td.IID(clients=4)), model=td.MLP(hidden=(8,)),
     pace=td.Asynchronous(concurrency=2), buffer=td.Buffer(size=2), stop=td.Stop(trips=20),
     service={"requests_per_second": 1e9},
 )  # fmt: skip
+CASES = {
+    "plain": (td.Float32(), "in memory", MESSAGES),
+    "plain, in files": (td.Float32(), "in files", MESSAGES // 4),
+    "int8, in files": (td.Int8(block=64), "in files", MESSAGES // 4),
+    "grid": (td.Grid(bits=16), "in memory", MESSAGES // 4),
+    "topk": (td.TopK(share=0.1), "in memory", MESSAGES // 4),
+}
+"""Encoding, how uploads are received, and how many messages are sent."""
+BAD_VALUES = (math.nan, math.inf, -math.inf)
+BAD_SCALES = (0.0, -1.0, 3e38, 1e-45, *BAD_VALUES)
+OTHERS = ("int4", "sign", "INT8", "x" * 900)
+"""Encodings that no task asks for."""
 METHODS = ("Join", "FetchTask", "GiveUp", "Watch", "Deliver")
 
 
@@ -60,6 +86,14 @@ def cut_part(part, chance):
             return other
 
 
+def other_types(wire, chance):
+    """The same vectors with the type of one of them unknown, or another."""
+    copies = [v1.Vector.FromString(one.SerializeToString()) for one in wire]
+    one = chance.choice(copies)
+    one.dtype = chance.choice([name for name in ("float64", "int1", "int16", "", "\0") if name != one.dtype])
+    return copies if one.dtype or copies != wire else [*copies, *copies]
+
+
 class Fuzzer:
     """Sends what no honest client would. `ann` and `bob` hold a ticket each, which must stay good."""
 
@@ -87,7 +121,7 @@ class Fuzzer:
             "run": self.run, "trip": finished.trip, "version": finished.version,
             "vectors": to_wire(layout_of(upload.vectors)), "digest": digest(packed(upload.vectors)),
             "examples": upload.examples, "steps": upload.steps, "loss": upload.loss,
-            "epoch": finished.epoch,
+            "epoch": finished.epoch, "encoding": finished.encoding,
         }  # fmt: skip
         return v1.UploadHeader(**(content | changes)).SerializeToString()
 
@@ -136,6 +170,8 @@ class Fuzzer:
         size = len(packed(finished.upload.vectors))
         wire = to_wire(layout_of(finished.upload.vectors))
         huge = [v1.Vector(name="delta", length=chance.choice((2**40, 2**63, 2**64 - 1, 0)))]
+        if finished.encoding and chance.random() < 0.4:
+            return self.encoded(name, finished)
         kinds = [
             lambda: [begun(right, other), *body],  # another's ticket
             lambda: [begun(right)],  # nothing follows
@@ -150,6 +186,11 @@ class Fuzzer:
             lambda: [begun(right), *[v1.UploadPart(chunk=bytes(4)).SerializeToString()] * (size // 4 + 9)],
             lambda: [begun(self.header(name, finished, vectors=huge)), *body],
             lambda: [begun(self.header(name, finished, vectors=[*wire, *wire])), *body],
+            lambda: [
+                begun(self.header(name, finished, encoding=chance.choice(("int4", "sign", "x" * 900)))),
+                *body,
+            ],
+            lambda: [begun(self.header(name, finished, vectors=other_types(wire, chance))), *body],
             lambda: [begun(self.header(name, finished, trip=chance.choice((3, 99, 2**63)))), *body],
             lambda: [begun(self.header(name, finished, epoch=chance.choice((0, 7, 2**64 - 1)))), *body],
             lambda: [begun(self.header(name, finished, digest=chance.randbytes(32))), *body],
@@ -161,6 +202,36 @@ class Fuzzer:
             lambda: [],
         ]
         return chance.choice(kinds)()
+
+    def encoded(self, name, finished):
+        """The messages of an upload that has a right signature and digest, and wrong parts."""
+        chance, vectors = self.chance, dict(finished.upload.vectors)
+        part = chance.choice(list(vectors))
+        vector = vectors[part] = vectors[part].clone()
+        what = chance.choice(
+            ("value", "value", "value", "longer", "shorter", "type", "plain", "missing", "more")
+        )
+        place = chance.randrange(len(vector))
+        if what == "value" and vector.is_floating_point():
+            vector[place] = chance.choice(BAD_SCALES if part == "delta/scales" else BAD_VALUES)
+        elif what == "value":  # no code and no position
+            vector[place] = torch.iinfo(vector.dtype).min
+        elif what == "longer":
+            vectors[part] = torch.cat([vector, vector[: chance.choice((1, 7, len(vector)))]])
+        elif what == "shorter":
+            vectors[part] = vector[: chance.randrange(len(vector))]
+        elif what == "type":
+            types = [dtype for dtype in NAMES if dtype != vector.dtype]
+            vectors[part] = vector.to(chance.choice(types))
+        elif what == "plain":
+            vectors = {"delta": torch.zeros(sum(v.numel() for v in vectors.values()))}
+        elif what == "missing":
+            del vectors[part]
+        else:
+            vectors["delta/more"] = vector
+        changed = replace(finished, upload=replace(finished.upload, vectors=vectors))
+        begin = v1.UploadPart(header=self.signed(name, "Deliver", self.header(name, changed)))
+        return [begin.SerializeToString(), *self.body(changed)]
 
     # -- sending -----------------------------------------------------------------------------------
 
@@ -214,11 +285,15 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def test_malformed_messages_change_nothing(tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("encoding", "where_large", "messages"), CASES.values(), ids=CASES, indirect=["where_large"]
+)
+def test_malformed_messages_change_nothing(encoding, where_large, messages, tmp_path, caplog):
+    config = CONFIG.model_copy(update={"encoding": encoding})
     caplog.set_level(
         logging.CRITICAL, "tardigrad"
     )  # pytest would keep every line, in the memory that we look at
-    simulation = build(CONFIG)
+    simulation = build(config)
     chance = random.Random(11)
 
     async def fuzz(running, ann, bob):
@@ -230,7 +305,8 @@ def test_malformed_messages_change_nothing(tmp_path, caplog):
         before = coordinator.run_state.state(), coordinator._store.entries(0)
         async with grpc.aio.insecure_channel(running.address) as channel:
             fuzzer = Fuzzer(running, channel, ann, bob, chance)
-            taken = ann._signer.sign("Join").SerializeToString()
+            joining = v1.JoinRequest(revision=REVISION).SerializeToString()
+            taken = ann._signer.sign("Join", joining).SerializeToString()
             await fuzzer.calls["Join"](taken)
             fuzzer.old.append(("Join", taken))
             statuses, sizes = {}, []
@@ -241,7 +317,7 @@ def test_malformed_messages_change_nothing(tmp_path, caplog):
                     statuses.setdefault(status, what)
 
             for _ in range(10):
-                await asyncio.gather(*(some(MESSAGES // (10 * AT_ONCE)) for _ in range(AT_ONCE)))
+                await asyncio.gather(*(some(messages // (10 * AT_ONCE)) for _ in range(AT_ONCE)))
                 sizes.append(resident())
         assert grpc.StatusCode.OK not in statuses
         assert grpc.StatusCode.UNKNOWN not in statuses  # how gRPC says that a handler has crashed
@@ -257,7 +333,7 @@ def test_malformed_messages_change_nothing(tmp_path, caplog):
 
     async def scene():
         async with (
-            serving(CONFIG, tmp_path) as running,
+            serving(config, tmp_path) as running,
             running.connect("ann") as ann,
             running.connect("bob") as bob,
         ):

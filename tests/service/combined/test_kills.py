@@ -35,13 +35,13 @@ from tardigrad.service.client.connection import Connection, RetryLater
 from tardigrad.service.server.endpoint import Endpoint
 
 SOAK = "TARDIGRAD_SOAK" in os.environ
-KILLS = 40 if SOAK else 4
-"""Of the server, for each kind of run: 200 and 20 in all; about half as many again while it recovers."""
+KILLS = 40 if SOAK else 3
+"""Of the server, for each kind of run: 200 and 15 in all; about half as many again while it recovers."""
 CONFIG = td.Config(
     algorithm=td.FedAC(), data=td.Digits(partition=td.IID(clients=6)), model=td.MLP(hidden=(8,)),
     pace=td.Asynchronous(concurrency=4),
     buffer=td.Buffer(size=3, staleness_bound=2, most_per_client=3),
-    stop=td.Stop(trips=120 if SOAK else 40), evaluation=td.Evaluation(every_steps=2),
+    stop=td.Stop(trips=120 if SOAK else 30), evaluation=td.Evaluation(every_steps=2),
     delay=td.HalfNormal(give_up=0.1), local=td.Local(batch_size=32, lr=0.1),
     service={"requests_per_second": 10_000, "linger_seconds": 0.1, "snapshot_seconds": 0.05},
 )  # fmt: skip

@@ -12,11 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from forked_command import Commands
-
 EXAMPLE = Path(__file__).parents[3] / "examples" / "service"
 ADDRESS = "192.0.2.1"  # of a range that is reserved for tests
-INSIDE = "ip", "netns", "exec"
 
 
 @pytest.fixture
@@ -47,23 +44,23 @@ def test_network_is_cut_and_the_server_killed_meanwhile(commands, tmp_path, host
     shutil.copytree(EXAMPLE, here, ignore=shutil.ignore_patterns("keys", "live", "__pycache__"))
     enrolling = commands.start("enroll", "ann", "bob", "--host", ADDRESS, cwd=here)
     assert enrolling.wait() == 0
-    with Commands(*INSIDE, server_host) as serving, Commands(*INSIDE, client_host) as joining:
-        cut_and_kill(serving, joining, client_host, here)
+    cut_and_kill(commands, server_host, client_host, here)
     events = [json.loads(line) for line in (here / "live" / "events.jsonl").read_text().splitlines()]
     trips = [event["trip"] for event in events if event["event"] == "upload"]
     assert len(trips) == len(set(trips)) == 30
     assert events[-1]["event"] == "end"
 
 
-def cut_and_kill(serving, joining, client_host, here):
+def cut_and_kill(commands, server_host, client_host, here):
     """Start a server and two clients, and wait for the end of the run."""
 
     def serve():
-        process = serving.start(
+        process = commands.start(
             "serve", "run.toml", "--out", "live", "--model", "my_client.py:model",
             "--host", ADDRESS, "--set", "stop.trips=30", "--set", "pace.concurrency=2",
             "--set", "buffer.most_per_client=2",  # of a buffer of 3: neither can end the run alone
             "--set", "service.linger_seconds=300", "--set", "service.snapshot_seconds=0.2", cwd=here,
+            network=server_host,
         )  # fmt: skip
         line = process.stdout.readline()
         assert line.startswith("listening on "), line + process.stderr.read()
@@ -71,8 +68,8 @@ def cut_and_kill(serving, joining, client_host, here):
 
     server = serve()
     clients = [
-        joining.start("join", f"{ADDRESS}:7433", "--app", "my_client.py:client",
-                      "--key", f"keys/{name}.key", cwd=here, merged=True)
+        commands.start("join", f"{ADDRESS}:7433", "--app", "my_client.py:client",
+                      "--key", f"keys/{name}.key", cwd=here, merged=True, network=client_host)
         for name in ("ann", "bob")
     ]  # fmt: skip
     for _ in range(4):  # each such line is a trip that was acknowledged

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tardigrad.service.server.service_settings import ServiceSettings
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "service"
@@ -44,10 +46,11 @@ def plain_blocks(text):
     return [block for language, block in re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL) if not language]
 
 
-def test_command_is_installed():
-    told = subprocess.run(
-        [Path(sys.executable).parent / "tardigrad", "--help"], capture_output=True, text=True
-    )
+@pytest.mark.parametrize(
+    "words", [["-m", "tardigrad"], [str(Path(sys.executable).parent / "tardigrad")]], ids=["module", "script"]
+)
+def test_command_is_installed(words):
+    told = subprocess.run([sys.executable, *words, "--help"], capture_output=True, text=True)
     assert "serve" in told.stdout, told.stderr
 
 

@@ -31,7 +31,7 @@ KINDS = [one.model_fields["kind"].default for one in BUILT_IN]
 def config_for(kind):
     algorithm = next(one for one in BUILT_IN if one.model_fields["kind"].default == kind)()
     settings = {
-        "algorithm": algorithm, "data": DATA, "local": LOCAL, "stop": td.Stop(trips=40),
+        "algorithm": algorithm, "data": DATA, "local": LOCAL, "stop": td.Stop(trips=24),
         "model": td.MLP(hidden=(8,)), "evaluation": td.Evaluation(every_steps=2),
         "delay": td.HalfNormal(give_up=0.05), "service": {"requests_per_second": 10_000},
     }  # fmt: skip
@@ -108,6 +108,7 @@ def config_for_few(kind):
         td.Queued: td.Queued(concurrency=CLIENTS),
     }
     few = {"data": td.Digits(partition=td.IID(clients=CLIENTS)), "pace": paces[type(config.pace)]}
+    few["stop"] = td.Stop(trips=20)
     return td.Config(**(dict(config) | few))
 
 

@@ -264,7 +264,7 @@ def test_a_robust_mean_learns_among_liars(tmp_path):
     config = changed(
         CONFIG, data=clients, model=td.MLP(hidden=(16,)), algorithm=td.RobustFedBuff(),
         pace=td.Asynchronous(concurrency=12), buffer=td.Buffer(size=10, most_per_client=2),
-        local=td.Local(epochs=2, batch_size=16, lr=0.2), evaluation=td.Evaluation(every_steps=1000),
+        local=td.Local(epochs=3, batch_size=16, lr=0.3), evaluation=td.Evaluation(every_steps=1000),
     )  # fmt: skip
     simulation = build(config)
 
@@ -279,7 +279,7 @@ def test_a_robust_mean_learns_among_liars(tmp_path):
                 app = app_of(simulation, number)
                 puppets.append(Sender(connection, f"{name}-{number}", app, tmp_path))
             chance = random.Random(3)
-            for _ in range(15):
+            for _ in range(5):
                 trips = [await one.fetch() for one in puppets]
                 for number in chance.sample(range(12), 12):
                     change = lie if number < liars else longer(1.0)

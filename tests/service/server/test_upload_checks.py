@@ -32,7 +32,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_bad_upload_is_refused_counted_and_changes_nothing(what, tmp_path):
+def test_a_bad_upload_is_refused_counted_and_changes_nothing(what, where_large, tmp_path):
     spoil, why = BAD[what]
 
     async def scene():

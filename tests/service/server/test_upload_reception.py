@@ -21,7 +21,7 @@ from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.store.contract import StoreError
 
 
-def test_upload_of_another_length_or_without_progress_is_refused(tmp_path):
+def test_upload_of_another_length_or_without_progress_is_refused(where_large, tmp_path):
     async def scene():
         async with serving(CONFIG, tmp_path) as running, running.connect("ann") as ann:
             finished = await trained(ann)
@@ -55,6 +55,7 @@ def test_upload_of_another_length_or_without_progress_is_refused(tmp_path):
             with_limits(running, idle_seconds=100.0)
             assert running.refusals == {Cause.LENGTH: 2, Cause.UNSIGNED: 1, Cause.SILENT: 1}
             assert running.server.servicer.reception.memory.used == 0
+            assert list((tmp_path / "uploads").iterdir()) == []
             ann._stub.Deliver = honest
             assert (await ann.deliver(finished)).accepted
 
@@ -62,7 +63,7 @@ def test_upload_of_another_length_or_without_progress_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["upload", "journal"])
-def test_a_full_disk_refuses_and_keeps_what_was_acknowledged(where, tmp_path, monkeypatch):
+def test_a_full_disk_refuses_and_keeps_what_was_acknowledged(where, where_large, tmp_path, monkeypatch):
     async def scene():
         async with two_clients(tmp_path) as (running, ann, bob):
             assert (await ann.deliver(await trained(ann))).accepted

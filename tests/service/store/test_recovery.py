@@ -45,7 +45,7 @@ class Stopped(Memory):
         self.events = record.events[: self.last[1]["events"]] if self.last else []
 
 
-def test_a_copy_of_the_disk_at_any_moment_goes_on_exactly(tmp_path):
+def test_a_copy_of_the_disk_at_any_moment_goes_on_exactly(where_large, tmp_path):
     simulation, _, steps = trace_of(CONFIG)
     copies = []
 

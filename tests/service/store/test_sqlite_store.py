@@ -181,3 +181,31 @@ def test_a_store_that_was_removed_leaves_no_file(tmp_path):
         store.append([UPLOAD])
     remove_store(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_a_large_payload_is_mapped_and_checked_against_size_and_digest(tmp_path, monkeypatch):
+    monkeypatch.setattr("tardigrad.service.store.upload_files.IN_MEMORY", 100)
+    payload = np.arange(1000, dtype=np.uint8)
+    with closing(SqliteStore(tmp_path)) as store:
+        name = store.write(1, payload)
+        file = tmp_path / UPLOADS / name
+        found = store.read(name, 1000, digest(payload))
+        assert (found == payload).all()
+        found[0] += 1  # the caller's own: the file stays as it is
+        assert file.read_bytes() == payload.tobytes()
+        for spoilt in (payload[:-1], np.append(payload, payload[:1]), payload[::-1]):
+            file.write_bytes(spoilt.tobytes())
+            with pytest.raises(StoreError, match="not what was acknowledged"):
+                store.read(name, 1000, digest(payload))
+        file.unlink()
+        with pytest.raises(StoreError, match="is gone"):
+            store.read(name, 1000, digest(payload))
+
+
+def test_large_files_are_deleted_and_small_ones_used_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("tardigrad.service.store.upload_files.LARGEST_SPARE", 100)
+    with closing(SqliteStore(tmp_path)) as store:
+        small, large = (store.write(n, np.zeros(size, np.uint8)) for n, size in enumerate((100, 101)))
+        store.recycle([small, large])
+        assert [file.name for file in (tmp_path / UPLOADS).iterdir()] == [small]
+        assert store.write(2, np.ones(100, np.uint8)) == small

@@ -218,6 +218,36 @@ def test_recycled_payloads_make_room_for_others_and_the_rest_stays(store):
     assert (store.read(shorter, 10, digest(PAYLOAD[:10])) == PAYLOAD[:10]).all()
 
 
+def test_a_payload_can_be_written_piece_by_piece(store):
+    file = store.receive(3)
+    for begin in range(0, 1000, 300):
+        file.append(PAYLOAD[begin : begin + 300].tobytes())
+    assert file.size == 1000
+    assert bytes(file.mapping()) == PAYLOAD.tobytes()
+    file.sync()
+    store.sync()
+    mapping, name = file.mapping(), file.name
+    file.close()
+    file.close()
+    assert bytes(mapping) == PAYLOAD.tobytes()  # also after it was closed
+    assert bool(name) == store.durable
+    if store.durable:
+        assert is_stored(store, name, 0)
+        store.discard(name)
+        assert not is_stored(store, name, 0)
+
+
+def test_a_temporary_file_has_no_name_and_is_gone_when_it_is_closed(store, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    file = store.temporary()
+    file.append(b"old version")
+    mapping = file.mapping()
+    assert file.name == ""
+    assert sorted(tmp_path.rglob("*")) == before
+    file.close()
+    assert bytes(mapping) == b"old version"
+
+
 # -- threads -------------------------------------------------------------------------------------------
 
 

@@ -63,10 +63,14 @@ def local_ray(token):
 @pytest.fixture(scope="module")
 def actors(local_ray):
     """Two actors that have started, for one run after another; they leave the CPUs to others."""
-    started = [ray.remote(Actor).options(num_cpus=0).remote() for _ in range(2)]
+    started = [start_actor() for _ in range(2)]
     yield started
     for actor in started:
         ray.kill(actor)
+
+
+def start_actor():
+    return ray.remote(Actor).options(num_cpus=0).remote()
 
 
 @pytest.fixture
@@ -76,7 +80,14 @@ def warm_ray(monkeypatch, actors):
 
     class WarmWorkers(RayWorkers):
         def start(self):
+            if not idle:  # one was ended
+                actors.append(start_actor())
+                idle.append(actors[-1])
             return self.started(idle.pop())
+
+        def stop(self, worker):
+            actors.remove(worker.actor)
+            super().stop(worker)
 
         def close(self, workers):
             idle[:] = actors

@@ -59,6 +59,8 @@ CHOSEN = pytest.mark.parametrize(
     "kind", [name for name, kind in KINDS.items() if kind.make is None], indirect=True, scope="module"
 )
 WITH_WORKERS = pytest.mark.parametrize("kind", ["processes", "ray"], indirect=True, scope="module")
+FORKED = pytest.mark.parametrize("kind", ["processes"], indirect=True, scope="module")
+"""For what depends on the dispatcher alone, because a new worker of Ray takes some seconds."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -387,8 +389,10 @@ def harm(kind, how, when=150):
         assert harmed
         assert not [worker for worker in harmed if worker in executor._workers], "they were not replaced"
         assert len(executor._workers) == 2
+        pids = [worker.pid for worker in executor._workers]
     finally:
         executor.close()
+    wait_for(lambda: not any(alive(pid) for pid in pids if pid is not None))
     return simulation
 
 
@@ -403,8 +407,9 @@ def wait_for(what, seconds=300.0):
         time.sleep(0.05)
 
 
-@WITH_WORKERS
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "number"), [("processes", 1), ("processes", 2), ("ray", 1)], indirect=["kind"], scope="module"
+)
 def test_workers_that_are_killed_are_replaced(kind, inline, number):
     def kill(workers):
         for worker in workers[:number]:
@@ -412,44 +417,57 @@ def test_workers_that_are_killed_are_replaced(kind, inline, number):
         return workers[:number]
 
     assert same_model(harm(kind, kill), inline)
-    if kind is KINDS["ray"]:
+    if kind is KINDS["ray"]:  # to start one takes some seconds, so this is the only test that looks
         wait_for(lambda: ray.available_resources().get("CPU") == 2)  # no worker is left on the cluster
 
 
 @WITH_WORKERS
 def test_a_worker_that_hangs_is_replaced(kind, inline, monkeypatch):
     monkeypatch.setattr(dispatch, "SILENCE_SECONDS", 2.0)  # in which the other one gets some processor time
+    stopped, hangs = [], Dispatcher._hangs
+
+    def asked(dispatcher, worker):
+        hung = hangs(dispatcher, worker)
+        if hung and worker in stopped:
+            monkeypatch.setattr(dispatch, "SILENCE_SECONDS", 600.0)
+        return hung
 
     def stop(workers):
         os.kill(workers[0].pid, signal.SIGSTOP)
-        return workers[:1]
+        stopped.append(workers[0])
+        return stopped
 
+    monkeypatch.setattr(Dispatcher, "_hangs", asked)
     assert same_model(harm(kind, stop), inline)
 
 
 class Slow(torch.nn.Module):
-    """Computes for some seconds when it is trained for the first time."""
+    """Computes, when it is trained, until a file exists."""
 
-    def __init__(self):
+    def __init__(self, file):
         super().__init__()
         self.layer = torch.nn.Linear(64, 10)
-        self.computed = False
+        self.file = file
 
     def forward(self, x):
-        end = time.process_time() + 2.5  # the dispatcher asks after at most two seconds
-        while self.training and not self.computed and time.process_time() < end:
+        while self.training and not self.file.exists():
             pass
-        self.computed = self.computed or self.training
         return self.layer(x.flatten(1))
 
 
 @WITH_WORKERS
-def test_a_worker_that_computes_for_long_is_left_alone(kind, warm, monkeypatch):
-    monkeypatch.setattr(dispatch, "SILENCE_SECONDS", 1.0)
-    asked = []
-    hangs = Dispatcher._hangs
-    monkeypatch.setattr(Dispatcher, "_hangs", lambda *a: asked.append(hangs(*a)) or asked[-1])
-    result = td.run(model=Slow(), workers=kind.workers, **SETTINGS | {"stop": td.Stop(trips=20)})
+def test_a_worker_that_computes_for_long_is_left_alone(kind, warm, monkeypatch, tmp_path):
+    monkeypatch.setattr(dispatch, "SILENCE_SECONDS", 2.0)
+    asked, hangs, file = [], Dispatcher._hangs, tmp_path / "asked"
+
+    def ask(*given):
+        asked.append(hangs(*given))
+        file.touch()
+        monkeypatch.setattr(dispatch, "SILENCE_SECONDS", 600.0)
+        return asked[-1]
+
+    monkeypatch.setattr(Dispatcher, "_hangs", ask)
+    result = td.run(model=Slow(file), workers=kind.workers, **SETTINGS | {"stop": td.Stop(trips=20)})
     assert result.client_trips == 20
     assert asked
     assert not any(asked)
@@ -471,15 +489,10 @@ class Deadly(torch.nn.Module):
         return True
 
 
-@WITH_WORKERS
-def test_model_that_kills_every_worker_is_reported_in_one_sentence(kind, monkeypatch):
-    tries = 3
-    if kind is KINDS["ray"]:  # it takes some seconds to start one
-        tries = 2
-        monkeypatch.setattr(dispatch, "TRIES", tries)
-    assert tries == dispatch.TRIES
-    message = rf"a worker died {tries} times with trip \d+ of client \d+ in hand \("
-    with pytest.raises(td.RunError, match=message):
+@FORKED
+def test_model_that_kills_every_worker_is_reported_in_one_sentence(kind):
+    assert dispatch.TRIES == 3
+    with pytest.raises(td.RunError, match=r"a worker died 3 times with trip \d+ of client \d+ in hand \("):
         td.run(model=Deadly(), workers=kind.workers, **SETTINGS)
 
 
@@ -522,8 +535,8 @@ def test_snapshots_do_not_depend_on_the_workers(kind, warm, tmp_path, inline):
     assert result.history == inline.history
 
 
-@WITH_WORKERS
-def test_no_worker_is_left_after_closing(kind):
+@FORKED
+def test_no_worker_is_left_after_closing_in_the_midst_of_a_run(kind):
     simulation = build(td.Config(**SETTINGS), workers=kind.workers)
     run, executor = simulation.engine.run(), simulation.executor
     for _ in range(50):

@@ -13,6 +13,7 @@ from tardigrad.core.event_log import read_events
 from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, RunStarted, UploadReceived
 from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.errors import RunError
+from tardigrad.experiments.compare.time_split import TimeSplit, TripTimeSum
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.learning.heads.baseline import Baseline
 
@@ -31,6 +32,8 @@ class Point:
     bytes: float
     value: float
     """Of the metric that the run is judged by."""
+    bytes_up: float | None = None
+    """Of uploads; the rest of `bytes` are downloads. None in runs of earlier versions."""
 
     def cost(self, name: str) -> float:
         """Return the cost of this name, one of `COSTS`."""
@@ -57,6 +60,8 @@ class Outcome:
     """Of momentum approximation, by step."""
     metric: Metric = ACCURACY
     """What the run is judged by."""
+    split: TimeSplit | None = None
+    """Where the time of trips went; None without a simulated network."""
 
     def reached(self, target: float) -> Point | None:
         """Return the first evaluation that is as good as the target or better, or None."""
@@ -95,6 +100,9 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
     uploads: Counter[str] = Counter()
     errors: list[float] = []
     whole, metric = False, ACCURACY
+    times = TripTimeSum()
+    up = summary.get("bytes_up")
+    upload = None if up is None else up / max(summary["client_trips"], 1)  # all uploads have the same size
     for event in _record(folder):
         match event:
             case RunStarted():
@@ -102,10 +110,13 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
             case ModelEvaluated():
                 value = event.metric(metric.name)
                 if value is not None:
-                    curve.append(Point(event.trips, event.version, event.time, event.bytes, value))
-            case UploadReceived(accepted=True, staleness=int(stale)):
-                staleness[stale] += 1
-                uploads[str(event.client)] += 1
+                    sent = None if upload is None else upload * event.trips
+                    curve.append(Point(event.trips, event.version, event.time, event.bytes, value, sent))
+            case UploadReceived():
+                times.add(event)
+                if event.accepted and event.staleness is not None:
+                    staleness[event.staleness] += 1
+                    uploads[str(event.client)] += 1
             case ModelMoved():
                 least_squares_error = event.metric("least_squares_error")
                 if least_squares_error is not None:
@@ -117,7 +128,8 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
             f"{folder / 'events.jsonl'} is damaged or gone, though the run has finished; delete its folder"
         )
         return Outcome(label, seed, folder, error=damaged)
-    return Outcome(label, seed, folder, summary, curve, staleness, error, uploads, errors, metric)
+    split = times.split()
+    return Outcome(label, seed, folder, summary, curve, staleness, error, uploads, errors, metric, split)
 
 
 def _record(folder: Path) -> Iterator[Event]:

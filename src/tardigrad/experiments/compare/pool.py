@@ -50,7 +50,7 @@ class PoolJob:
 
 
 def fingerprint(config: Config) -> str:
-    """Return eight hexadecimal digits that identify a config and the files that it names: the user's own code,
+    """Return eight hexadecimal digits that identify a config and the files that it names: the user's code,
     tables and others. They are part of the name of the run's folder, so that an edited config or file is run
     anew."""
     own = own_code(config) | named_files(config)

@@ -13,15 +13,32 @@ from rich.table import Table
 from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.core.plural import counted
 from tardigrad.experiments.compare.outcome import COSTS, Cost
-from tardigrad.experiments.compare.tabulate import ComparisonRow, ComparisonTable, MeanAndSd, metric_of
+from tardigrad.experiments.compare.tabulate import (
+    ComparisonRow,
+    ComparisonTable,
+    MeanAndSd,
+    TargetRow,
+    metric_of,
+)
+from tardigrad.experiments.compare.time_split import TimeSplit
 
 TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "±": r"$\pm$", ">": r"$>$", "<": r"$<$",
 }  # fmt: skip
-HEADINGS = ("trips", "trips\nratio", "time", "time\nratio", "steps", "MB", "at the end", "stale")
+HEADINGS = (
+    "trips",
+    "trips\nratio",
+    "time",
+    "time\nratio",
+    "steps",
+    "MB up",
+    "MB down",
+    "at the end",
+    "stale",
+)
 END = 1 + HEADINGS.index("at the end")
-FULL = {"stale": "mean staleness", "MB": "megabytes", "steps": "steps"}
+FULL = {"stale": "mean staleness", "MB down": "megabytes down", "MB up": "megabytes up", "steps": "steps"}
 OPTIONAL = tuple(FULL)
 """Columns that are left out in a narrow terminal, in this order."""
 
@@ -31,7 +48,7 @@ def headings(target: float, metric: Metric = ACCURACY) -> list[str]:
     end = f"{metric} at the end{', %' if metric.percent else ''}"
     return [
         "entry", f"client trips to {target:.3g}", "trips / best", "virtual time", "time / best", "steps",
-        "MB", end, "mean staleness",
+        "MB up", "MB down", end, "mean staleness",
     ]  # fmt: skip
 
 
@@ -43,7 +60,7 @@ def cells(table: ComparisonTable, target: float) -> list[list[str]]:
     rows = [_cells(row, target, best, seeds, metric) for row in table["rows"]]
     if "baseline" in table:
         one = table["baseline"]
-        rows.append([one["says"], *["-"] * 6, _value(one["value"], seeds, metric), "-"])
+        rows.append([one["says"], *["-"] * 7, _value(one["value"], seeds, metric), "-"])
     return rows
 
 
@@ -66,7 +83,7 @@ def _cells(
     row: ComparisonRow, target: float, best: dict[Cost, float | None], seeds: int, metric: Metric
 ) -> list[str]:
     if row["failed"]:
-        return [row["entry"], "failed", *[""] * 7]
+        return [row["entry"], "failed", *[""] * 8]
     at = row["targets"][str(target)]
     shown = [row["entry"]]
     digits_of: dict[Cost, int] = {"trips": 0, "time": 1}
@@ -81,15 +98,19 @@ def _cells(
             sd = f" ± {spread['sd']:,.{digits}f}" if seeds > 1 else ""
             shown += [f"{spread['mean']:,.{digits}f}{sd}", ratio]
     shown.append("-" if at["steps"] is None else f"{at['steps']['mean']:,.0f}")
-    shown.append("-" if at["bytes"] is None else _megabytes(at["bytes"]["mean"]))
+    shown += _megabytes(at)
     shown.append(_value(row["accuracy"], seeds, metric))
     shown.append(f"{row['staleness']['mean']:.1f}" if row["staleness"] else "-")
     return shown
 
 
-def _megabytes(size: float) -> str:
-    """Return bytes as megabytes; a small number of them with two digits, because it is not 0."""
-    return f"{size / 1e6:,.1f}" if size >= 1e5 else f"{size / 1e6:.2g}"
+def _megabytes(at: TargetRow) -> list[str]:
+    """Return the megabytes of uploads and of downloads; small numbers have two digits, and are not 0.0."""
+    both, up = at["bytes"], at.get("bytes_up")
+    if both is None or up is None:
+        return ["-", "-"]
+    sizes = [up["mean"], both["mean"] - up["mean"]]
+    return [f"{size / 1e6:,.1f}" if size >= 1e5 else f"{size / 1e6:.2g}" for size in sizes]
 
 
 def _table(rows: list[list[str]], left_out: list[str], metric: Metric) -> Table:
@@ -137,7 +158,7 @@ def show(table: ComparisonTable, console: Console) -> None:
         console.print(shown)
         for sentence in _sentences(table, target):
             console.print(sentence, highlight=False, markup=False)
-    for line in (*_baseline(table), *_tuning(table)):
+    for line in (*_baseline(table), *time_splits(table), *_tuning(table)):
         console.print(line, highlight=False, markup=False)
     for row in table["rows"]:
         for error in dict.fromkeys(row["failed"]):
@@ -155,6 +176,15 @@ def _baseline(table: ComparisonTable) -> list[str]:
         return []
     one = table["baseline"]
     return [f"{one['says'].capitalize()}: learned from {one['of']}, evaluated on the test set, no training."]
+
+
+def time_splits(table: ComparisonTable) -> list[str]:
+    """Return a sentence on each entry that says where the time of its trips went, if it has a network."""
+    return [
+        f"{row['entry']}: {TimeSplit(*row['time_split']).sentence()}."
+        for row in table["rows"]
+        if "time_split" in row
+    ]
 
 
 def _tuning(table: ComparisonTable) -> list[str]:
@@ -175,7 +205,7 @@ def markdown(table: ComparisonTable) -> str:
         lines += ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
         lines += ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in cells(table, target)]
         lines += ["", *(f"- {_escaped(sentence)}" for sentence in _sentences(table, target)), ""]
-    lines += [f"{line}\n" for line in (*_baseline(table), *_tuning(table))]
+    lines += [f"{line}\n" for line in (*_baseline(table), *time_splits(table), *_tuning(table))]
     lines += [f"- {row['entry']} failed: {_escaped(e)}" for row in table["rows"] for e in row["failed"]]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -188,14 +218,15 @@ def comma_separated(table: ComparisonTable) -> str:
     """Return the tables as CSV: a line for each entry and target, with all digits."""
     text = io.StringIO()
     head = ["entry", "target", "reached", "seeds"]
-    head += [f"{name}_{part}" for name in COSTS for part in ("mean", "sd")]
+    head += [f"{name}_{part}" for name in (*COSTS, "bytes_up") for part in ("mean", "sd")]
     writer = csv.writer(text, lineterminator="\n")
     name = metric_of(table).name
     writer.writerow([*head, f"{name}_mean", f"{name}_sd", "staleness_mean", "error"])
     for row in table["rows"]:
         for target in table["targets"]:
             at = row["targets"][str(target)] if "targets" in row else None
-            spreads = [at[name] if at else None for name in COSTS] + [row.get("accuracy")]
+            spreads = [at[name] if at else None for name in COSTS]
+            spreads += [at.get("bytes_up") if at else None, row.get("accuracy")]
             values = [part for one in spreads for part in ((one["mean"], one["sd"]) if one else ("", ""))]
             staleness = row.get("staleness")
             writer.writerow(

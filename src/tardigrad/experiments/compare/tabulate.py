@@ -10,6 +10,7 @@ from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.compare.outcome import COSTS, Cost, Outcome
 from tardigrad.experiments.compare.statistics import Difference, MeanAndDeviation, paired
+from tardigrad.experiments.compare.time_split import TimeSplit
 
 LEAST_SEEDS = 3
 """With fewer, a comparison says that there are too few to tell."""
@@ -35,6 +36,8 @@ class TargetRow(TypedDict):
     steps: MeanAndSd | None
     time: MeanAndSd | None
     bytes: MeanAndSd | None
+    bytes_up: NotRequired[MeanAndSd | None]
+    """Of uploads; None in runs of earlier versions."""
 
 
 class ComparisonRow(TypedDict):
@@ -47,6 +50,8 @@ class ComparisonRow(TypedDict):
     accuracy: NotRequired[MeanAndSd | None]
     """At the end: of the comparison's metric, whatever it is."""
     staleness: NotRequired[MeanAndSd | None]
+    time_split: NotRequired[TimeSplit]
+    """Where the time of trips went, if there is a simulated network."""
 
 
 class EntryTuning(TypedDict):
@@ -162,6 +167,9 @@ def _row(label: str, own: list[Outcome], targets: Sequence[float]) -> Comparison
         row["budget"] = {name: max((end.cost(name) for end in ends), default=0) for name in COSTS}
         row["accuracy"] = _spread([end.value for end in ends])
         row["staleness"] = _spread([outcome.mean_staleness for outcome in own])
+        splits = [outcome.split for outcome in own if outcome.split is not None]
+        if splits:
+            row["time_split"] = TimeSplit.mean(splits)
     return row
 
 
@@ -174,6 +182,7 @@ def _target_row(own: list[Outcome], target: float) -> TargetRow:
         "steps": _spread([point.steps for point in everywhere]),
         "time": _spread([point.time for point in everywhere]),
         "bytes": _spread([point.bytes for point in everywhere]),
+        "bytes_up": _spread([point.bytes_up for point in everywhere if point.bytes_up is not None]),
     }
 
 

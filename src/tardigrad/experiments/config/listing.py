@@ -24,11 +24,15 @@ from tardigrad.learning.optimiser import ClientOptimiser
 from tardigrad.learning.schedule import Schedule
 from tardigrad.learning.trip_schedule import TripSchedule
 from tardigrad.privacy.settings import AnyNoise, Privacy
+from tardigrad.simulation.availability import Availability
 from tardigrad.simulation.delay import Delay
+from tardigrad.simulation.network import Bandwidth
 
 LISTS: dict[str, object] = {
     "algorithms": BuiltIn,
     "delays": Delay,
+    "availability": Availability,
+    "bandwidths": Bandwidth,
     "paces": Pace,
     "staleness": StalenessLaw,
     "momentum": Momentum,

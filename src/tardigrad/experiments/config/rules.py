@@ -25,6 +25,7 @@ from tardigrad.encodings.common_grid import Grid
 from tardigrad.encodings.kinds import AnyEncoding
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.settings import LocalPrivacy
+from tardigrad.simulation.availability import Always
 from tardigrad.simulation.delay import read_trace
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def encoding_for(
 def check_tables(config: Config, pace: Pace, population: int) -> None:
     """Raise a ConfigError if the tables of a resolved config do not fit each other or the population."""
     _check_sampled_staleness(config, pace)
+    _check_network(config, pace)
     _check_that_time_passes(config, pace)
     _check_that_steps_happen(config, pace)
     _check_population(config, pace, population)
@@ -92,6 +94,20 @@ def _check_sampled_staleness(config: Config, pace: Pace) -> None:
         )
 
 
+def _check_network(config: Config, pace: Pace) -> None:
+    used = [
+        name
+        for name, own in (("network", config.network), ("availability", config.availability))
+        if own is not None and not isinstance(own, Always)
+    ]
+    if used and isinstance(pace, SampledStaleness | Scripted):
+        raise ConfigError(
+            f"{used[0]}: pace.kind {pace.kind!r} says itself when each trip starts and ends, so that "
+            f"nothing is "
+            f"left to simulate; leave [{used[0]}] out, or use another pace, such as 'asynchronous'"
+        )
+
+
 def _check_that_time_passes(config: Config, pace: Pace) -> None:
     stop, delay = config.stop, config.delay
     longest = {"constant": "duration", "uniform": "high"}.get(delay.kind)
@@ -100,6 +116,7 @@ def _check_that_time_passes(config: Config, pace: Pace) -> None:
         and stop.steps is None
         and longest is not None
         and getattr(delay, longest) == 0
+        and config.network is None
         and not isinstance(pace, Arrivals | Scripted | SampledStaleness)
     ):
         raise ConfigError(

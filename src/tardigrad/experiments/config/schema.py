@@ -24,8 +24,10 @@ from tardigrad.learning.local import Local
 from tardigrad.learning.models import MLP, Model
 from tardigrad.privacy.settings import Privacy
 from tardigrad.service.server.service_settings import ServiceSettings
+from tardigrad.simulation.availability import Always, Availability
 from tardigrad.simulation.delay import Delay, HalfNormal
 from tardigrad.simulation.device import Device
+from tardigrad.simulation.network import Network
 
 
 class Config(Setting):
@@ -58,7 +60,12 @@ class Config(Setting):
     buffer: Buffer = Buffer()
     """Which uploads count, and how many make a step."""
     delay: Delay = HalfNormal()
-    """How long a trip takes. `tardigrad list delays`"""
+    """How long a trip takes; with a network, how long a client trains. `tardigrad list delays`"""
+    network: Network | None = None
+    """The clients' bandwidth, which makes downloads and uploads take time (docs/network.md). Default: they
+    take none."""
+    availability: Availability = Always()
+    """In which windows of time clients are there (docs/network.md). `tardigrad list availability`"""
     encoding: AnyEncoding = Float32()
     """How uploads travel: in fewer bytes (docs/encodings.md). `tardigrad list encodings`"""
     broadcast: AnyBroadcast = Float32Broadcast()

@@ -15,17 +15,31 @@ from pathlib import Path
 
 import numpy as np
 
+from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.core.outcomes import Accepted, GivenUp, Rejected, Ticket
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.config.reading import parse_config, read_toml
 from tardigrad.experiments.config.schema import Config
-from tardigrad.experiments.runs.assembly import make_bookkeeping, make_federation, make_module
+from tardigrad.experiments.runs.assembly import (
+    make_bookkeeping,
+    make_federation,
+    make_module,
+    shared_vectors,
+    situation_of,
+    trip_bytes,
+    upload_layers,
+)
+from tardigrad.learning.flat import FlatModule
 from tardigrad.privacy.accounting import ByParticipation
 from tardigrad.privacy.blt import BLT
+from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.settings import Participation
 from tardigrad.simulation.delay import Durations
+from tardigrad.simulation.network import Links, TripBytes, durations_of
 from tardigrad.simulation.planner import Planner
+from tardigrad.simulation.presence import Presence
+from tardigrad.simulation.roster import make_presence
 
 EPSILON_NOISE = 10.0
 """The noise multiplier for which epsilon is told, where the config names none."""
@@ -42,6 +56,10 @@ class Forecast:
     virtual_time: float
     steps_per_time: float
     trips_per_time: float
+    megabytes_up: float | None
+    """Of one upload; None if the size of the model is not known."""
+    megabytes_down: float | None
+    """Of one download."""
     megabytes_per_time: float | None
     """Downloads and uploads together; None if the size of the model is not known."""
     in_flight: float
@@ -52,6 +70,11 @@ class Forecast:
     staleness_max: int
     refused: dict[str, int]
     given_up: int
+    split: dict[str, float] | None
+    """Mean time of a trip that ended with an upload: "download", "compute", "upload", and "waiting" for the
+    server's uplink or an earlier task. None without a network."""
+    never_there: int
+    """Clients that were not there at any time until the end of the plan."""
     clients_taking_part: int
     participations_max: int
     """Of the client that took part most often."""
@@ -102,19 +125,27 @@ def forecast(config: Config, trips: int, chosen: dict[str, str] | None = None) -
         size = config.buffer.size or 1
         limits = config.privacy.limits(max(1, trips // size))
     book = make_bookkeeping(config, len(clients), limits)
-    durations = Durations(config.delay, clients, config.seed)
-    tally = _PlanCounts(Planner(book, clients, durations, config.seed))
+    durations = durations_of(config.delay, config.network, clients, config.seed)
+    message, links = _bytes(config, federation), None
+    if config.network is not None:
+        if message is None:
+            raise ConfigError("model: with a network a plan needs to know the size of the model; name one")
+        links = Links(config.network, config.seed, message)
+    presence = make_presence(config.availability, len(clients), config.seed)
+    tally = _PlanCounts(Planner(book, clients, durations, config.seed, None, links, presence))
     tally.run(trips)
-    size_of_model = _bytes(config, federation)
-    return tally.forecast(config, clients, durations, size_of_model, chosen or {})
+    return tally.forecast(config, clients, durations, message, presence, chosen or {})
 
 
-def _bytes(config: Config, federation: Federation) -> int | None:
-    """Return the size of one download or upload, each taken to be one vector; None without a model."""
+def _bytes(config: Config, federation: Federation) -> TripBytes | None:
+    """Return the size of a download and of an upload; None without a model."""
     if config.model is None:
         return None
-    module = make_module(config, None, federation)
-    return sum(p.numel() * p.element_size() for p in module.parameters())
+    flat = FlatModule(make_module(config, None, federation), config.local.personal, config.local.batch_norm)
+    layers = upload_layers(config, None, NoiseKeys(), None)
+    situation = situation_of(config, federation.clients)
+    shared = shared_vectors(config, flat.shared.dtype)
+    return trip_bytes(Aggregator(config.algorithm, flat.shared, situation, None, layers, shared))
 
 
 class _PlanCounts:
@@ -126,7 +157,9 @@ class _PlanCounts:
         self._steps_of: dict[int, list[int]] = {}
         self._refused: Counter[str] = Counter()
         self._given_up = self._trips = self._started = 0
+        self._times = np.zeros(3)  # of download, training and upload, of all trips that ended with an upload
         self._work = 0.0  # client time at work
+        self._whole = 0.0  # the same, of trips that ended with an upload
         self._now = 0.0
 
     def run(self, trips: int) -> None:
@@ -153,8 +186,12 @@ class _PlanCounts:
         self._trips += 1
         self._now = item.time
         self._work += item.time - item.ticket.time
+        self._whole += item.time - item.ticket.time
+        assert isinstance(item.client, int)
+        times = self._planner.times(item.trip, item.client)
+        if times is not None:
+            self._times += times
         if isinstance(item, Accepted):
-            assert isinstance(item.client, int)
             self._staleness[item.staleness] += 1
             self._steps_of.setdefault(item.client, []).append(item.step)
         else:
@@ -165,7 +202,8 @@ class _PlanCounts:
         config: Config,
         clients: Clients,
         durations: Durations,
-        model: int | None,
+        size: TripBytes | None,
+        presence: Presence | None,
         chosen: dict[str, str],
     ) -> Forecast:
         counts = {client: len(steps) for client, steps in self._steps_of.items()}
@@ -181,7 +219,11 @@ class _PlanCounts:
             virtual_time=self._now,
             steps_per_time=steps / now,
             trips_per_time=self._trips / now,
-            megabytes_per_time=None if model is None else (self._started + self._trips) * model / now / 1e6,
+            megabytes_up=None if size is None else size.up / 1e6,
+            megabytes_down=None if size is None else size.down / 1e6,
+            megabytes_per_time=None
+            if size is None
+            else (self._started * size.down + self._trips * size.up) / now / 1e6,
             in_flight=self._work / now,
             staleness_mean=float(stale.mean()) if len(stale) else 0.0,
             staleness_median=float(np.median(stale)) if len(stale) else 0.0,
@@ -189,6 +231,8 @@ class _PlanCounts:
             staleness_max=int(stale.max()) if len(stale) else 0,
             refused=dict(self._refused),
             given_up=self._given_up,
+            split=None if config.network is None else self._split(),
+            never_there=0 if presence is None else presence.never_there(self._now),
             clients_taking_part=len(counts),
             participations_max=most,
             separation_min=separation,
@@ -196,6 +240,11 @@ class _PlanCounts:
             rich_over_poor=_share(counts, len(clients), clients.examples),
             epsilon=_epsilon(config, steps, most, separation),
         )
+
+    def _split(self) -> dict[str, float]:
+        trips = max(self._trips, 1)
+        means = dict(zip(("download", "compute", "upload"), (self._times / trips).tolist()))
+        return means | {"waiting": max(0.0, self._whole / trips - sum(means.values()))}
 
 
 def _share(counts: dict[int, int], population: int, by: Callable[[int], float]) -> float | None:

@@ -20,9 +20,20 @@ from tardigrad.experiments.forecast.forecast import Forecast
 COLUMNS: dict[str, tuple[str, Callable[[Forecast], str]]] = {
     "steps/time": ("steps per unit of time", lambda one: f"{one.steps_per_time:,.2f}"),
     "MB/time": ("megabytes per unit of time", lambda one: _megabytes(one.megabytes_per_time)),
+    "MB down": ("megabytes of a download", lambda one: _or_dash(one.megabytes_down, ",.3g")),
+    "MB up": ("megabytes of an upload", lambda one: _or_dash(one.megabytes_up, ",.3g")),
+    "download": ("seconds of a trip, mean: download", lambda one: _part(one, "download")),
+    "compute": ("    compute", lambda one: _part(one, "compute")),
+    "upload": ("    upload", lambda one: _part(one, "upload")),
+    "waiting": ("    waiting", lambda one: _part(one, "waiting")),
     "at work": ("clients at work, mean", lambda one: f"{one.in_flight:,.1f}"),
     "staleness": ("staleness, mean", lambda one: f"{one.staleness_mean:,.1f}"),
     "95 %": ("staleness, 95th percentile", lambda one: f"{one.staleness_95:,.0f}"),
+    "given up": ("trips that were given up", lambda one: _given_up(one)),
+    "absent": (
+        "clients that were never there",
+        lambda one: f"{one.never_there:,}" if one.never_there else "-",
+    ),
     "refused": ("refused uploads", lambda one: f"{sum(one.refused.values()) / max(one.trips, 1):.1%}"),
     "k": ("contributions of one client, most", lambda one: f"{one.participations_max:,}"),
     "b": ("steps between two of them, fewest", lambda one: _or_dash(one.separation_min, ",")),
@@ -31,6 +42,8 @@ COLUMNS: dict[str, tuple[str, Callable[[Forecast], str]]] = {
     "rich/poor": ("contributions, rich half / poor half", lambda one: _or_dash(one.rich_over_poor, ".2f")),
 }
 """By short heading: the heading in full, and the text of a cell."""
+OPTIONAL = ("MB down", "MB up", "download", "compute", "upload", "waiting", "given up", "absent")
+"""Columns that are left out where no plan has anything to say."""
 SHORT_HEADINGS = (
     "k, b: the most contributions of one client, and the fewest steps between two of them; epsilon: what "
     "these cost with BLT noise (docs/privacy.md). fast/slow, rich/poor: contributions of one half of the "
@@ -39,6 +52,27 @@ SHORT_HEADINGS = (
 FULL_HEADINGS = (
     "epsilon: what the contributions of one client cost (docs/privacy.md). rich: clients with many examples."
 )
+
+
+def _part(one: Forecast, name: str) -> str:
+    return "-" if one.split is None else f"{one.split[name]:,.3g} ({_share_of(one.split, name):.0%})"
+
+
+def _share_of(split: dict[str, float], name: str) -> float:
+    return split[name] / (sum(split.values()) or 1.0)
+
+
+def _given_up(one: Forecast) -> str:
+    return f"{one.given_up / (one.trips + one.given_up):.1%}" if one.given_up else "-"
+
+
+def _columns(forecasts: list[Forecast]) -> dict[str, tuple[str, Callable[[Forecast], str]]]:
+    """Return the columns in which at least one plan has something to say."""
+    return {
+        heading: column
+        for heading, column in COLUMNS.items()
+        if heading not in OPTIONAL or any(column[1](one) != "-" for one in forecasts)
+    }
 
 
 def _or_dash(value: float | None, format_: str) -> str:
@@ -66,11 +100,12 @@ def _horizontal(forecasts: list[Forecast]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in forecasts[0].settings or ["plan"]:
         table.add_column(escape(name.split(".")[-1]), no_wrap=True, min_width=4)
-    for heading in COLUMNS:
+    columns = _columns(forecasts)
+    for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for one in forecasts:
         settings = [escape(value) for value in one.settings.values()] or ["as it is"]
-        table.add_row(*settings, *(cell(one) for _, cell in COLUMNS.values()))
+        table.add_row(*settings, *(cell(one) for _, cell in columns.values()))
     return table
 
 
@@ -81,7 +116,7 @@ def _vertical(forecasts: list[Forecast]) -> Table:
         table.add_column(justify="right", overflow="fold")
     for name in forecasts[0].settings:
         table.add_row(escape(name), *(escape(one.settings[name]) for one in forecasts), style="cyan")
-    for heading, cell in COLUMNS.values():
+    for heading, cell in _columns(forecasts).values():
         table.add_row(heading, *map(cell, forecasts))
     return table
 

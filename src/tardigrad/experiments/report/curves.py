@@ -17,9 +17,15 @@ from tardigrad.experiments.report.chart import (
     percent,
 )
 from tardigrad.experiments.report.run_record import FloatArray
-from tardigrad.experiments.report.sources import Series
+from tardigrad.experiments.report.sources import RunSource, Series
 
-AXES = {"trips": "client trips", "time": "virtual time", "bytes": "megabytes sent, both ways"}
+AXES = {
+    "trips": "client trips",
+    "time": "virtual time",
+    "bytes_up": "megabytes uploaded",
+    "bytes_down": "megabytes downloaded",
+    "bytes": "megabytes sent, both ways",
+}
 POINTS = 200
 
 Curves = list[FloatArray]
@@ -64,9 +70,24 @@ def _baseline(entries: list[Series], metric: Metric) -> tuple[str, float] | None
 
 def _curves(entry: Series, over: str, metric: str) -> Curves:
     """Return the curve of each seed that has more than one point."""
-    scale = 1e-6 if over == "bytes" else 1.0
-    curves = [run.record.curve(over, metric) * (scale, 1.0) for run in entry.runs]
+    curves = [_curve(run, over, metric) for run in entry.runs]
     return [curve for curve in curves if len(curve) > 1 and curve[-1, 0] > 0]
+
+
+def _curve(run: RunSource, over: str, metric: str) -> FloatArray:
+    """Return pairs of cost and metric; none where uploads and downloads were not told apart."""
+    if not over.startswith("bytes"):
+        return run.record.curve(over, metric)
+    curve = run.record.curve("bytes", metric) * (1e-6, 1.0)
+    if over == "bytes":
+        return curve
+    up = (run.summary or {}).get("bytes_up")
+    if up is None:
+        return curve[:0]
+    uploads = run.record.curve("trips", metric)[:, 0]  # all uploads have the same size
+    uploaded = uploads * up / max(float((run.summary or {})["client_trips"]), 1.0) * 1e-6
+    curve[:, 0] = uploaded if over == "bytes_up" else curve[:, 0] - uploaded
+    return curve
 
 
 def _chart(

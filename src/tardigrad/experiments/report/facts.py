@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 
 from tardigrad.core.events import ModelEvaluated, RunPosition
-from tardigrad.experiments.compare.tables import cells, headings
+from tardigrad.experiments.compare.tables import cells, headings, time_splits
 from tardigrad.experiments.compare.tabulate import ComparisonTable, metric_of
 from tardigrad.experiments.report.sources import Series, Sources
 
@@ -52,6 +52,7 @@ def comparison(found: ComparisonTable) -> str:
         parts.append(table(headings(target, metric), cells(found, target)))
         parts.append(items(found["sentences"].get(str(target), [])))
         parts.append(items(found.get("missed", {}).get(str(target), [])))
+    parts.append(items(time_splits(found)))
     failed = [f"{row['entry']} failed: {error}" for row in found["rows"] for error in row["failed"]]
     return "".join(parts) + items(failed, "failed")
 
@@ -61,8 +62,9 @@ def runs(entries: list[Series]) -> str:
     metrics = list(dict.fromkeys(entry.metric for entry in entries if entry.metric.name != "loss"))
     shown = [f"{metric}{', %' if metric.percent else ''}" for metric in metrics]
     head = [
-        "run", "seed", "client trips", "steps", "virtual time", "MB", *shown, "loss", "mean staleness",
-        "epsilon", "stopped by", "seconds",
+        "run", "seed", "client trips", "steps", "virtual time", "MB up", "MB down", *shown, "loss",
+        "mean staleness",
+        "epsilon", "network", "stopped by", "seconds",
     ]  # fmt: skip
     rows = []
     for entry in entries:
@@ -83,17 +85,25 @@ def runs(entries: list[Series]) -> str:
                     f"{counts['client_trips']:,}",
                     f"{counts['steps']:,}",
                     f"{counts['virtual_time']:,.1f}",
-                    f"{counts['bytes'] / 1e6:,.1f}",
+                    *_megabytes(counts["bytes"], summary.get("bytes_up")),
                     *("-" if v is None else f"{100 * v:.1f}" if m.percent else f"{v:.4g}" for m, v in values),
                     "-" if loss is None else f"{loss:.3g}",
                     f"{stale.mean():.1f}" if len(stale) else "-",
                     _epsilon(summary),
+                    "-" if record.split is None else f"{record.split.download + record.split.upload:.0%}",
                     record.ended or "not finished",
                     f"{summary['wall_seconds']:,.1f}" if "wall_seconds" in summary else "-",
                 ]
             )
     columns = [n for n in range(len(head)) if any(row[n] != "-" for row in rows)]
     return table([head[n] for n in columns], [[row[n] for n in columns] for row in rows])
+
+
+def _megabytes(both: float, up: float | None) -> list[str]:
+    """Return the megabytes of uploads and of downloads; only their sum if the parts are not known."""
+    if up is None:
+        return ["-", f"{both / 1e6:,.1f} (both ways)"]
+    return [f"{up / 1e6:,.1f}", f"{(both - up) / 1e6:,.1f}"]
 
 
 def _epsilon(summary: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.examples import mapped
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.heads.named_metrics import NamedMetrics
-from tardigrad.simulation.delay import Durations
+from tardigrad.simulation.network import durations_of
 
 CACHE = "report-clients.json"
 MOST_CLIENTS = 5000
@@ -109,7 +109,7 @@ def _look(run: RunSource, config: Config, federation: Federation) -> Population:
         keeping = HoldingOut(federation.clients, config.evaluation.held_out, key(config.seed, "held out"))
         federation = replace(federation, clients=keeping)
     clients = federation.clients
-    durations = Durations(config.delay, clients, config.seed)
+    durations = durations_of(config.delay, config.network, clients, config.seed)
     seen = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), MOST_CLIENTS)).astype(int)).tolist()
     values: list[float | None] = [None] * len(seen)
     if run.summary is not None and not (config.local.personal or config.local.batch_norm == "client"):

@@ -24,6 +24,7 @@ from tardigrad.core.events import (
 from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.core.participation import ClientId
 from tardigrad.errors import RunError
+from tardigrad.experiments.compare.time_split import TimeSplit, TripTimeSum
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -74,6 +75,8 @@ class RunRecord:
     """Why the run stopped; None if it has not."""
     metric: Metric = ACCURACY
     """What the run is judged by."""
+    split: TimeSplit | None = None
+    """Where the time of trips went; None without a simulated network."""
 
     @property
     def time(self) -> float:
@@ -119,6 +122,7 @@ class _Reader:
         self._turned_away: Counter[str] = Counter()
         self._ended: str | None = None
         self._metric = ACCURACY
+        self._trip_times = TripTimeSum()
 
     def take(self, event: Event) -> None:
         match event:
@@ -140,6 +144,7 @@ class _Reader:
                 self._ended = event.reason
 
     def _upload(self, event: UploadReceived) -> None:
+        self._trip_times.add(event)
         if not event.accepted:
             self._refused[str(event.reason)] += 1
         start, version, staleness = event.start_time, event.start_version, event.staleness
@@ -177,5 +182,5 @@ class _Reader:
         }
         return RunRecord(
             self._evaluations, trips, list(self._names), steps, self._refused, self._turned_away, self._ended,
-            self._metric,
+            self._metric, self._trip_times.split(),
         )  # fmt: skip

@@ -25,14 +25,15 @@ from tardigrad.core.draws import key
 from tardigrad.core.events import ModelEvaluated
 from tardigrad.core.own_code import class_source
 from tardigrad.core.participation import Limits
+from tardigrad.core.precision import is_short
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import RoundedLaw, StalenessLaw
+from tardigrad.core.upload import bytes_of
 from tardigrad.data.clients import Clients, Federation, HoldingOut, given
 from tardigrad.data.sets.own_data import is_own_data
 from tardigrad.data.tables.preparation import FILE, Preparation
 from tardigrad.encodings.broadcasts import Float32Broadcast
 from tardigrad.encodings.common_grid import Grid
-from tardigrad.encodings.float32 import Float32
 from tardigrad.encodings.layer import encoding_layers
 from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.experiments.config.schema import Config
@@ -57,6 +58,9 @@ from tardigrad.privacy.layers.stack import central_layers, local_layers
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.privacy.statement import NOTHING_PROMISED, statement
+from tardigrad.simulation.network import TripBytes
+
+NOT_KNOWN = TripBytes(0, 0)
 
 log = logging.getLogger("tardigrad.experiments")
 
@@ -79,6 +83,8 @@ class Assembly:
     """How tables are turned into features; None if examples are taken as they are."""
     declaration: str = ""
     """What a client of a server must bring that has a table and no code; "" if it needs code."""
+    trip_bytes: TripBytes = NOT_KNOWN
+    """The size of a download and of an upload."""
 
     def inputs(self) -> Inputs:
         """Return fingerprints of what the config only names; a resumed run must have the same."""
@@ -96,10 +102,10 @@ class Assembly:
 
     def aggregator(self, keys: NoiseKeys, canaries: Canaries | None = None) -> Aggregator:
         """Return a new aggregator, with the layers of the encoding and of a private run."""
-        layers = _layers(self.config, self.guarantee, keys, canaries)
+        layers = upload_layers(self.config, self.guarantee, keys, canaries)
         average = self.config.evaluation.model_average
-        shared = _shared_vectors(self.config)
         model = self.flat.shared.clone()
+        shared = shared_vectors(self.config, model.dtype)
         return Aggregator(self.config.algorithm, model, self.situation, average, layers, shared)
 
     def privacy_text(self, steps: int | None = None) -> str:
@@ -135,6 +141,7 @@ class Assembly:
             steps=totals.version,
             virtual_time=totals.time,
             bytes=totals.bytes,
+            bytes_up=totals.trips * self.trip_bytes.up,
             accuracy=totals.metrics.get("accuracy"),
             main=self.config.evaluation.metric.name,
             baseline=None if self.flat.has_personal else run_baseline(self.config, self.federation),
@@ -193,9 +200,9 @@ def assemble(
     guarantee = _guarantee(config, situation, trial, chosen)
     preparation = None if federation is None else federation.preparation
     assembly = Assembly(config, federation, clients, population, flat, situation, guarantee, preparation)
-    if guarantee is not None or not isinstance(config.encoding, Float32):
-        assembly.aggregator(NoiseKeys())
-    return assembly
+    if guarantee is not None or config.encoding.kind != "float32" or config.broadcast.kind != "float32":
+        trial = assembly.aggregator(NoiseKeys())
+    return replace(assembly, trip_bytes=trip_bytes(trial))
 
 
 def make_federation(
@@ -258,6 +265,13 @@ def _built(model: Architecture, federation: Federation) -> nn.Module:
         ) from None
 
 
+def trip_bytes(aggregator: Aggregator) -> TripBytes:
+    """Return the sizes of downloads and uploads, which all trips of a run have in common."""
+    extra = sum(layer.wire.extra_bytes for layer in aggregator.layers)
+    sizes = aggregator.download_sizes()
+    return TripBytes(sizes.whole, bytes_of(aggregator.upload_layout()) + extra, sizes.difference)
+
+
 def make_bookkeeping(config: Config, population: int, limits: Limits | None) -> Bookkeeping:
     """Return the bookkeeping of a resolved config. `limits`: on participation, in a private run."""
     assert config.pace is not None, "resolved"
@@ -315,7 +329,7 @@ def _guarantee(
     return guarantee
 
 
-def _layers(
+def upload_layers(
     config: Config, guarantee: Guarantee | None, keys: NoiseKeys, canaries: Canaries | None
 ) -> list[UploadLayer]:
     """Return the upload layers of a run. Local noise is added before an upload is encoded; central privacy
@@ -338,10 +352,15 @@ def _layers(
     return [*encoding, *central_layers(guarantee, normals, canaries)]
 
 
-def _shared_vectors(config: Config) -> SharedVectors | None:
+def shared_vectors(config: Config, dtype: torch.dtype) -> SharedVectors | None:
     """Return what clients download, if it is not exactly the algorithm's broadcast."""
     if isinstance(config.broadcast, Float32Broadcast):
         return None
+    if is_short(dtype):
+        raise ConfigError(
+            f"broadcast.kind: the model's own numbers are {str(dtype).removeprefix('torch.')}, so that "
+            "versions travel in half of the bytes already; leave it out"
+        )
     return SharedVectors(config.broadcast, config.seed)
 
 

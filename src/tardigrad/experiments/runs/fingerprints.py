@@ -69,7 +69,14 @@ def named_files(config: Config) -> Inputs:
     """Return digests of the files of data that a config names: traces, tables, constants of a preparation and
     initial values of the model. A file that is not there has an empty one."""
     named: dict[str, Iterable[Path]] = {}
-    for key, table in (("pace.file", config.pace), ("delay.file", config.delay)):
+    network = config.network
+    for key, table in (
+        ("pace.file", config.pace),
+        ("delay.file", config.delay),
+        ("availability.file", config.availability),
+        ("network.download.file", None if network is None else network.download),
+        ("network.upload.file", None if network is None else network.upload),
+    ):
         if (file := getattr(table, "file", None)) is not None:
             named[key] = [Path(file)]
     if isinstance(config.data, Files):

@@ -54,6 +54,8 @@ class Result:
     """The time at the end: virtual in a simulation, seconds of service on a server."""
     bytes: int
     """Bytes sent in both directions."""
+    bytes_up: int | None = field(default=None, kw_only=True)
+    """Bytes of uploads; the rest of `bytes` are downloads. None in results of earlier versions."""
     accuracy: float | None
     """Of the last evaluation; None if it has none."""
     main: str = field(default="accuracy", kw_only=True)

@@ -38,8 +38,10 @@ from tardigrad.learning.models import Model
 from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.settings import Privacy
 from tardigrad.service.server.service_settings import ServiceSettings
+from tardigrad.simulation.availability import Availability
 from tardigrad.simulation.delay import Delay
 from tardigrad.simulation.device import Device
+from tardigrad.simulation.network import Network
 
 
 def run(
@@ -56,6 +58,8 @@ def run(
     pace: Pace | Named | None = KEPT,
     buffer: Buffer | Table = KEPT,
     delay: Delay | Named = KEPT,
+    network: Network | Table | None = KEPT,
+    availability: Availability | Named = KEPT,
     privacy: Privacy | Named | None = KEPT,
     device: Device | Named = KEPT,
     stop: Stop | Table = KEPT,
@@ -90,7 +94,9 @@ def run(
     `local`: how a client trains: learning rate, epochs, batch size.
     `pace`: which clients may start when; default asynchronous, or in rounds if the algorithm works in rounds.
     `buffer`: which uploads count, and how many make a step.
-    `delay`: how long a trip takes; default half-normal.
+    `delay`: how long a trip takes, or a client trains if there is a network; default half-normal.
+    `network`: the clients' bandwidth; default: downloads and uploads take no time.
+    `availability`: when clients are there; default always.
     `privacy`: what is promised to the clients; default nothing.
     `device`: "cpu" or "cuda".
     `stop`: when the run ends; default after 2000 trips.
@@ -120,8 +126,8 @@ def run(
     own_head = head if isinstance(head, Head) else None
     config = with_keywords(
         config, seed=seed, algorithm=algorithm, data=data, local=local, pace=pace, buffer=buffer, delay=delay,
-        privacy=privacy, device=device, stop=stop, evaluation=evaluation, service=service,
-        model=KEPT if own_model is model else model,
+        network=network, availability=availability, privacy=privacy, device=device, stop=stop,
+        evaluation=evaluation, service=service, model=KEPT if own_model is model else model,
         head=KEPT if head is None or own_head is not None else head, **unknown,
     )  # fmt: skip
     observers = (*observers, *progress_bars(progress))

@@ -45,7 +45,9 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, value in summary.items():
         if name in ("metrics", "profile", "baseline", "main"):
             continue
-        if name in ("oracle", "epsilon", "privacy_void", "accuracy", "loss") and value in (None, False):
+        if value in (None, False) and name in (
+            "oracle", "epsilon", "privacy_void", "accuracy", "loss", "bytes_up",
+        ):  # fmt: skip
             continue
         if name == "oracle":
             text = "yes: it used the simulated future, which no real run can"

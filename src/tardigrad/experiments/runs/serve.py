@@ -40,6 +40,7 @@ from tardigrad.service.server.lifecycle import ServedRun
 from tardigrad.service.server.lifecycle import serve as serve_plan
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.service.store.sqlite import JOURNAL, check_whole, remove_store
+from tardigrad.simulation.availability import Always
 from tardigrad.simulation.delay import Delay
 from tardigrad.simulation.device import Device
 
@@ -112,6 +113,11 @@ def serve(
         config = config.model_copy(update={"data": None, "model": kept})  # the clients have the data
     keys, private = endpoint.keys, config.privacy is not None
     began = time.monotonic()
+    if config.network is not None or not isinstance(config.availability, Always):
+        say(
+            "[network] and [availability] describe virtual time; a served run takes real time and ignores "
+            "them"
+        )
 
     def listening(port: int) -> None:
         say(f"listening on {endpoint.host}:{port}")

@@ -104,6 +104,7 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
         head=_head(config, federation),
         local_noise=local_noise,
         encoding=config.encoding,
+        broadcast=config.broadcast,
         declaration=assembly.declaration,
     )
 

@@ -26,7 +26,10 @@ from tardigrad.privacy.layers.canaries import Canaries
 from tardigrad.simulation.delay import Durations
 from tardigrad.simulation.engine import Engine
 from tardigrad.simulation.executors import Executor, make_executor
+from tardigrad.simulation.network import Links, durations_of
 from tardigrad.simulation.planner import Planner
+from tardigrad.simulation.presence import Presence
+from tardigrad.simulation.roster import make_presence
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class TrainingParts:
     """The parts of a simulation besides its assembly that need no secrets."""
 
     durations: Durations
+    links: Links | None
+    presence: Presence | None
     trainer: Trainer
     executor: Executor
     """The owner must close it."""
@@ -51,7 +56,10 @@ class Simulation:
         self.assembly, self.secrets = assembly, secrets
         self.executor, self.profile = parts.executor, parts.trainer.profile
         bits = None if secrets.sampling is None else secrets.sampling.bits
-        self.planner = Planner(assembly.bookkeeping(), assembly.clients, parts.durations, config.seed, bits)
+        self.planner = Planner(
+            assembly.bookkeeping(), assembly.clients, parts.durations, config.seed, bits, parts.links,
+            parts.presence,
+        )  # fmt: skip
         self.aggregator = assembly.aggregator(secrets.noise, canaries)
         self.engine = Engine(
             self.planner, self.aggregator, parts.executor, assembly.clients, parts.evaluator,
@@ -126,7 +134,9 @@ def training_parts(assembly: Assembly, workers: int | str = 0) -> TrainingParts:
     config, clients, federation = assembly.config, assembly.clients, assembly.federation
     assert federation is not None, "a simulation has data"
     config.device.check_workers(workers)
-    durations = Durations(config.delay, clients, config.seed)
+    durations = durations_of(config.delay, config.network, clients, config.seed)
+    links = None if config.network is None else Links(config.network, config.seed, assembly.trip_bytes)
+    presence = make_presence(config.availability, len(clients), config.seed)
     if isinstance(config.pace, Scripted):
         Planner(assembly.bookkeeping(), clients, durations, config.seed)  # refuses an impossible script
     trainer = Trainer(
@@ -136,7 +146,12 @@ def training_parts(assembly: Assembly, workers: int | str = 0) -> TrainingParts:
     names = names_to_compute(config, federation.head)
     evaluator = Evaluator(assembly.flat, federation, config.evaluation, durations.factor, config.seed, names)
     return TrainingParts(
-        durations, trainer, make_executor(workers, config.device, trainer, clients), evaluator
+        durations,
+        links,
+        presence,
+        trainer,
+        make_executor(workers, config.device, trainer, clients),
+        evaluator,
     )
 
 

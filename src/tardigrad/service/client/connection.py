@@ -12,11 +12,14 @@ import grpc
 import numpy as np
 
 from tardigrad.core.upload import Task
+from tardigrad.encodings.broadcasts import BroadcastEncoding
 from tardigrad.errors import RunError
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment
+from tardigrad.service.client.downloads import Downloads
 from tardigrad.service.client.pacing import RequestPace
+from tardigrad.service.protocol.task_settings import broadcast_encoding
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
 from tardigrad.service.protocol.wire import (
@@ -91,6 +94,7 @@ class Connection:
         self.shapes: list[tuple[int, ...]] = []
         self.declaration = ""
         self.settings = ""
+        self._downloads = Downloads()
 
     async def __aenter__(self) -> Connection:
         try:
@@ -127,7 +131,7 @@ class Connection:
         before the vectors are downloaded.
         """
         await self._keep_pace()
-        request = v1.FetchRequest(holding=list(holding)).SerializeToString()
+        request = v1.FetchRequest(holding=list(holding), has=self._downloads.has).SerializeToString()
         call = self._stub.FetchTask(self._signer.sign("FetchTask", request))
         try:
             first = await asyncio.wait_for(call.read(), POLL_SECONDS)
@@ -142,7 +146,8 @@ class Connection:
             header = first.header
             begun(header.trip, header.epoch)
             layout = from_wire(header.vectors)
-            self._check(layout)
+            encoding = broadcast_encoding(header.settings)
+            self._check(layout, encoding, header)
             payload, offset = empty(layout), 0
             while offset < len(payload):
                 part = await asyncio.wait_for(call.read(), IDLE_SECONDS)
@@ -152,11 +157,20 @@ class Connection:
                 offset += len(part.chunk)
         finally:
             call.cancel()
-        task = Task(header.trip, self._signer.client, header.version, unpacked(payload, layout))
+        received = unpacked(payload, layout)
+        vectors = self._downloads.vectors(encoding, header.since, header.version, received)
+        task = Task(header.trip, self._signer.client, header.version, vectors)
         return Assignment(task, header.seed, header.settings, header.evaluate, header.epoch)
 
-    def _check(self, layout: Layout) -> None:
-        """Check, before memory is allocated, that the task has the model and no larger vector."""
+    def _check(self, layout: Layout, encoding: BroadcastEncoding, header: v1.TaskHeader) -> None:
+        """Check, before memory is allocated, that the task has the model and no larger vector, or the
+        differences that lead to it."""
+        if header.since:
+            if layout != self._downloads.expected(encoding, header.since, header.version):
+                raise RunError(
+                    f"the server sends {described(layout)}, which are not the differences expected"
+                )
+            return
         size = sum(math.prod(shape) for shape in self.shapes)
         if unknown := {dtype for _, dtype, _ in layout} - {*TYPES}:
             raise RunError(f"the server's task has numbers of the type {sorted(unknown)[0]!r}; is it newer?")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from pydantic import JsonValue, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
@@ -15,6 +15,7 @@ from tardigrad.algorithms.algorithm import Algorithm
 from tardigrad.algorithms.registry import BUILT_IN, AnyAlgorithm, BuiltIn
 from tardigrad.core.draws import key
 from tardigrad.core.setting import Setting
+from tardigrad.encodings.broadcasts import AnyBroadcast, BroadcastEncoding, Float32Broadcast
 from tardigrad.encodings.encoding import Encoding
 from tardigrad.encodings.float32 import Float32
 from tardigrad.encodings.kinds import AnyEncoding
@@ -25,6 +26,8 @@ from tardigrad.learning.heads.head_choice import BuiltInHead
 from tardigrad.learning.local import Local
 from tardigrad.privacy.layers.local_noise import LocalNoiseLayer
 from tardigrad.privacy.normal import Cryptographic, Seeded
+
+Found = TypeVar("Found")
 
 
 class LocalNoise(Setting):
@@ -54,13 +57,15 @@ def to_json(
     noise: LocalNoise | None = None,
     metrics: tuple[str, ...] = (),
     encoding: Encoding | None = None,
+    broadcast: BroadcastEncoding | None = None,
     head: Head | None = None,
 ) -> str:
     """Return the settings as JSON.
 
     `private` says whether the run promises privacy; `noise` is applied by the clients; `metrics` are asked of
-    clients that evaluate, besides those of their head; clients encode their uploads with `encoding`. `head`:
-    of clients that have none of their own; one that is not built in is not told, because no code is sent.
+    clients that evaluate, besides those of their head; clients encode their uploads with `encoding`;
+    versions travel to them as `broadcast` says. `head`: of clients that have none of their own; one that is
+    not built in is not told, because no code is sent.
     """
     named = TypeAdapter(AnyAlgorithm).dump_python(algorithm)  # type: ignore[arg-type]
     if not isinstance(algorithm, BUILT_IN):
@@ -77,6 +82,8 @@ def to_json(
         settings["metrics"] = list(metrics)
     if encoding is not None and not isinstance(encoding, Float32):
         settings["encoding"] = encoding.model_dump(mode="json", exclude_none=True)
+    if broadcast is not None and not isinstance(broadcast, Float32Broadcast):
+        settings["broadcast"] = broadcast.model_dump(mode="json", exclude_none=True)
     if isinstance(head, HEADS) and head != MultiClass():
         told = TypeAdapter(BuiltInHead).dump_python(head, mode="json", exclude_none=True)  # type: ignore[arg-type]
         settings["head"] = told
@@ -120,16 +127,24 @@ def local_noise(text: str) -> LocalNoise | None:
 
 def upload_encoding(text: str) -> Encoding:
     """Return the encoding of uploads that the server asks for."""
-    settings = json.loads(text).get("encoding", Float32().kind)
+    return _known(TypeAdapter(AnyEncoding), json.loads(text).get("encoding", Float32().kind), "uploads")
+
+
+def broadcast_encoding(text: str) -> BroadcastEncoding:
+    """Return how versions travel to the client."""
+    settings = json.loads(text).get("broadcast", Float32Broadcast().kind)
+    return _known(TypeAdapter(AnyBroadcast), settings, "downloads")
+
+
+def _known(adapter: TypeAdapter[Found], settings: object, what: str) -> Found:
     try:
-        found: Encoding = TypeAdapter(AnyEncoding).validate_python(settings)
+        return adapter.validate_python(settings)
     except ValidationError as error:
         said = " ".join(str(error).split())[:300]
         raise ConfigError(
-            f"the server asks for uploads in an encoding that this client does not know ({said}); upgrade "
+            f"the server asks for {what} in an encoding that this client does not know ({said}); upgrade "
             "this client"
         ) from None
-    return found
 
 
 def from_json(text: str, own: type[Algorithm] | None) -> tuple[Algorithm, Local]:

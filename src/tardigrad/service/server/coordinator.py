@@ -156,6 +156,13 @@ class Coordinator:
         """Return a version as it is downloaded, as soon as it exists."""
         return await self._versions.get(version)
 
+    async def download(self, version: int, has: int) -> tuple[Broadcast, int]:
+        """Return what a client downloads, and `has` if that is only the differences since the version that it
+        has, otherwise 0. `has`: 1 + the version that the client has, 0 if it has none."""
+        whole = await self.broadcast(version)
+        differences = self._versions.since(has - 1, version, whole) if has else None
+        return (whole, 0) if differences is None else (differences, has)
+
     async def expect(
         self, client: str, trip: int, epoch: int, version: int, digest: bytes
     ) -> RecordedAnswer | None:

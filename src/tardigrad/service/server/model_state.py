@@ -186,7 +186,13 @@ class ModelState:
         return {}, True
 
     def _publish(self) -> None:
-        self.broadcasts[self.aggregator.version] = Broadcast(self.aggregator.broadcast())
+        self.broadcasts[self.aggregator.version] = self._broadcast(self.aggregator.broadcast())
+
+    def _broadcast(self, vectors: Vectors, in_memory: bool = True, difference: bool = True) -> Broadcast:
+        aggregator = self.aggregator
+        return Broadcast(
+            vectors, in_memory, aggregator.download_layout(), aggregator.difference() if difference else None
+        )
 
     # -- events and evaluation ---------------------------------------------------------------------
 
@@ -309,7 +315,7 @@ class ModelState:
         current = self.aggregator.broadcast()
         for version, vectors in versions.items():
             ordered = {name: vectors[name] for name in current}  # a file has another order
-            self.broadcasts[version] = Broadcast(ordered, in_memory=False)
+            self.broadcasts[version] = self._broadcast(ordered, in_memory=False, difference=False)
         self._publish()
 
 

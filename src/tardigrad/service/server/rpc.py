@@ -52,6 +52,8 @@ class TaskFacts:
     """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
     frozen: bytes = b""
     """The digest of the frozen part of the model; b"" if it is not compared."""
+    encoded: bool = False
+    """Whether versions are encoded, which older clients do not know."""
 
 
 @dataclass
@@ -71,7 +73,7 @@ class Servicer(v1_grpc.FederationServicer):
         self.refusals = Refusals()
         self._rates = Rates(coordinator.settings.requests_per_second, coordinator.clock)
         self.reception = UploadReception(coordinator, facts.private)
-        self._serialized: tuple[int, list[bytes]] = (-1, [])  # a version and its chunks
+        self._serialized: tuple[tuple[int, int], list[bytes]] = ((-1, 0), [])  # a download's chunks
 
     @asynccontextmanager
     async def _answering(self, method: str, context: grpc.aio.ServicerContext) -> AsyncIterator[Call]:
@@ -112,6 +114,8 @@ class Servicer(v1_grpc.FederationServicer):
             encoding = self._coordinator.uploads.kind
             if encoding and join.revision < REVISION:
                 raise Refused(Cause.TOO_OLD, wrong_encoding("", encoding))
+            if self._facts.encoded and join.revision < REVISION:
+                raise Refused(Cause.TOO_OLD, "this run sends encoded versions; upgrade this client")
             shapes = [v1.Shape(sizes=shape) for shape in self._facts.shapes]
             rate = self._coordinator.settings.requests_per_second
             return v1.Joined(
@@ -141,7 +145,7 @@ class Servicer(v1_grpc.FederationServicer):
                 await context.write(self._no_task())
                 return
             epoch = coordinator.run_state.epochs.get(ticket.trip, 0)
-            broadcast = await coordinator.broadcast(ticket.version)
+            broadcast, since = await coordinator.download(ticket.version, fetch.has)
             header = v1.TaskHeader(
                 trip=ticket.trip,
                 version=ticket.version,
@@ -150,20 +154,21 @@ class Servicer(v1_grpc.FederationServicer):
                 vectors=to_wire(broadcast.layout),
                 evaluate=coordinator.run_state.wants_reports(ticket.version),
                 epoch=epoch,
+                since=since,
             )
             await unless_silent(context.write(v1.TaskPart(header=header)), idle)
-            for part in self._parts(ticket.version, broadcast):
+            for part in self._parts((ticket.version, since), broadcast):
                 await unless_silent(context.write(part), idle)
             coordinator.counters.bytes_out += broadcast.size
 
-    def _parts(self, version: int, broadcast: Broadcast) -> Iterable[bytes]:
-        """Return the chunks of a version as messages. Those of one version are kept, because many clients
-        download the same one, unless they are large."""
+    def _parts(self, what: tuple[int, int], broadcast: Broadcast) -> Iterable[bytes]:
+        """Return the chunks of a download as messages. Those of one are kept, because many clients download
+        the same, unless they are large. `what`: the version, and `TaskHeader.since`."""
         parts = (v1.TaskPart(chunk=chunk).SerializeToString() for chunk in broadcast.chunks())
         if broadcast.size > LARGEST_KEPT:
             return parts
-        if self._serialized[0] != version:
-            self._serialized = version, list(parts)
+        if self._serialized[0] != what:
+            self._serialized = what, list(parts)
         return self._serialized[1]
 
     def _no_task(self) -> v1.TaskPart:

@@ -13,6 +13,7 @@ from tardigrad.core.pace import Asynchronous, Pace, Queued, Synchronous
 from tardigrad.core.stop import Stop
 from tardigrad.core.upload import bytes_of
 from tardigrad.data.evaluation import Evaluation
+from tardigrad.encodings.broadcasts import BroadcastEncoding, Float32Broadcast
 from tardigrad.encodings.encoding import Encoding
 from tardigrad.encodings.float32 import Float32
 from tardigrad.errors import ConfigError
@@ -67,6 +68,8 @@ class RunPlan:
     """The noise that clients add to their uploads themselves, if they do."""
     encoding: Encoding = field(default_factory=Float32)
     """How clients encode their uploads."""
+    broadcast: BroadcastEncoding = field(default_factory=Float32Broadcast)
+    """How versions travel to the clients."""
     declaration: str = ""
     """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
 
@@ -89,7 +92,14 @@ def check_servable(algorithm: Algorithm, pace: Pace) -> None:
 def facts_of(plan: RunPlan) -> TaskFacts:
     """Return what all clients are told. The seed of a trip is the one that a simulation would use."""
     settings = to_json(
-        plan.algorithm, plan.local, plan.private, plan.local_noise, plan.asked, plan.encoding, plan.head
+        plan.algorithm,
+        plan.local,
+        plan.private,
+        plan.local_noise,
+        plan.asked,
+        plan.encoding,
+        plan.broadcast,
+        plan.head,
     )
     return TaskFacts(
         settings,
@@ -99,6 +109,7 @@ def facts_of(plan: RunPlan) -> TaskFacts:
         metrics=plan.metrics,
         declaration=plan.declaration,
         frozen=plan.frozen,
+        encoded=not isinstance(plan.broadcast, Float32Broadcast),
     )
 
 

@@ -26,7 +26,8 @@ class ServiceSettings(Setting):
     requests_per_second: PositiveFloat = 20.0
     """Requests of one client, on average over about two seconds; further ones are refused."""
     reception_bytes: PositiveInt = 2**30
-    """Bytes of uploads that are held in memory at once; further uploads wait."""
+    """Bytes of memory for uploads that are being received: the size of each, or 4 MiB for one of more than
+    16 MiB, which is received into a file. Further uploads wait."""
     idle_seconds: PositiveFloat = 30.0
     """Seconds after which a client that neither sends nor receives anything is cut off."""
     poll_seconds: PositiveFloat = 20.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
-from tardigrad.core.upload import Vectors
-from tardigrad.service.protocol.wire import CHUNK, layout_of, read, size_of, unpacked
+from tardigrad.core.upload import DTYPES, Vectors
+from tardigrad.service.protocol.wire import CHUNK, Layout, layout_of, read, size_of, unpacked
 from tardigrad.service.store.payload_file import PayloadFile, as_array
 
 
@@ -14,23 +14,39 @@ class Broadcast:
     """One version. It has the tensors of the algorithm's state, not copies: a step never changes them in
     place. May be read from any thread."""
 
-    def __init__(self, vectors: Vectors, in_memory: bool = True) -> None:
-        """`in_memory`: whether `move_to` would save memory; it does not if the tensors are in a file."""
+    def __init__(
+        self,
+        vectors: Vectors,
+        in_memory: bool = True,
+        layout: Layout | None = None,
+        difference: Vectors | None = None,
+    ) -> None:
+        """`in_memory`: whether `move_to` would save memory; it does not if the tensors are in a file.
+        `layout`: how the vectors travel; default: as they are. `difference`: what leads to this version from
+        the one before, if that can be sent instead."""
         self.vectors = vectors
-        self.layout = layout_of(vectors)
+        self.layout = layout or layout_of(vectors)
         self.size = size_of(self.layout)
         """Bytes of a download."""
         self.in_memory = in_memory
+        self.difference = difference or {}
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the bytes of a download in pieces. The version may be moved meanwhile."""
         for begin in range(0, self.size, CHUNK):
-            yield read(self.vectors, begin, min(begin + CHUNK, self.size)).tobytes()
+            yield read(self._sent(), begin, min(begin + CHUNK, self.size)).tobytes()
+
+    def _sent(self) -> Vectors:
+        if self.layout == layout_of(self.vectors):
+            return self.vectors
+        return {name: self.vectors[name].to(DTYPES[dtype]) for name, dtype, _ in self.layout}
 
     def move_to(self, file: PayloadFile) -> None:
         """Move the vectors into this file, which is mapped and closed."""
+        layout = layout_of(self.vectors)
+        size = size_of(layout)
         with closing(file):
-            for chunk in self.chunks():
-                file.append(chunk)
-            self.vectors = unpacked(as_array(file.mapping()), self.layout)
+            for begin in range(0, size, CHUNK):
+                file.append(read(self.vectors, begin, min(begin + CHUNK, size)).tobytes())
+            self.vectors = unpacked(as_array(file.mapping()), layout)
         self.in_memory = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -91,20 +92,38 @@ class BodyInMemory:
 
 
 class BodyInFile:
-    """An upload in a file of the store."""
+    """An upload in a file of the store, which is created when the first bytes come.
 
-    def __init__(self, form: UploadForm, file: PayloadFile, discard: Callable[[str], None]) -> None:
-        """`discard`: deletes a payload by its name."""
-        self._form, self._file, self._discard = form, file, discard
+    A call that is cancelled drops its body while a thread may still write to it.
+    """
+
+    def __init__(
+        self, form: UploadForm, create: Callable[[], PayloadFile], discard: Callable[[str], None]
+    ) -> None:
+        """`create` returns an empty payload, `discard` deletes one by its name."""
+        self._form, self._create, self._discard = form, create, discard
+        self._made: PayloadFile | None = None
+        self._dropped = False
+        self._lock = threading.Lock()
         self._digest = blake3()
+
+    @property
+    def _file(self) -> PayloadFile:
+        assert self._made is not None, "bytes have come"
+        return self._made
 
     async def put(self, chunk: bytes | memoryview) -> None:
         """Write the next bytes, in a thread."""
         await asyncio.to_thread(self._append, chunk)
 
     def _append(self, chunk: bytes | memoryview) -> None:
-        self._digest.update(chunk)
-        self._file.append(chunk)
+        with self._lock:
+            if self._dropped:
+                return
+            if self._made is None:
+                self._made = self._create()
+            self._digest.update(chunk)
+            self._made.append(chunk)
 
     def digest(self) -> bytes:
         """Return the digest of all bytes."""
@@ -128,9 +147,12 @@ class BodyInFile:
 
     def drop(self) -> None:
         """Close and delete the file."""
-        self._file.close()
-        if self._file.name:
-            self._discard(self._file.name)
+        with self._lock:
+            self._dropped = True
+            if self._made is not None:
+                self._made.close()
+                if self._made.name:
+                    self._discard(self._made.name)
 
     def close(self) -> None:
         """Close the file."""

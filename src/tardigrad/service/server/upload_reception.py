@@ -62,11 +62,7 @@ class UploadReception:
             )
             await self._fill(body, context)
             return body
-        try:
-            file = await asyncio.to_thread(coordinator.receive, trip)
-        except StoreError as error:
-            raise _disk(error) from None
-        body = BodyInFile(coordinator.uploads, file, coordinator.discard)
+        body = BodyInFile(coordinator.uploads, lambda: coordinator.receive(trip), coordinator.discard)
         try:
             await self._fill(body, context)
         except BaseException as error:

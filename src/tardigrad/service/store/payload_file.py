@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
 
 import numpy as np
 from blake3 import blake3
@@ -16,7 +15,7 @@ PIECE = 1 << 20
 
 
 class PayloadFile:
-    """A file that is being written. All methods may be called from any thread."""
+    """A file that is being written, by one thread at a time."""
 
     def __init__(self, descriptor: int, name: str = "") -> None:
         """`descriptor`: of an empty file, open for reading and writing; it is closed with this object."""
@@ -24,41 +23,36 @@ class PayloadFile:
         """The name of the payload in its store; "" if the store keeps none."""
         self.size = 0
         self._descriptor = descriptor
-        self._lock = threading.Lock()  # a caller that was cancelled may close it while another thread writes
         self._closed = False
 
     def append(self, data: bytes | memoryview) -> None:
         """Write these bytes at the end of the file."""
         view = memoryview(data)
-        with self._lock:
-            while view and not self._closed:
-                try:
-                    written = os.pwrite(self._descriptor, view, self.size)
-                except OSError as error:
-                    raise _failed(error) from error
-                self.size += written
-                view = view[written:]
+        while view:
+            try:
+                written = os.pwrite(self._descriptor, view, self.size)
+            except OSError as error:
+                raise _failed(error) from error
+            self.size += written
+            view = view[written:]
 
     def sync(self) -> None:
         """Wait until the contents are on disk."""
-        with self._lock:
-            try:
-                os.fdatasync(self._descriptor)
-            except OSError as error:
-                raise _failed(error) from error
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise _failed(error) from error
 
     def mapping(self) -> mmap.mmap:
         """Return the contents as memory that the kernel reads from the file when it is used. It stays valid
         when the file is closed or deleted; changes to it are not written."""
-        with self._lock:
-            return mapped(self._descriptor, self.size)
+        return mapped(self._descriptor, self.size)
 
     def close(self) -> None:
         """Close the file. A file without a name is gone then. A second call does nothing."""
-        with self._lock:
-            if not self._closed:
-                os.close(self._descriptor)
+        if not self._closed:
             self._closed = True
+            os.close(self._descriptor)
 
 
 def mapped(descriptor: int, size: int) -> mmap.mmap:

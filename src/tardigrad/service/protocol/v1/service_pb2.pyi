@@ -71,10 +71,12 @@ class Vector(_message.Message):
     def __init__(self, name: _Optional[str] = ..., length: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("holding",)
+    __slots__ = ("holding", "has")
     HOLDING_FIELD_NUMBER: _ClassVar[int]
+    HAS_FIELD_NUMBER: _ClassVar[int]
     holding: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, holding: _Optional[_Iterable[int]] = ...) -> None: ...
+    has: int
+    def __init__(self, holding: _Optional[_Iterable[int]] = ..., has: _Optional[int] = ...) -> None: ...
 
 class TaskPart(_message.Message):
     __slots__ = ("header", "chunk", "wait", "over")
@@ -89,7 +91,7 @@ class TaskPart(_message.Message):
     def __init__(self, header: _Optional[_Union[TaskHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ...) -> None: ...
 
 class TaskHeader(_message.Message):
-    __slots__ = ("trip", "version", "seed", "settings", "vectors", "evaluate", "epoch")
+    __slots__ = ("trip", "version", "seed", "settings", "vectors", "evaluate", "epoch", "since")
     TRIP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +99,7 @@ class TaskHeader(_message.Message):
     VECTORS_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
     trip: int
     version: int
     seed: int
@@ -104,7 +107,8 @@ class TaskHeader(_message.Message):
     vectors: _containers.RepeatedCompositeFieldContainer[Vector]
     evaluate: bool
     epoch: int
-    def __init__(self, trip: _Optional[int] = ..., version: _Optional[int] = ..., seed: _Optional[int] = ..., settings: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., evaluate: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
+    since: int
+    def __init__(self, trip: _Optional[int] = ..., version: _Optional[int] = ..., seed: _Optional[int] = ..., settings: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., evaluate: _Optional[bool] = ..., epoch: _Optional[int] = ..., since: _Optional[int] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("seconds", "reason")

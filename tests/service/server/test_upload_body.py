@@ -1,0 +1,143 @@
+"""Uploads while they are received: in memory or in a file."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tardigrad.core.upload import TypedVector
+from tardigrad.service.protocol.wire import digest
+from tardigrad.service.server.upload_body import (
+    IN_MEMORY,
+    UNDER_WAY,
+    BodyInFile,
+    BodyInMemory,
+    memory_for,
+)
+from tardigrad.service.server.upload_form import UploadForm
+from tardigrad.service.store.sqlite import SqliteStore
+
+FORM = UploadForm((TypedVector("codes", "int8", 5), TypedVector("scales", "float32", 700)))
+BYTES = np.random.default_rng(3).integers(0, 256, FORM.size, np.uint8)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A store of uploads on disk, and its folder."""
+    store = SqliteStore(tmp_path)
+    yield store, tmp_path / "uploads"
+    store.close()
+
+
+@pytest.fixture(params=["memory", "file"])
+def body(request, folder):
+    store = folder[0]
+    if request.param == "memory":
+        return BodyInMemory(FORM, lambda payload: store.write(3, payload))
+    return BodyInFile(FORM, lambda: store.receive(3), store.discard)
+
+
+def filled(body):
+    """Give the body its bytes in chunks of several sizes."""
+
+    async def put():
+        begin = 0
+        for size in (1, 2, 3, 1000, len(BYTES)):
+            await body.put(memoryview(BYTES[begin : begin + size].tobytes()))
+            begin = min(begin + size, len(BYTES))
+        assert begin == len(BYTES)
+
+    asyncio.run(put())
+    return body
+
+
+def test_a_body_has_the_bytes_that_were_put_and_they_are_stored(body, folder):
+    filled(body)
+    assert body.digest() == digest(BYTES)
+    found = body.vectors()
+    assert torch.equal(found["codes"].view(torch.uint8), torch.from_numpy(BYTES[:5]))
+    assert torch.equal(found["scales"].view(torch.uint8), torch.from_numpy(BYTES[8:]))
+    together = [piece.view(torch.uint8).clone() for piece in body.pieces()]
+    assert torch.equal(torch.cat(together), torch.from_numpy(np.delete(BYTES, [5, 6, 7])))
+    name = body.store()
+    body.close()
+    store, uploads = folder
+    assert [file.name for file in uploads.iterdir()] == [name]
+    assert (store.read(name, FORM.size, digest(BYTES)) == BYTES).all()
+
+
+def test_a_body_that_is_dropped_leaves_no_file(body, folder):
+    filled(body).drop()
+    body.close()
+    assert list(folder[1].iterdir()) == []
+
+
+def test_bytes_that_come_after_a_body_was_dropped_leave_no_file(folder):
+    """A call is cancelled while a thread creates the file."""
+    store, uploads = folder
+    body = BodyInFile(FORM, lambda: store.receive(3), store.discard)
+    body.drop()
+    filled(body)
+    body.drop()
+    assert list(uploads.iterdir()) == []
+
+
+def test_memory_of_a_large_upload_does_not_depend_on_its_size():
+    most = 2**30
+    assert memory_for(1000, most) == 1000
+    assert memory_for(IN_MEMORY, most) == IN_MEMORY
+    assert memory_for(IN_MEMORY + 1, most) == memory_for(2**40, most) == UNDER_WAY
+    assert memory_for(IN_MEMORY, UNDER_WAY) == UNDER_WAY  # more than reception_bytes
+    assert memory_for(1000, 999) == 1000  # which is refused before the run
+
+
+SCRIPT = """
+import asyncio, json, sys
+from pathlib import Path
+from tardigrad.core.upload import TypedVector
+from tardigrad.service.protocol.wire import CHUNK
+from tardigrad.service.server.upload_body import BodyInFile
+from tardigrad.service.server.upload_checks import check_body
+from tardigrad.service.server.upload_form import UploadForm
+from tardigrad.service.store.sqlite import SqliteStore
+
+def now():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("Rss"))
+
+chunks = 100
+form = UploadForm((TypedVector("delta", "float32", chunks * CHUNK // 4),))
+store = SqliteStore(Path(sys.argv[1]))
+most = 0.0
+
+class Watching(BodyInFile):
+    def pieces(self):
+        global most
+        for piece in super().pieces():
+            most = max(most, now())
+            yield piece
+
+async def main():
+    global most
+    body = Watching(form, lambda: store.receive(1), store.discard)
+    await body.put(bytes(CHUNK))
+    before = now()
+    for _ in range(chunks - 1):
+        await body.put(bytes(CHUNK))
+        most = max(most, now())
+    assert check_body(body, body.digest(), form, private=False) == 0.0
+    print(json.dumps(most - before))
+    body.drop()
+
+asyncio.run(main())
+"""
+
+
+def test_receiving_and_checking_takes_little_memory(commands, tmp_path):
+    """An upload of 100 MB; what its file has in the page cache is not memory of the server."""
+    process = commands.start(tmp_path, program=SCRIPT)
+    said, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert json.loads(said) < 32
