@@ -19,15 +19,9 @@ from tardigrad.experiments.forecast.forecast import Forecast
 
 COLUMNS: dict[str, tuple[str, Callable[[Forecast], str]]] = {
     "steps/time": ("steps per unit of time", lambda one: f"{one.steps_per_time:,.2f}"),
-<<<<<<< HEAD
     "MB/time": ("megabytes per unit of time", lambda one: _megabytes(one.megabytes_per_time)),
-    "MB down": ("megabytes of a download", lambda one: _or_dash(one.megabytes_down, ",.3g")),
-    "MB up": ("megabytes of an upload", lambda one: _or_dash(one.megabytes_up, ",.3g")),
-=======
-    "MB/time": ("megabytes per unit of time", lambda one: _or_dash(one.megabytes_per_time, ",.1f")),
     "MB down": ("megabytes of a download", lambda one: _size(one, one.megabytes_down)),
     "MB up": ("megabytes of an upload", lambda one: _size(one, one.megabytes_up)),
->>>>>>> network
     "download": ("seconds of a trip, mean: download", lambda one: _part(one, "download")),
     "compute": ("    compute", lambda one: _part(one, "compute")),
     "upload": ("    upload", lambda one: _part(one, "upload")),
