@@ -15,7 +15,8 @@ from tardigrad.data.tables.preparation import Preparation
 from tardigrad.encodings.layer import EncodingLayer
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
-from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federation, make_module
+from tardigrad.experiments.runs.assembly import Assembly, assemble
+from tardigrad.experiments.runs.model_and_data import make_federation, make_module
 from tardigrad.experiments.runs.private_run import Secrets
 from tardigrad.experiments.runs.run_metrics import chosen_head, names_to_compute
 from tardigrad.experiments.runs.site_declared import (
