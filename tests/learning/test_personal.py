@@ -145,7 +145,7 @@ def test_clients_are_evaluated_with_their_own_personal_parts():
     assert metrics[-1]["clients_with_personal_parts"] == 3.0
 
 
-def test_central_test_set_alone_is_refused_and_beside_held_out_examples_not_used():
+def test_central_test_set_alone_is_refused_and_beside_held_out_examples_not_used(caplog):
     test = clients_of(CASE)["client-0"]
     with pytest.raises(
         ConfigError, match=r"^evaluation.held_out: parts of this model stay with their clients"
@@ -153,6 +153,10 @@ def test_central_test_set_alone_is_refused_and_beside_held_out_examples_not_used
         simulated(config(td.FedBuff()), test=test)
     _, events = simulated(config(td.FedBuff(), evaluation=td.Evaluation(held_out=0.3)), test=test)
     assert "loss" not in events[0].metrics
+    assert "the central test set is not used" in caplog.text
+    result = td.run(config(td.FedBuff(), evaluation=td.Evaluation(held_out=0.3)), model=module_of(CASE),
+                    clients=clients_of(CASE), test=test)  # fmt: skip
+    assert result.baseline is None, "it would be of other examples than the accuracy"
 
 
 def test_private_run_keeps_personal_parts_and_says_so(tmp_path):

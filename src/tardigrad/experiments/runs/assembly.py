@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
@@ -45,6 +46,7 @@ from tardigrad.learning.examples import described, predicted
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.heads import Head, MultiClass
 from tardigrad.learning.memory_format import choose_memory_format
+from tardigrad.learning.models import Architecture
 from tardigrad.learning.models.own_model import is_own_model
 from tardigrad.learning.start import load_start
 from tardigrad.privacy.chosen import Chosen
@@ -59,6 +61,8 @@ from tardigrad.privacy.statement import NOTHING_PROMISED, statement
 from tardigrad.simulation.network import TripBytes
 
 NOT_KNOWN = TripBytes(0, 0)
+
+log = logging.getLogger("tardigrad.experiments")
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ class Assembly:
             bytes_up=totals.trips * self.trip_bytes.up,
             accuracy=totals.metrics.get("accuracy"),
             main=self.config.evaluation.metric.name,
-            baseline=run_baseline(self.config, self.federation),
+            baseline=None if self.flat.has_personal else run_baseline(self.config, self.federation),
             loss=totals.metrics.get("loss"),
             model_sha256=hashlib.sha256(model.view(torch.uint8).numpy().data).hexdigest(),
             wall_seconds=round(wall_seconds, 3),
@@ -218,7 +222,10 @@ def make_federation(
     elif is_own_data(config.data):
         federation = config.data.federation(key(config.seed, "data"), head, dtype)
     elif config.data is not None:
-        federation = config.data.federation_for(head, key(config.seed, "data"))
+        try:
+            federation = config.data.federation_for(head, key(config.seed, "data"))
+        except MemoryError as error:
+            raise ConfigError(f"data: it does not fit into the memory of this machine ({error})") from None
     else:
         raise ConfigError("data: name a data set in the config, or give clients in Python")
     federation = with_head(federation, head, config.privacy is not None)
@@ -240,7 +247,7 @@ def make_module(config: Config, model: nn.Module | None, federation: Federation 
         elif config.model is None or federation is None:
             raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
         else:
-            module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
+            module = _built(config.model, federation)
     if config.model.start is not None:
         load_start(module, config.model.start, config.local.batch_norm == "group_norm")
     return module
@@ -262,6 +269,18 @@ def trip_bytes(aggregator: Aggregator) -> TripBytes:
     extra = sum(layer.wire.extra_bytes for layer in aggregator.layers)
     sizes = aggregator.download_sizes()
     return TripBytes(sizes.whole, bytes_of(aggregator.upload_layout()) + extra, sizes.difference)
+
+
+def _built(model: Architecture, federation: Federation) -> nn.Module:
+    """Return the module of a config for this data."""
+    try:
+        return model.build_with(federation.vectors, federation.shape, federation.classes)
+    except (RuntimeError, MemoryError, OverflowError) as error:  # of torch, if a layer is too large
+        said = (str(error).splitlines() or [""])[0]
+        raise ConfigError(
+            f"model: it cannot be built for examples of the shape {federation.shape}; is one of its sizes "
+            f"too large? ({said})"
+        ) from None
 
 
 def make_bookkeeping(config: Config, population: int, limits: Limits | None) -> Bookkeeping:
@@ -363,6 +382,12 @@ def _check_personal(flat: FlatModule, federation: Federation, config: Config) ->
             "evaluation.held_out: parts of this model stay with their clients (local.personal or "
             "local.batch_norm), so that only clients can evaluate it, and none keeps examples for that; give "
             "a share such as 0.2, or leave the central test set out"
+        )
+    if flat.has_personal and federation.test is not None:
+        log.warning(
+            "the central test set is not used, because parts of this model stay with their clients; they "
+            "evaluate it on the examples that they hold out (evaluation.held_out)",
+            extra={"event": "evaluation"},
         )
 
 

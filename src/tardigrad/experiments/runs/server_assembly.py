@@ -24,7 +24,7 @@ from tardigrad.experiments.runs.site_declared import (
     site_declaration,
 )
 from tardigrad.learning.frozen import frozen_digest
-from tardigrad.learning.heads import BUILT_IN
+from tardigrad.learning.heads import BUILT_IN, Head
 from tardigrad.learning.models.own_model import OwnModel, is_own_model
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.layers.local_noise import LocalNoiseLayer
@@ -101,6 +101,7 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
         release=secrets.release,
         metrics=_metrics(config, federation),
         asked=() if evaluate is not None else _asked(config),
+        head=_head(config, federation),
         local_noise=local_noise,
         encoding=config.encoding,
         broadcast=config.broadcast,
@@ -178,6 +179,14 @@ def _metrics(config: Config, federation: Federation | None) -> frozenset[str]:
     heads = BUILT_IN if head is None else (type(head),)
     names = {name for head in heads for name in head.names} | set(_asked(config))
     return frozenset(names - RESERVED)
+
+
+def _head(config: Config, federation: Federation | None) -> Head | None:
+    """Return the head of clients that have none of their own; raise a ConfigError if it needs all labels."""
+    head = chosen_head(config) if federation is None else federation.head
+    if getattr(head, "class_weights", None) == "balanced":
+        raise ConfigError("head.class_weights: a server without data cannot count labels; give numbers")
+    return head
 
 
 def _asked(config: Config) -> tuple[str, ...]:
