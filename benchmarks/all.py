@@ -47,7 +47,17 @@ def planner(quick: bool) -> tuple[Any, list[Row]]:
         f"{large['trips_per_second'] / small['trips_per_second']:.2f}",
         f"{large['trips_per_second']:,} over {small['trips_per_second']:,} trips/s",
     ]
-    return {"small": small, "large": large}, [row]
+    found = run("planner.py", *LARGE, *trips, "--interleaved")["cases"]
+    plain, *others = found
+    rows = [
+        [
+            f"planner, a million clients: {one['case']} over neither",
+            f"{one['of_plain']:.2f}",
+            f"{one['trips_per_second']:,} over {plain['trips_per_second']:,} trips/s of processor time",
+        ]
+        for one in others
+    ]
+    return {"small": small, "large": large, "interleaved": found}, [row, *rows]
 
 
 def memory(quick: bool) -> tuple[Any, list[Row]]:

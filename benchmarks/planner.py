@@ -88,8 +88,8 @@ def main() -> None:
         for case in planned:
             case.plan(min(CHUNK, given.trips))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for case in planned:
-        result = {
+    results = [
+        {
             "case": case.name,
             "population": given.population,
             "concurrency": given.concurrency,
@@ -101,7 +101,9 @@ def main() -> None:
             "peak_mb": round(peak / 1024),
             "of_which_imports_mb": round(before / 1024),
         }
-        print(json.dumps(result))
+        for case in planned
+    ]
+    print(json.dumps({"cases": results} if given.interleaved else results[0]))
 
 
 if __name__ == "__main__":

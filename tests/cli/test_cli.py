@@ -395,7 +395,13 @@ def test_a_folder_name_that_looks_like_markup_is_printed_as_it_is(cli):
 
 def test_an_unexpected_error_is_one_sentence(cli, monkeypatch):
     cli("init", "a.toml")
-    code, _, err = cli("run", "a.toml", "--set", "model.hidden=[100000000000000]")
+
+    def broken(*_):
+        raise ZeroDivisionError("a bug\nof the package")
+
+    monkeypatch.setattr("tardigrad.experiments.config.reading.load_config", broken)
+    code, _, err = cli("run", "a.toml")
     assert code == 1
+    assert "ZeroDivisionError: a bug of the package" in err
     assert "TARDIGRAD_DEBUG=1 shows where" in err
     assert err.count("\n") == 1

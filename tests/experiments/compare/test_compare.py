@@ -30,10 +30,11 @@ from tardigrad.experiments.compare.pool import locked_folder
 from tardigrad.experiments.compare.statistics import paired
 from tardigrad.experiments.compare.tables import HEADINGS, comma_separated, headings, latex, markdown, show
 from tardigrad.experiments.compare.tables import _tex as latex_cell
+from tardigrad.experiments.compare.time_split import TimeSplit
 
 
 def outcome(label, seed, accuracies, every=100, error=None):
-    curve = [Point(every * i, 10 * i, i / 2, 1e6 * i, a) for i, a in enumerate(accuracies)]
+    curve = [Point(every * i, 10 * i, i / 2, 1e6 * i, a, 4e5 * i) for i, a in enumerate(accuracies)]
     return Outcome(label, seed, Path(label), {"oracle": False}, curve, Counter({0: 3, 2: 1}), error)
 
 
@@ -57,8 +58,10 @@ def test_the_table_has_the_numbers_worked_out_by_hand():
     assert a["targets"]["0.5"]["steps"]["mean"] == 15
     assert a["targets"]["0.5"]["time"]["mean"] == 0.75
     assert a["targets"]["0.5"]["bytes"]["mean"] == 1.5e6
+    assert a["targets"]["0.5"]["bytes_up"]["mean"] == 6e5
     assert a["targets"]["0.9"]["reached"] == 2
-    assert b["targets"]["0.9"] == {"reached": 1, "trips": None, "steps": None, "time": None, "bytes": None}
+    costs = ("trips", "steps", "time", "bytes", "bytes_up")
+    assert b["targets"]["0.9"] == {"reached": 1} | dict.fromkeys(costs)
     assert b["budget"]["trips"] == 400
     assert a["accuracy"]["mean"] == pytest.approx(0.925)
     assert a["staleness"]["mean"] == 0.5
@@ -70,10 +73,20 @@ def test_the_table_has_the_numbers_worked_out_by_hand():
     assert table["sentences"]["0.9"] == []
 
 
+def test_a_sentence_says_where_the_time_of_trips_went():
+    own = [replace(one, split=TimeSplit(0.1, 0.3, 0.5, 0.1)) for one in OUTCOMES[:2]]
+    table = COMPARISON.table([*own, *OUTCOMES[2:]])
+    said = "a: 60 % of a trip is network (download 10 %, upload 50 %), 30 % is training, 10 % is waiting."
+    assert said in markdown(table)
+    again = json.loads(json.dumps(table))
+    assert said in markdown(again), "also from comparison.json"
+    assert "network" not in markdown(COMPARISON.table(OUTCOMES))
+
+
 def test_all_forms_have_every_entry():
     table = COMPARISON.table(OUTCOMES)
     text = markdown(table)
-    assert "| a | 150 ± 71 | 1.00 | 0.8 ± 0.4 | 1.00 | 15 | 1.5 | 92.5 ± 3.5 | 0.5 |" in text
+    assert "| a | 150 ± 71 | 1.00 | 0.8 ± 0.4 | 1.00 | 15 | 0.6 | 0.9 | 92.5 ± 3.5 | 0.5 |" in text
     assert r"| b\|c | > 400 | 1 of 2 |" in text
     assert "- d failed: boom" in text
     rows = list(csv.DictReader(comma_separated(table).splitlines()))
@@ -97,7 +110,7 @@ def test_in_a_narrow_terminal_columns_are_left_out_but_no_number_is_cut(width, l
     head = next(line for line in lines if "entry" in line)
     assert [name for name in ("stale", "MB down", "MB up", "steps") if name not in head] == left_out
     assert max(map(len, lines)) <= width
-    full = {"stale": "mean staleness", "MB": "megabytes", "steps": "steps"}
+    full = {"stale": "mean staleness", "MB down": "megabytes down", "MB up": "megabytes up", "steps": "steps"}
     said_so = f"in comparison.md also: {', '.join(full[name] for name in left_out)}"
     assert (said_so in " ".join(said.getvalue().split())) == bool(left_out)
 

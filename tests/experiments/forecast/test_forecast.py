@@ -110,3 +110,20 @@ def test_without_data_there_is_nothing_to_plan(tmp_path):
     (tmp_path / "c.toml").write_text("seed = 1")
     with pytest.raises(td.ConfigError, match="unknown key 'foo'"):
         list(forecasts(tmp_path / "c.toml", ["foo=1,2"], 10))
+
+
+def test_with_a_network_a_plan_shows_where_the_time_goes_and_who_is_never_there():
+    windows = td.DayNight(period=10_000.0, on=5000.0, zones=4)
+    settings = BASE | {"network": td.Network(upload=300.0, server_uplink=2000.0), "availability": windows}
+    planned = forecast(td.Config(**settings), trips=200)
+    said = io.StringIO()
+    show_forecasts([planned, planned], Console(file=said, width=80))
+    lines = said.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    for part in ("download", "compute", "upload", "waiting"):
+        assert any(part in line and f"{planned.split[part]:,.3g}" in line for line in lines), part
+    assert sum(planned.split.values()) == pytest.approx(
+        planned.in_flight * planned.virtual_time / 200, rel=0.2
+    )
+    assert 0 < planned.never_there < 60, "the plan is over before the last zone wakes up"
+    assert any("never there" in line and str(planned.never_there) in line for line in lines)

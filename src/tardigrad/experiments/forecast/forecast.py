@@ -134,7 +134,7 @@ def forecast(config: Config, trips: int, chosen: dict[str, str] | None = None) -
     presence = make_presence(config.availability, len(clients), config.seed)
     tally = _PlanCounts(Planner(book, clients, durations, config.seed, None, links, presence))
     tally.run(trips)
-    return tally.forecast(config, clients, durations, message, presence, chosen or {})
+    return tally.forecast(config, clients, durations, message, links, presence, chosen or {})
 
 
 def _bytes(config: Config, federation: Federation) -> TripBytes | None:
@@ -203,6 +203,7 @@ class _PlanCounts:
         clients: Clients,
         durations: Durations,
         size: TripBytes | None,
+        links: Links | None,
         presence: Presence | None,
         chosen: dict[str, str],
     ) -> Forecast:
@@ -236,10 +237,18 @@ class _PlanCounts:
             clients_taking_part=len(counts),
             participations_max=most,
             separation_min=separation,
-            fast_over_slow=_share(counts, len(clients), lambda c: -durations.factor(c)),
+            fast_over_slow=_share(counts, len(clients), lambda c: -self._slowness(c, durations, links)),
             rich_over_poor=_share(counts, len(clients), clients.examples),
             epsilon=_epsilon(config, steps, most, separation),
         )
+
+    def _slowness(self, client: int, durations: Durations, links: Links | None) -> float:
+        """Return by what the faster clients are told from the slower ones: the factor of the device, or with
+        a network the time of a typical trip."""
+        factor = durations.factor(client)
+        if links is None:
+            return factor
+        return sum(links.seconds(client)) + factor * float(self._times[1]) / max(self._trips, 1)
 
     def _split(self) -> dict[str, float]:
         trips = max(self._trips, 1)

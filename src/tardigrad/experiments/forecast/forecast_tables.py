@@ -20,8 +20,8 @@ from tardigrad.experiments.forecast.forecast import Forecast
 COLUMNS: dict[str, tuple[str, Callable[[Forecast], str]]] = {
     "steps/time": ("steps per unit of time", lambda one: f"{one.steps_per_time:,.2f}"),
     "MB/time": ("megabytes per unit of time", lambda one: _megabytes(one.megabytes_per_time)),
-    "MB down": ("megabytes of a download", lambda one: _or_dash(one.megabytes_down, ",.3g")),
-    "MB up": ("megabytes of an upload", lambda one: _or_dash(one.megabytes_up, ",.3g")),
+    "MB down": ("megabytes of a download", lambda one: _size(one, one.megabytes_down)),
+    "MB up": ("megabytes of an upload", lambda one: _size(one, one.megabytes_up)),
     "download": ("seconds of a trip, mean: download", lambda one: _part(one, "download")),
     "compute": ("    compute", lambda one: _part(one, "compute")),
     "upload": ("    upload", lambda one: _part(one, "upload")),
@@ -52,6 +52,11 @@ SHORT_HEADINGS = (
 FULL_HEADINGS = (
     "epsilon: what the contributions of one client cost (docs/privacy.md). rich: clients with many examples."
 )
+
+
+def _size(one: Forecast, megabytes: float | None) -> str:
+    told_apart = one.split is not None or one.megabytes_down != one.megabytes_up
+    return _or_dash(megabytes, ",.3g") if told_apart else "-"
 
 
 def _part(one: Forecast, name: str) -> str:

@@ -242,7 +242,7 @@ def make_module(config: Config, model: nn.Module | None, federation: Federation 
     """Return a copy of the caller's module, or build that of the config, which takes a federation unless it
     is from a file of the user's own."""
     if model is not None:
-        return copy.deepcopy(model)
+        return _copied(model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(config.seed, "model"))
         if federation is None and is_own_model(config.model):
@@ -254,6 +254,17 @@ def make_module(config: Config, model: nn.Module | None, federation: Federation 
     if config.model.start is not None:
         load_start(module, config.model.start, config.local.batch_norm == "group_norm")
     return module
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # of the caller's own module
+        raise ConfigError(
+            f"model: it cannot be copied ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}); "
+            "give a new module that was not called yet, and parametrizations.weight_norm in place of "
+            "torch.nn.utils.weight_norm"
+        ) from None
 
 
 def trip_bytes(aggregator: Aggregator) -> TripBytes:
@@ -388,7 +399,7 @@ def check_fit(flat: FlatModule, federation: Federation) -> None:
     x, labels = federation.some_examples()
     flat.module.eval()
     try:
-        with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
             flat.load(flat.shared, {})
             outputs = predicted(flat.module, federation.head, flat.prepared(x), labels)
             federation.head.loss(outputs, labels)
