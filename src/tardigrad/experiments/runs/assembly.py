@@ -158,11 +158,12 @@ def assemble(
     clients: Clients,
     population: int,
     chosen: Chosen | None = None,
+    served: bool = False,
 ) -> Assembly:
     """Put together the parts of a run.
 
     `config`: resolved. `federation`: None on a server without data. `chosen`: the constants of the noise that
-    a private run began with, if it goes on.
+    a private run began with, if it goes on. `served`: the module is trained elsewhere.
 
     Raises a ConfigError if the parts do not fit each other. An aggregator is built and dropped for that,
     because algorithms and layers check what they are given, and the run's own is built when its folder exists
@@ -177,6 +178,8 @@ def assemble(
         check_single_examples(flat, federation, config.local)
         check_personal(flat, federation, config)
     flat = flat.on(config.device.torch_device())
+    if served:
+        flat.drop_gradient()
     situation = replace(situation_of(config, clients), population=population)
     trial = Aggregator(config.algorithm, flat.shared, situation, config.evaluation.model_average)
     guarantee = _guarantee(config, situation, trial, chosen)

@@ -62,14 +62,13 @@ def assemble_server(
     population = settings.population or len(clients)
     config = complete(config.resolved(population), population)
     _check_resolved(config, federation, population)
-    assembly = assemble(config, federation, module, clients, population, chosen)
+    assembly = assemble(config, federation, module, clients, population, chosen, served=True)
     if preparation is not None or assembly.preparation is not None:
         assembly = replace(assembly, preparation=preparation or assembly.preparation)
         assembly = replace(assembly, declaration=site_declaration(assembly, own_model=model is not None))
     dtype = assembly.flat.vector.dtype
     if dtype != torch.float32:
         raise ConfigError(f"model: its parameters are {dtype}; they travel as float32")
-    assembly.flat.drop_gradient()
     return assembly
 
 
