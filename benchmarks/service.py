@@ -2,11 +2,12 @@
 
     python benchmarks/service.py --rounds 7 --uploads 160 --flower .bench-venvs/flower/bin/python
 
-Uploads of a million float32 from 4 client processes over loopback. The bare server is gRPC's own, takes the
-same messages and answers. The disk is asked for synced writes of the same size, as many at once as there are
-clients. All take turns; what clients send is made before the clock starts, and so are their tickets, so that
-the server is what is measured. Flower's server takes its turns where the Python of a virtual environment with
-it is given. At last a crowd: clients that are all connected ask for a task at random moments of ten seconds.
+Uploads of a million float32 from 4 client processes over loopback, and of a million numbers in int8. The bare
+server is gRPC's own, takes the same messages and answers. The disk is asked for synced writes of the same
+size, as many at once as there are clients. All take turns; what clients send is made before the clock starts,
+and so are their tickets, so that the server is what is measured. Flower's server takes its turns where the
+Python of a virtual environment with it is given. At last a crowd: clients that are all connected ask for a
+task at random moments of ten seconds.
 Results: benchmarks/service.json, docs/performance.md.
 """
 
@@ -34,22 +35,32 @@ from typing import Any
 import grpc
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from report import HERE, Machine, sentence, table, write
 
+from tardigrad.core.upload import DTYPES, Vectors
+from tardigrad.encodings.kinds import AnyEncoding
 from tardigrad.service.access.certificates import AUTHORITY, SERVER, SERVER_KEY, make_certificates
 from tardigrad.service.access.enrolment import LIST, make_key, public_text, read_key
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.connection import OPTIONS
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
-from tardigrad.service.protocol.wire import LARGEST_MESSAGE, chunks, digest_of, to_wire
+from tardigrad.service.protocol.wire import (
+    LARGEST_MESSAGE,
+    REVISION,
+    chunks,
+    digest_of,
+    layout_of,
+    to_wire,
+)
 
 SIZE = 1_000_000
-LAYOUT = (("delta", "float32", SIZE),)
 CLIENTS = 4
 CROWD_SECONDS, CROWD_JOINING = 10.0, 15.0
 BARE, BARE_TLS = "bare server", "bare server with TLS"
 OURS, SAFE = "without TLS and durability", "with both"
+INT8, INT8_SAFE = "int8, without TLS and durability", "int8, with both"
 DISK, FLOWER = "disk", "Flower's SuperLink"
 MODEL = """
 import torch
@@ -58,6 +69,7 @@ def model():
     return torch.nn.Linear(1000, 1000, bias=False)
 """
 CONFIG = """
+encoding = "{encoding}"
 [algorithm]
 kind = "fedbuff"
 [pace]
@@ -78,14 +90,17 @@ requests_per_second = 1e9
 class Load:
     """One client process: uploads one after the other, each under a name of its own."""
 
-    def __init__(self, address: str, authority: bytes | None, keys: Path, names: list[str]) -> None:
+    def __init__(
+        self, address: str, authority: bytes | None, keys: Path, names: list[str], encoding: str = ""
+    ) -> None:
         if authority is None:
             self._channel = grpc.aio.insecure_channel(address, OPTIONS)
         else:
             self._channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority), OPTIONS)
         self._stub = v1_grpc.FederationStub(self._channel)
         self._signers = [Signer(name, read_key(keys / f"{name}.key")) for name in names]
-        vectors = {"delta": torch.full((SIZE,), 1e-6)}
+        vectors, self._encoding = uploaded(encoding), encoding
+        self._layout = layout_of(vectors)
         self._body = [v1.UploadPart(chunk=chunk) for chunk in chunks(vectors)]
         self._digest = digest_of(vectors)
         self._headers: list[v1.UploadPart] = []
@@ -93,7 +108,8 @@ class Load:
 
     async def join(self) -> None:
         """One session serves all names."""
-        joined = await self._stub.Join(self._signers[0].sign("Join"), wait_for_ready=True)
+        request = v1.JoinRequest(revision=REVISION).SerializeToString()
+        joined = await self._stub.Join(self._signers[0].sign("Join", request), wait_for_ready=True)
         self._run = joined.run
         for signer in self._signers:
             signer.session = joined.session
@@ -109,8 +125,8 @@ class Load:
                 call.cancel()
                 trip, version, epoch = header.trip, header.version, header.epoch
             content = v1.UploadHeader(
-                run=self._run, trip=trip, version=version, vectors=to_wire(LAYOUT), digest=self._digest,
-                examples=10, steps=1, loss=1.0, epoch=epoch,
+                run=self._run, trip=trip, version=version, vectors=to_wire(self._layout), digest=self._digest,
+                examples=10, steps=1, loss=1.0, epoch=epoch, encoding=self._encoding,
             )  # fmt: skip
             signed = signer.sign("Deliver", content.SerializeToString())
             self._headers.append(v1.UploadPart(header=signed))
@@ -124,6 +140,15 @@ class Load:
         return began, time.monotonic()
 
 
+def uploaded(encoding: str) -> Vectors:
+    """What one upload consists of."""
+    if not encoding:
+        return {"delta": torch.full((SIZE,), 1e-6)}
+    parts = TypeAdapter(AnyEncoding).validate_python(encoding).layout("delta", SIZE)
+    return {name: torch.full((length,), 1e-6 if dtype == "float32" else 1, dtype=DTYPES[dtype])
+            for name, dtype, length in parts}  # fmt: skip
+
+
 def load_process(pipe: Pipe, secure: bool, keys: Path, names: list[str]) -> None:
     """Do what is asked through the pipe."""
     authority = (keys / AUTHORITY).read_bytes() if secure else None
@@ -131,9 +156,9 @@ def load_process(pipe: Pipe, secure: bool, keys: Path, names: list[str]) -> None
     async def main() -> None:
         loads: dict[str, Load] = {}
         while asked := await asyncio.to_thread(pipe.recv):
-            address, ours, what = asked
+            address, ours, encoding, what = asked
             if address not in loads:
-                loads[address] = Load(address, authority, keys, names)
+                loads[address] = Load(address, authority, keys, names, encoding)
                 if ours:
                     await loads[address].join()
             load = loads[address]
@@ -176,9 +201,9 @@ def bare_process(pipe: Pipe, keys: Path | None) -> None:
 class Ours:
     """`tardigrad serve` in a process of its own."""
 
-    def __init__(self, folder: Path, keys: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "tardigrad", "serve", str(folder / "run.toml"), "--out"]
-        command += [str(folder / f"run{len(options)}"), "--port", "0", "--keys", str(keys)]
+    def __init__(self, folder: Path, keys: Path, *options: str, encoding: str = "float32") -> None:
+        command = [sys.executable, "-m", "tardigrad", "serve", str(folder / f"{encoding}.toml"), "--out"]
+        command += [str(folder / f"{encoding}-{len(options)}"), "--port", "0", "--keys", str(keys)]
         command += ["--model", f"{folder / 'model.py'}:model", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -249,11 +274,11 @@ class Crew:
             self._processes.append(process)
         self._uploads = len(names)
 
-    def rate(self, address: str, pid: int, ours: bool) -> tuple[float, float]:
+    def rate(self, address: str, pid: int, ours: bool, encoding: str = "") -> tuple[float, float]:
         """Uploads a second that a server takes from all of them, and its processor time for one in ms."""
-        self._ask((address, ours, "prepare"))
+        self._ask((address, ours, encoding, "prepare"))
         before = processor_seconds(pid)
-        times = self._ask((address, ours, "go"))
+        times = self._ask((address, ours, encoding, "go"))
         used = 1000 * (processor_seconds(pid) - before) / self._uploads
         return self._uploads / (max(end for _, end in times) - min(began for began, _ in times)), used
 
@@ -277,7 +302,8 @@ def set_up(folder: Path, uploads: int, crowd: int) -> tuple[Path, list[str]]:
     names = [f"client{number}" for number in range(max(uploads, crowd))]
     made = {name: public_text(make_key(keys / f"{name}.key")) for name in names}
     (keys / LIST).write_text("".join(f"{name} {public}\n" for name, public in made.items()))
-    (folder / "run.toml").write_text(CONFIG.format(tickets=len(names)))
+    for encoding in ("float32", "int8"):
+        (folder / f"{encoding}.toml").write_text(CONFIG.format(tickets=len(names), encoding=encoding))
     (folder / "model.py").write_text(MODEL)
     return keys, names
 
@@ -344,16 +370,22 @@ def measure(folder: Path, rounds: int, uploads: int, crowd: int, flower: str) ->
             address, pid = str(here.recv()), int(process.pid or 0)
             return lambda: crews[secure].rate(address, pid, False)
 
-        def ours(server: Ours, secure: bool) -> Callable[[], tuple[float, float]]:
+        def ours(server: Ours, secure: bool, encoding: str = "") -> Callable[[], tuple[float, float]]:
             stack.callback(server.stop)
-            return lambda: crews[secure].rate(server.address, server.process.pid, True)
+            return lambda: crews[secure].rate(server.address, server.process.pid, True, encoding)
 
-        servers = {OURS: Ours(folder, keys, "--insecure", "--no-durability"), SAFE: Ours(folder, keys)}
+        fast = ("--insecure", "--no-durability")
+        servers = {
+            OURS: Ours(folder, keys, *fast), SAFE: Ours(folder, keys),
+            INT8: Ours(folder, keys, *fast, encoding="int8"), INT8_SAFE: Ours(folder, keys, encoding="int8"),
+        }  # fmt: skip
         variants: dict[str, Callable[[], tuple[float, float]]] = {
             BARE: bare(False),
             OURS: ours(servers[OURS], False),
             BARE_TLS: bare(True),
             SAFE: ours(servers[SAFE], True),
+            INT8: ours(servers[INT8], False, "int8"),
+            INT8_SAFE: ours(servers[INT8_SAFE], True, "int8"),
             DISK: lambda: (disk_rate(folder, uploads), 0.0),
         }
         if flower:
@@ -394,6 +426,10 @@ def rows_of(results: dict[str, Any]) -> list[list[str]]:
         ["with both, over the bare TLS server", ratio(rates[SAFE], rates[BARE_TLS]), "",
          f"{spent[SAFE]:.1f} and {spent[BARE_TLS]:.1f} ms of processor time"],
     ]  # fmt: skip
+    for one, other in ((INT8, OURS), (INT8_SAFE, SAFE)):
+        rows.append([f"{one}, over float32", ratio(rates[one], rates[other]), "2",
+                     f"{middle[one]:.0f} over {middle[other]:.0f} uploads/s, {spent[one]:.1f} and "
+                     f"{spent[other]:.1f} ms of processor time"])  # fmt: skip
     if FLOWER in rates:
         for name in (OURS, SAFE):
             rows.append([f"{name}, over {FLOWER}", f"{middle[name] / middle[FLOWER]:.0f}", "10",

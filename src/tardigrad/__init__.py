@@ -82,6 +82,7 @@ _WHERE = {
         "ResNet18",
         "Transformer",
     ],
+    "tardigrad.learning.normalisation": ["with_group_norm"],
     "tardigrad.learning.optimiser": ["AdamW", "LocalMomentum", "LocalSGD"],
     "tardigrad.learning.schedule": ["ConstantRate", "Cosine", "StepDecay"],
     "tardigrad.learning.trip_schedule": ["ConstantInTrip", "CosineInTrip", "LinearInTrip"],
@@ -280,6 +281,7 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.learning.models import MasFLCNN as MasFLCNN
     from tardigrad.learning.models import ResNet18 as ResNet18
     from tardigrad.learning.models import Transformer as Transformer
+    from tardigrad.learning.normalisation import with_group_norm as with_group_norm
     from tardigrad.learning.optimiser import AdamW as AdamW
     from tardigrad.learning.optimiser import LocalMomentum as LocalMomentum
     from tardigrad.learning.optimiser import LocalSGD as LocalSGD

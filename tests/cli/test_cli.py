@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import jsonschema
 import pytest
 
 SHORT = ("--set", "stop.trips=120")
@@ -65,6 +66,16 @@ def test_every_list_and_the_schema_are_printed(cli):
     schema = json.loads(cli("schema")[1])
     assert "algorithm" in schema["properties"]
     assert cli("schema", "config")[1] == cli("schema")[1]
+    for right in (
+        "fedbuff",
+        {"kind": "fedbuff", "lr": 2.0},
+        "my.py:Mine",
+        {"kind": "my.py:Mine", "power": 3},
+    ):
+        jsonschema.validate({"algorithm": right, "delay": "log_normal"}, schema)
+    for wrong in (3, {"lr": 2.0}, {"kind": "fedbuff", "lrr": 2.0}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"algorithm": wrong}, schema)
 
 
 def test_schema_of_events_is_printed(cli):
@@ -102,6 +113,16 @@ BAD = {
         ("--set", "algorithm.kind=fedasync", "--set", "buffer.size=10"), "buffer.size: fedasync moves the model",
     ),
     "not KEY=VALUE": (("--set", "local.lr"), "--set local.lr: must be KEY=VALUE"),
+    "a rate that overflows": (("--set", "local.weight_decay=1e308"), "local.weight_decay: must be less than or equal"),
+    "too many examples": (
+        ("--set", 'data={kind="synthetic", examples=1000000000000000000}'), "data.examples: must be less than or equal",
+    ),
+    "a layer that no machine holds": (
+        ("--set", "model.hidden=[9223372036854775807]"), "model: it cannot be built for examples of the shape (1, 8, 8)",
+    ),
+    "layers without end": (
+        ("--set", 'model={kind="transformer", layers=9223372036854775807}'), "model.layers: must be less than or equal",
+    ),
     "epochs and steps": (("--set", "local.epochs=1", "--set", "local.steps=2"), "local: give epochs or steps"),
 }  # fmt: skip
 
@@ -335,6 +356,19 @@ def test_compare_refuses_what_would_overwrite_itself(cli, tmp_path):
     assert cli("compare", "d.toml", "--out", "file")[0] == 2
 
 
+def test_events_of_a_finished_run_that_were_cut_are_said_to_be(cli, tmp_path):
+    cli("init", "a.toml")
+    assert cli("run", "a.toml", "--out", "run", *SHORT)[0] == 0
+    assert "was lost" not in " ".join(cli("show", "run")[1].split())
+    events = tmp_path / "run/events.jsonl"
+    events.write_text("".join(events.read_text().splitlines(keepends=True)[:-20]))
+    code, out, _ = cli("show", "run")
+    assert code == 0
+    assert "Its end was lost, so that curves and counts of it are not of the whole run" in " ".join(
+        out.split()
+    )
+
+
 @pytest.mark.parametrize("damage", ["[]", "{", "3", ""])
 def test_damaged_records_are_named(cli, tmp_path, damage):
     cli("init", "a.toml")
@@ -361,7 +395,13 @@ def test_a_folder_name_that_looks_like_markup_is_printed_as_it_is(cli):
 
 def test_an_unexpected_error_is_one_sentence(cli, monkeypatch):
     cli("init", "a.toml")
-    code, _, err = cli("run", "a.toml", "--set", "model.hidden=[100000000000000]")
+
+    def broken(*_):
+        raise ZeroDivisionError("a bug\nof the package")
+
+    monkeypatch.setattr("tardigrad.experiments.config.reading.load_config", broken)
+    code, _, err = cli("run", "a.toml")
     assert code == 1
+    assert "ZeroDivisionError: a bug of the package" in err
     assert "TARDIGRAD_DEBUG=1 shows where" in err
     assert err.count("\n") == 1

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from tardigrad.data.catalogue import Digits, Synthetic
-from tardigrad.data.clients import Clients, Federation
+from tardigrad.data.clients import Clients, Federation, given
 from tardigrad.data.dataset import Holders
 from tardigrad.data.partition import Dirichlet
 from tardigrad.data.partition_pictures import Holdings, draw_partition, holdings
@@ -116,3 +116,14 @@ def test_skew_is_visible_in_the_picture(tmp_path):
 
     assert dark("skewed") > 0.05
     assert dark("even") < 0.01
+
+
+def test_few_clients_are_drawn_with_their_names(tmp_path):
+    x, y = torch.zeros(4, 2), torch.tensor([0, 1, 1, 0])
+    held = holdings(given({"north": (x, y), "cost $5 a day, and a very long name": (x, y)}, None))
+    assert held.names == ("north", "cost $5 a day, and a very long name")
+    draw_partition(held, tmp_path / "named.svg")
+    drawn = (tmp_path / "named.svg").read_text()
+    assert "<!-- north -->" in drawn
+    assert "and a very long name" not in drawn
+    assert holdings(Digits(partition=Dirichlet(clients=31)).federation(0)).names == ()

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from tardigrad.errors import ConfigError
-from tardigrad.learning.flat import FlatModule
+import tardigrad as td
+from tardigrad.errors import ConfigError, RunError
+from tardigrad.learning.flat import PERSONAL, FlatModule
 from tardigrad.learning.models import MLP, FedACCNN, FedAsyncCNN, FedBuffCNN
 
 SHAPES = {"mlp": (1, 8, 8), "fedac_cnn": (3, 16, 16), "fedbuff_cnn": (3, 8, 8), "fedasync_cnn": (1, 8, 8)}
@@ -189,3 +190,68 @@ def test_parameters_of_different_dtypes_are_refused():
 def test_double_precision_is_kept():
     flat = FlatModule(nn.Linear(2, 1).double())
     assert flat.vector.dtype == flat.gradient.dtype == torch.float64
+
+
+class Buffered(nn.Module):
+    """Makes, replaces and enlarges its buffers, as modules with caches do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("mask", torch.ones(1, 4).expand(2, 4))
+        self.register_buffer("calls", torch.zeros(1))
+        self.register_buffer("cache", torch.ones(1, 4))
+        self.late = None
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        if len(self.cache) < len(x):
+            self.cache = torch.ones(len(x), 4)
+        if self.late is None:
+            self.late = torch.ones(1)
+        return self.layer(x * self.mask[0] * self.cache[: len(x)]) * self.late
+
+    def get_extra_state(self):
+        return {"not": "a tensor"}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_module_that_replaces_its_buffers_is_trained_and_they_begin_anew():
+    clients = {name: (torch.randn(9, 4), torch.randint(0, 3, (9,))) for name in "ab"}
+    result = td.run(
+        model=Buffered(), clients=clients, stop=td.Stop(trips=4), pace=td.Asynchronous(concurrency=2),
+        buffer=td.Buffer(size=2), evaluation=td.Evaluation(every_steps=1, held_out=0.3),
+    )  # fmt: skip
+    assert result.model["calls"].item() == 0
+    assert result.model["cache"].shape == (1, 4)
+    assert "_extra_state" not in result.model
+
+
+class TiedPair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.b.weight = self.a.weight
+
+
+def test_personal_pattern_of_another_name_of_a_shared_parameter_is_refused():
+    with pytest.raises(ConfigError, match=r"^local.personal: b.weight is the same parameter as a.weight"):
+        FlatModule(TiedPair(), ["b.*"])
+    assert FlatModule(TiedPair(), ["a.*"]).shared_shapes == [(2,)]
+
+
+def test_lazy_and_sparse_modules_are_refused():
+    with pytest.raises(ConfigError, match=r"^model: it has lazy layers"):
+        FlatModule(nn.LazyLinear(2))
+    module = nn.Linear(2, 2)
+    module.register_buffer("graph", torch.eye(2).to_sparse())
+    with pytest.raises(ConfigError, match=r"^model: graph is a sparse tensor"):
+        FlatModule(module)
+
+
+def test_memory_of_another_model_is_refused():
+    flat = FlatModule(nn.Linear(3, 2), ["bias"])
+    with pytest.raises(RunError, match="is of another model"), torch.no_grad():
+        flat.load(flat.shared.clone(), {PERSONAL: torch.zeros(1)})

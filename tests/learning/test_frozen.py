@@ -2,6 +2,8 @@
 
 import asyncio
 import copy
+import re
+from pathlib import Path
 
 import grpc
 import pytest
@@ -90,3 +92,31 @@ def test_client_with_other_frozen_parts_is_refused_when_it_joins(tmp_path):
             return await asyncio.wait_for(participant(running, "same", same).take_part(), PATIENCE)
 
     assert asyncio.run(scene()) == "trips"
+
+
+def test_adapters_as_the_documents_show_them_are_all_that_is_trained():
+    page = (Path(__file__).parents[2] / "docs/models.md").read_text()
+    (block,) = (
+        text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Adapted" in text
+    )
+    torch.manual_seed(0)
+    encoder = nn.Module()
+    encoder.blocks = nn.ModuleList(
+        nn.ModuleDict({"query": nn.Linear(6, 4), "value": nn.Linear(6, 4)}) for _ in range(2)
+    )
+    before = encoder.blocks[0].query.weight.clone()
+    x = torch.randn(5, 6)
+    plain = encoder.blocks[0].query(x)
+    exec(block, {"nn": nn, "encoder": encoder})
+    assert torch.equal(encoder.blocks[0].query(x), plain), "adapters begin with no effect"
+    names = [name for name, value in encoder.named_parameters() if value.requires_grad]
+    assert {name.rsplit(".", 2)[-2] for name in names} == {"down", "up"}
+
+    model = nn.Sequential(encoder.blocks[0].query, nn.ReLU(), nn.Linear(4, 2).requires_grad_(False))
+    result = td.run(
+        model=model, clients={"ann": (x, (x[:, 0] > 0).long())}, stop={"trips": 3}, buffer={"size": 1},
+        pace={"kind": "asynchronous", "concurrency": 1},
+    )  # fmt: skip
+    assert torch.equal(result.model["0.layer.weight"], before)
+    assert result.model["0.up.weight"].abs().sum() > 0
+    assert result.bytes == 3 * 2 * 4 * (6 * 8 + 8 * 4), "only adapters travel"

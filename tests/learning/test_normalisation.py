@@ -48,6 +48,18 @@ def test_group_norm_gives_what_group_norm_gives():
     torch.testing.assert_close(replaced(x), expected)
 
 
+def test_result_of_a_run_fits_the_module_with_group_norm():
+    module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    x = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    result = td.run(
+        model=module, clients={"ann": (x, (x[:, 0] > 0).long())}, local={"batch_norm": "group_norm"},
+        pace={"kind": "asynchronous", "concurrency": 1}, buffer={"size": 1}, stop={"trips": 2},
+    )  # fmt: skip
+    trained = td.with_group_norm(module)
+    trained.load_state_dict(result.model)
+    assert torch.equal(trained[1].weight, result.model["1.weight"])
+
+
 def test_module_that_is_itself_a_layer_is_replaced():
     assert isinstance(with_group_norm(nn.BatchNorm1d(8)), nn.GroupNorm)
 

@@ -15,6 +15,7 @@ from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.learning.flat import PERSONAL, FlatModule
 from tardigrad.service.client.app import Client
 from tardigrad.service.client.client_trainer import ClientTrainer
+from tardigrad.service.protocol.task_settings import to_json
 
 CASE = CASES["personal head"]
 LOCAL = td.Local(batch_size=4, personal=["out.*"])
@@ -144,7 +145,7 @@ def test_clients_are_evaluated_with_their_own_personal_parts():
     assert metrics[-1]["clients_with_personal_parts"] == 3.0
 
 
-def test_central_test_set_alone_is_refused_and_beside_held_out_examples_not_used():
+def test_central_test_set_alone_is_refused_and_beside_held_out_examples_not_used(caplog):
     test = clients_of(CASE)["client-0"]
     with pytest.raises(
         ConfigError, match=r"^evaluation.held_out: parts of this model stay with their clients"
@@ -152,6 +153,10 @@ def test_central_test_set_alone_is_refused_and_beside_held_out_examples_not_used
         simulated(config(td.FedBuff()), test=test)
     _, events = simulated(config(td.FedBuff(), evaluation=td.Evaluation(held_out=0.3)), test=test)
     assert "loss" not in events[0].metrics
+    assert "the central test set is not used" in caplog.text
+    result = td.run(config(td.FedBuff(), evaluation=td.Evaluation(held_out=0.3)), model=module_of(CASE),
+                    clients=clients_of(CASE), test=test)  # fmt: skip
+    assert result.baseline is None, "it would be of other examples than the accuracy"
 
 
 def test_private_run_keeps_personal_parts_and_says_so(tmp_path):
@@ -235,3 +240,38 @@ def test_memory_that_is_larger_than_the_model_fits_into_the_slots_of_workers():
     assert torch.equal(model, other)
     for client, memory in memories.items():
         assert all(torch.equal(vector, others[client][name]) for name, vector in memory.items())
+
+
+def test_client_that_joins_another_run_begins_its_personal_parts_anew():
+    module = module_of(CASE)
+    first = [p.detach().clone() for p in module.parameters()]
+    trainer = ClientTrainer("ann", Client(module, clients_of(CASE)["client-0"]))
+    one = trainer._trainer_for(to_json(td.FedBuff(), td.Local(batch_size=4)))
+    with torch.no_grad():
+        one.flat.vector.add_(1.0)  # what a trip of the first run leaves
+    other = trainer._trainer_for(to_json(td.FedBuff(), LOCAL))
+    with torch.no_grad():
+        other.flat.load(other.flat.shared, {})
+    for p, value in zip(module.parameters(), first):
+        assert torch.equal(p, value)
+
+
+def test_workers_keep_numbers_of_several_sizes():
+    """The optimiser's state of an odd number of parameters comes before the statistics in float64."""
+    module = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    with torch.no_grad():
+        module[2].bias.requires_grad_(False)
+    clients = {name: (torch.randn(8, 5), torch.randint(0, 2, (8,))) for name in "ab"}
+    local = td.Local(batch_size=4, batch_norm="client", optimiser=td.LocalMomentum(keep=True))
+    settings = {
+        "model": module.half(), "clients": clients, "local": local, "stop": td.Stop(trips=6),
+        "pace": td.Asynchronous(concurrency=2), "buffer": td.Buffer(size=2),
+    }  # fmt: skip
+    assert td.run(**settings, workers=2).model_sha256 == td.run(**settings).model_sha256
+
+
+def test_minibatch_of_one_example_is_refused_before_the_run():
+    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    clients = {name: (torch.randn(9, 5), torch.randint(0, 2, (9,))) for name in "ab"}
+    with pytest.raises(ConfigError, match=r"^local.batch_size: client 'a' has 9 examples"):
+        td.run(model=module, clients=clients, local=td.Local(batch_size=4, batch_norm="client"))

@@ -104,3 +104,37 @@ def test_resumed_run_notices_that_its_start_has_changed(tmp_path):
     torch.save(module.state_dict(), tmp_path / "start.pt")
     with pytest.raises(td.ConfigError, match="the model"):
         td.run(config, out=tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.zeros(2, dtype=torch.complex64), "complex numbers in .*, but of floats"),
+        (torch.zeros(2, dtype=torch.int64), "whole numbers in"),
+        (torch.zeros(2).to_sparse(), "in another form"),
+        (torch.tensor([1.0, float("nan")]), "not finite"),
+    ],
+)
+def test_values_of_another_kind_are_refused(value, message, tmp_path):
+    torch.save(state_of() | {"bias": value}, tmp_path / "start.pt")
+    with pytest.raises(ConfigError, match=rf"^model.start: 'bias' .*{message}"):
+        load_start(nn.Linear(3, 2), tmp_path / "start.pt")
+
+
+@pytest.mark.parametrize("content", [b"abc", b"\x80\x02h\x01.", b"\x80\x02jAAAA."])
+def test_damaged_pickles_are_refused(content, tmp_path):
+    (tmp_path / "start.pt").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"^model.start: .* cannot be read as a state dict"):
+        load_start(nn.Linear(3, 2), tmp_path / "start.pt")
+
+
+def test_tied_parameter_needs_one_name_and_group_norm_no_statistics(tmp_path):
+    module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False), nn.BatchNorm1d(2))
+    module[1].weight = module[0].weight
+    start = {"0.weight": torch.eye(2), "2.weight": torch.ones(2), "2.bias": torch.ones(2)}
+    file = saved("safetensors", tmp_path / "start", start)
+    with pytest.raises(ConfigError, match=r"has no '2.running_mean'"):
+        load_start(module, file)
+    load_start(module, file, group_norm=True)
+    assert torch.equal(module[1].weight, torch.eye(2))
+    assert torch.equal(module[2].bias, torch.ones(2))

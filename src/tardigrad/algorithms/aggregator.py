@@ -94,7 +94,7 @@ class Aggregator:
         self._adds_pieces, self._device = True, model.device
         self._wide = torch.promote_types(model.dtype, self._sum_dtype)
         if self.layers:
-            shapes = {name: vector.shape for name, vector in self.empty_upload().items()}
+            shapes = {name: vector.shape for name, vector in self._upload_of_rule().items()}
             self._lengths = {name: shape.numel() for name, shape in shapes.items()}
             whole = isinstance(algorithm, Individual) or any(layer.needs_vectors for layer in self.layers)
             whole = whole or "model" in shapes  # which is decoded as a change from the start
@@ -140,19 +140,25 @@ class Aggregator:
 
     def empty_upload(self) -> Vectors:
         """Return zeros with the names and shapes of what a client uploads, on the model's device."""
+        vectors = self._upload_of_rule()
+        return {name: torch.zeros_like(at_least_float32(v)) for name, v in vectors.items()}
+
+    def _upload_of_rule(self) -> Vectors:
+        """Return what a client would upload that has made no step, before any layer."""
         task = Task(-1, -1, self.version, self.broadcast(), 0.0)
         rule = self.algorithm.rule(task, {}, lr=1.0)
-        vectors = rule.finish(rule.start.clone(), 1, 1.0)
-        return {name: torch.zeros_like(at_least_float32(v)) for name, v in vectors.items()}
+        return rule.finish(rule.start.clone(), 1, 1.0)
 
     def upload_layout(self) -> tuple[TypedVector, ...]:
         """Return the names, types and lengths of the vectors of an upload as they travel."""
-        vectors = self.empty_upload()
+        vectors = self._upload_of_rule()
         if self._decoder is not None:
             return self._decoder.layout({name: vector.numel() for name, vector in vectors.items()})
         dtype = self._dtype if is_short(self._dtype) else None
         return tuple(
-            TypedVector(name, str(dtype or vector.dtype).removeprefix("torch."), vector.numel())
+            TypedVector(
+                name, str(dtype or at_least_float32(vector[:0]).dtype).removeprefix("torch."), vector.numel()
+            )
             for name, vector in vectors.items()
         )
 

@@ -10,7 +10,7 @@ order. Neither the algorithm nor the drivers know which layers there are. A laye
 - `release`: the step is made now; this is the last change of the sum before the algorithm sees it;
 - `moved`: the algorithm has made its step.
 
-To add a layer, subclass `UploadLayer` and have `experiments/runs/assembly.py` put it on the stack.
+To add a layer, subclass `UploadLayer` and have `experiments/runs/traffic.py` put it on the stack.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from tardigrad.algorithms.sgd import SGD
 from tardigrad.algorithms.weight_prediction import WeightPrediction
 from tardigrad.core.own_code import PYTHON, class_place, is_place
 from tardigrad.core.own_code import load_name as load_name
-from tardigrad.core.setting import by_name
+from tardigrad.core.setting import by_name_or_place
 from tardigrad.errors import ConfigError
 
 BuiltIn = Annotated[
@@ -95,5 +95,8 @@ def _dump(algorithm: Algorithm) -> dict[str, object]:
 
 
 AnyAlgorithm = Annotated[
-    BuiltIn, by_name, WrapValidator(_own_or_built_in), PlainSerializer(_dump, return_type=dict[str, object])
+    BuiltIn,
+    by_name_or_place,
+    WrapValidator(_own_or_built_in),
+    PlainSerializer(_dump, return_type=dict[str, object]),
 ]

@@ -13,6 +13,7 @@ from tardigrad.cli.table_report import fit_table
 from tardigrad.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tardigrad.data.catalogue import Source
     from tardigrad.data.sets.own_files import Files
     from tardigrad.data.tables.preparation import Preparation
 
@@ -54,7 +55,7 @@ def data_show(
     if isinstance(config.data, Files):
         columns = _show_columns(config.data, federation.preparation, console)
     if plot is not None:
-        draw_partition(held, plot, title=config.data.kind)
+        draw_partition(held, plot, title=_title(config.data))
         say_written(plot, console)
     if as_json:
         print_json(
@@ -66,6 +67,12 @@ def data_show(
             }
             | columns
         )
+
+
+def _title(data: Source) -> str:
+    """Return the title of a picture: the file of a table, or the kind of other data."""
+    path = getattr(data, "path", None)
+    return str(data.kind if path is None else Path(path).name)
 
 
 def _show_columns(data: Files, preparation: Preparation | None, console: Console) -> dict[str, object]:

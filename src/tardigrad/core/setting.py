@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
 
 from tardigrad.core.setting_errors import SettingError
 
@@ -55,5 +56,29 @@ def _named(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 
-by_name = BeforeValidator(_named)
+class ByName(BeforeValidator):
+    """A table that can be given by the name of its kind, in its JSON Schema too."""
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, object]:
+        name = {"type": "string", "description": "The name of a kind."}
+        return {"anyOf": [name, *self.own_tables(), handler(schema)]}
+
+    def own_tables(self) -> list[dict[str, object]]:
+        """Return the schemas of tables besides those of the kinds."""
+        return []
+
+
+class ByNameOrPlace(ByName):
+    """A table whose kind can also be a place in the user's own file."""
+
+    def own_tables(self) -> list[dict[str, object]]:
+        kind = {"type": "string", "pattern": r"\.py:", "description": "path/to/file.py:name"}
+        return [{"type": "object", "properties": {"kind": kind}, "required": ["kind"], "title": "Your own"}]
+
+
+by_name = ByName(_named)
 """Makes `staleness = "constant"` short for `staleness = {kind = "constant"}`."""
+by_name_or_place = ByNameOrPlace(_named)
+"""The same for tables whose kind may be `"path/to/file.py:name"`."""

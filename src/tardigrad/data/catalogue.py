@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, SerializeAsAny
 
 from tardigrad.core.own_code import or_own
-from tardigrad.core.setting import by_name
+from tardigrad.core.setting import by_name_or_place
 from tardigrad.data.sets.celeba import CelebA
 from tardigrad.data.sets.chat import Chat
 from tardigrad.data.sets.cifar10 import CIFAR10
@@ -37,7 +37,7 @@ Source = Annotated[
     | StackOverflow
     | Files,
     Field(discriminator="kind"),
-    by_name,
+    by_name_or_place,
     or_own(OwnData),
     SerializeAsAny(),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -23,6 +24,10 @@ LOOKED_AT = 5000
 """Maximum number of clients whose labels are counted."""
 FEW = 30
 """Up to this many clients and labels are drawn as single dots."""
+LINE = 100
+"""Characters of clients' names that fit side by side; with more, names are written upright."""
+LONGEST = 20
+"""Characters of a name that are drawn."""
 MOST_LABELS = 100
 """Maximum number of labels in the picture; the most frequent ones are drawn."""
 COLUMNS = 500
@@ -49,6 +54,8 @@ class Holdings:
     classes."""
     test: int
     """Number of examples in the central test set."""
+    names: tuple[str, ...] = ()
+    """The clients' names, of up to 30 clients."""
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of a table, each with a name and a value."""
@@ -84,7 +91,8 @@ def holdings(federation: Federation) -> Holdings:
             break
         counts.append(counted)
     table = np.stack(counts) if len(counts) == len(looked_at) else None
-    return Holdings(sizes, table, 0 if federation.test is None else len(federation.test[1]))
+    names = tuple(str(clients.name(client)) for client in range(len(clients))) if len(clients) <= FEW else ()
+    return Holdings(sizes, table, 0 if federation.test is None else len(federation.test[1]), names)
 
 
 def draw_partition(held: Holdings, file: Path, title: str = "") -> None:
@@ -99,7 +107,7 @@ def draw_partition(held: Holdings, file: Path, title: str = "") -> None:
         figure = Figure(figsize=(11, 4.8), layout="constrained")
         axes = figure.subplot_mosaic([["who", "sizes"], ["who", "labels"]], width_ratios=[3, 1])
         if max(held.counts.shape) <= FEW:
-            _draw_dots(axes["who"], held.counts)
+            _draw_dots(axes["who"], held.counts, held.names)
         else:
             _draw_shades(axes["who"], held)
         _draw_sizes(axes["sizes"], held.sizes)
@@ -120,7 +128,7 @@ def _count_labels(clients: Clients, client: int, federation: Federation) -> np.n
     return np.bincount(labels.numpy(), minlength=max(federation.classes, 2))
 
 
-def _draw_dots(axis: Axes, counts: np.ndarray) -> None:
+def _draw_dots(axis: Axes, counts: np.ndarray, names: Sequence[str] = ()) -> None:
     """Draw a dot for each client and label, whose area is the number of examples."""
     client, label = np.nonzero(counts)
     number = counts[client, label]
@@ -131,6 +139,10 @@ def _draw_dots(axis: Axes, counts: np.ndarray) -> None:
     axis.set_xlabel("client")
     axis.set_title(f"the largest dot is {counts.max():,} examples", loc="right", fontsize=9, color=GREY)
     axis.xaxis.set_major_locator(FixedLocator(range(len(counts))))
+    if names:
+        long = max(map(len, names)) * len(names) > LINE
+        short = [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in names]
+        axis.set_xticklabels([name.replace("$", r"\$") for name in short], rotation=90 if long else 0)
     axis.grid(color="0.93", linewidth=0.8)
     axis.spines[["top", "right"]].set_visible(False)
     axis.set_axisbelow(True)

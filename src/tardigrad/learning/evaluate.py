@@ -42,7 +42,7 @@ def evaluate(
             yield predicted(flat.module, head, flat.prepared(transformed(x)), y), y
 
     flat.module.eval()
-    with torch.inference_mode():
+    with torch.no_grad():  # not inference_mode: a module may keep a tensor that it computes for later trips
         flat.load(vector, memory or {})
         flat.pull()
         if named is None:

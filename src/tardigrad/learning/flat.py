@@ -57,6 +57,12 @@ class FlatModule:
                 "model: it has lazy layers, whose sizes are not known yet; call it once with an example, or "
                 "give the sizes"
             )
+        for name, value in saved_tensors(module).items():
+            if value.layout != torch.strided:
+                raise ConfigError(
+                    f"model: {name} is a sparse tensor, which cannot be saved with the model; register it "
+                    "with persistent=False"
+                )
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not trained:
             raise ConfigError("model: the module has no parameters to train")
@@ -93,7 +99,12 @@ class FlatModule:
         self._still = [layer for layer in statistics_layers(module).values() if layer not in layers]
         for layer in self._still:
             layer.eval()
-        self._buffers = _initial_buffers(module)
+        make_buffers_writable(module)
+        self._buffers = [
+            (part, name, buffer.clone())
+            for part in module.modules()
+            for name, buffer in part.named_buffers(recurse=False)
+        ]
         self.contiguous = False
         """Whether the module is given contiguous tensors, because it does not work with channels last."""
         self._copies: list[tuple[nn.Parameter, Tensor, Tensor]] = []
@@ -169,8 +180,7 @@ class FlatModule:
         """
         for part, name, first in self._buffers:
             now = part._buffers.get(name)
-            # the module may have put another tensor in its place, in an evaluation one that no trip may write
-            if now is None or now.is_inference() or (now.shape, now.dtype) != (first.shape, first.dtype):
+            if now is None or (now.shape, now.dtype) != (first.shape, first.dtype):  # the module replaced it
                 part._buffers[name] = first.clone()
             else:
                 now.copy_(first)
@@ -248,16 +258,12 @@ def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
 
 
-def _initial_buffers(module: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
-    """Return a copy of each buffer, with its module and name. A buffer that is expanded from a smaller
-    tensor is replaced by a copy, because nobody could write to it."""
-    found = []
+def make_buffers_writable(module: nn.Module) -> None:
+    """Replace buffers that are expanded from smaller tensors by copies, because torch writes to no others."""
     for part in module.modules():
         for name, buffer in part.named_buffers(recurse=False):
-            found.append((part, name, buffer.clone()))
             if any(size > 1 and step == 0 for size, step in zip(buffer.shape, buffer.stride())):
                 part._buffers[name] = buffer.clone()
-    return found
 
 
 def _channels_last(tensor: Tensor) -> Tensor:

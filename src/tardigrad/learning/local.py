@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 import torch
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Algorithm, Rule
@@ -29,6 +29,8 @@ from tardigrad.learning.trip_steps import TripSteps
 
 CPU = torch.device("cpu")
 
+LARGEST = 1e30
+"""Larger settings cannot be multiplied with the numbers of a float32 model."""
 RULE_VECTORS = 4
 """How many vectors as long as the model a rule may upload, and may remember."""
 
@@ -59,15 +61,15 @@ class Local(Setting):
     memory of batch_size; the last step of a pass may have fewer."""
     optimiser: ClientOptimiser = LocalSGD()
     """sgd, momentum or adamw. `tardigrad list optimisers`"""
-    lr: PositiveFloat = LocalSGD.default_lr
+    lr: float = Field(default=LocalSGD.default_lr, gt=0, le=LARGEST)
     """The client's learning rate (default 0.1; with adamw 0.001)."""
     schedule: Schedule = ConstantRate()
     """constant, step_decay or cosine, by the version that the trip starts from."""
     trip_schedule: TripSchedule = ConstantInTrip()
     """constant, linear or cosine, each with a warm-up if wanted, by the local step within the trip."""
-    weight_decay: NonNegativeFloat = 0.0
+    weight_decay: float = Field(default=0.0, ge=0, le=LARGEST)
     """Added to the gradient, times the parameters. With adamw, the parameters shrink by lr times this."""
-    gradient_clip: PositiveFloat | None = None
+    gradient_clip: float | None = Field(default=None, gt=0, le=LARGEST)
     """The largest norm of the gradient of a local step; longer gradients are scaled down to it."""
     autocast: bool = False
     """Compute losses and gradients in bfloat16 where torch.autocast does. The model stays float32."""

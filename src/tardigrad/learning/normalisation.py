@@ -52,7 +52,10 @@ def with_group_norm(module: nn.Module) -> nn.Module:
     """Return a copy of the module in which GroupNorm replaces the layers with running statistics.
 
     The parameters of a layer are kept, and its statistics are dropped. Frozen layers stay as they are. The
-    module itself is returned if there is nothing to replace.
+    module itself is returned if there is nothing to replace. A run with `local.batch_norm = "group_norm"`
+    trains this module, so that its result fits it:
+
+    >>> with_group_norm(module).load_state_dict(result.model)  # doctest: +SKIP
     """
     if not trained_statistics(module):
         return module

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tardigrad.errors import ConfigError
-from tardigrad.learning.flat import saved_tensors
+from tardigrad.learning.flat import make_buffers_writable, saved_tensors
 from tardigrad.learning.normalisation import trained_statistics
 
 EXTRA_STATE = "_extra_state"
@@ -54,6 +54,7 @@ def load_start(module: nn.Module, place: Path, group_norm: bool = False) -> None
             raise ConfigError(
                 f"model.start: {place} has {name!r}, which the model does not have; it has {_some(own)}"
             )
+    make_buffers_writable(module)
     module.load_state_dict(state, strict=False)  # extra state is not in the file
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tardigrad.data.tables.column_kinds import category_texts, days, find_kind, parse
+from tardigrad.data.tables.column_kinds import category_texts, days, find_kind, number, parse
 from tardigrad.data.tables.reading_tables import TableFile
 from tardigrad.errors import ConfigError
 
@@ -82,3 +82,20 @@ def test_refused_value_names_its_client():
 def test_categories_are_the_same_texts_from_any_file():
     assert category_texts([" 1", "2", "N/A"]) == category_texts(np.array([1, 2, np.nan])) == ["1", "2", ""]
     assert category_texts(np.array([True, False])) == ["1", "0"]
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_dates_beyond_the_calendar_are_no_dates(text):
+    assert days(text) is None
+
+
+def test_texts_that_only_python_takes_for_numbers_are_refused():
+    assert number("1_000") is None
+    assert number("1.234", decimal=",") is None
+    for column, decimal, message in (
+        (["1_000"], ".", "not a number"),
+        (["2,5", "1.234"], ",", "with a decimal comma"),
+    ):
+        table = TableFile(Path("a.csv"), {"x": column}, lambda row: f"row {row}")
+        with pytest.raises(ConfigError, match=message):
+            parse(table, "x", "number", decimal)

@@ -92,3 +92,14 @@ def test_table_without_rows_or_file_is_refused(tmp_path):
         read_columns(tmp_path / "a.parquet")
     with pytest.raises(ConfigError, match="no such file"):
         read_columns(tmp_path / "b.csv")
+
+
+def test_large_numbers_beside_missing_ones_and_bytes_can_be_read_from_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {"id": pyarrow.array([2**60 + 1, None]), "sex": pyarrow.array([b"f", None])}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    found = read_columns(tmp_path / "a.parquet").columns
+    assert found["id"][0] == 2.0**60
+    assert found["sex"] == ["f", ""]

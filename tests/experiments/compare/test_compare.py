@@ -110,6 +110,9 @@ def test_in_a_narrow_terminal_columns_are_left_out_but_no_number_is_cut(width, l
     head = next(line for line in lines if "entry" in line)
     assert [name for name in ("stale", "MB down", "MB up", "steps") if name not in head] == left_out
     assert max(map(len, lines)) <= width
+    full = {"stale": "mean staleness", "MB down": "megabytes down", "MB up": "megabytes up", "steps": "steps"}
+    said_so = f"in comparison.md also: {', '.join(full[name] for name in left_out)}"
+    assert (said_so in " ".join(said.getvalue().split())) == bool(left_out)
 
 
 def test_no_two_columns_have_the_same_heading():

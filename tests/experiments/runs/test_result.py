@@ -2,11 +2,13 @@
 
 import io
 import sys
+from dataclasses import replace
 
 import pytest
 import rich.console
 
 import tardigrad as td
+from tardigrad.experiments.runs.run_tables import summary_rows
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def test_to_pandas_without_pandas_says_what_to_install(result, monkeypatch):
 def test_plot_draws_each_metric_over_trips_and_writes_a_file(result, tmp_path):
     figure = result.plot(tmp_path / "all.svg")
     assert [axis.get_title(loc="left") for axis in figure.axes][:2] == ["accuracy", "loss"]
-    (line,) = figure.axes[0].lines
+    line, _ = figure.axes[0].lines
     assert line.get_xdata().tolist() == [one.trips for one in result.history]
     assert line.get_ydata().tolist() == [one.metric("accuracy") for one in result.history]
     assert (tmp_path / "all.svg").read_text().startswith("<?xml")
@@ -56,3 +58,20 @@ def test_terminal_and_notebook_show_the_same_rows(result):
         assert text in shown.getvalue()
         assert text in html
     assert html.count("<tr>") == shown.getvalue().count("\n") - 2
+
+
+def test_plot_begins_with_the_main_metric_and_draws_the_baseline(result):
+    figure = replace(result, main="loss").plot()
+    assert [axis.get_title(loc="left") for axis in figure.axes][:2] == ["loss", "accuracy"]
+    curve, line = figure.axes[1].lines
+    assert curve.get_label() == "test set"
+    assert set(line.get_ydata()) == {result.baseline["metrics"]["accuracy"]}
+    assert line.get_label() == "always the commonest class"
+
+
+def test_shares_are_in_percent_as_their_baseline_is(result):
+    rows = dict(summary_rows(result.summary()))
+    assert rows["accuracy"] == f"{100 * result.accuracy:.1f} %"
+    assert rows["client accuracy"] == f"{100 * result.metrics['client_accuracy']:.1f} %"
+    assert rows["baseline"].startswith("accuracy ")
+    assert "%" not in rows["loss"]

@@ -195,3 +195,13 @@ def test_site_uses_the_head_that_the_server_declares(sites, head):
     assert (client.head.kind, client.module(client.examples[0]).shape) == (head, (1, 1))
     labels = torch.cat([client.examples[1], client.held_out[1]])
     assert sorted(labels.tolist()) == ([3.5, 7.0] if head == "regression" else [0, 1])
+
+
+def test_personal_parts_of_a_site_begin_with_the_servers_values(sites):
+    settings = {"local": td.Local(personal=["*.bias"])}
+    run = build_server(without_data(sites, **settings))
+    for _ in range(2):  # also when the site starts again
+        module = SiteTable(sites / "test.csv").client("ann", run.plan.declaration).module
+        own = dict(module.named_parameters())
+        for name, value in run.assembly.flat.module.named_parameters():
+            assert torch.equal(own[name], value)

@@ -6,10 +6,12 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from tardigrad.data.clients import Clients, Examples, Federation
 from tardigrad.data.dataset import DataSource
+
+MOST = 1_000_000_000
 
 
 class Synthetic(DataSource):
@@ -18,11 +20,11 @@ class Synthetic(DataSource):
     kind: Literal["synthetic"] = "synthetic"
     clients: PositiveInt = 1000
     """Number of clients."""
-    examples: PositiveInt = 50
+    examples: int = Field(default=50, gt=0, le=MOST)
     """Examples of each client."""
-    features: PositiveInt = 20
+    features: int = Field(default=20, gt=0, le=MOST)
     """Number of features of an example."""
-    classes: PositiveInt = 10
+    classes: int = Field(default=10, gt=0, le=MOST)
     """Number of classes."""
 
     def federation(self, seed: int) -> Federation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ Entries = Mapping[str, Config | Table]
 class Compared:
     """A finished comparison, as `td.compare` returns it. A notebook and `rich.print` show its tables."""
 
-    table: ComparisonTable
+    table: ComparisonTable = field(repr=False)
     """Everything that the tables show, as in comparison.json."""
     out: Path
     """The folder with the runs, the tables as files, and the picture."""

@@ -53,12 +53,7 @@ def draw_comparison(
             f"target {_target(target, metric)}", (1, target), xycoords=("axes fraction", "data"),
             xytext=(-4, below), textcoords="offset points", ha="right", fontsize=9, color="0.35",
         )  # fmt: skip
-    if baseline is not None:
-        axes[1].annotate(
-            f"{baseline[0]}: {metric.shown(baseline[1])}", (1, baseline[1]),
-            xycoords=("axes fraction", "data"), xytext=(-4, 3), textcoords="offset points", ha="right",
-            fontsize=9, color="0.35",
-        )  # fmt: skip
+    _name_baseline(axes[1], baseline, metric)
     _metric_axis(axes[0], metric, "test ")
     axes[0].legend(frameon=False, loc="upper right" if metric.lower_is_better else "lower right")
     seeds = len(curves[0].runs)
@@ -72,6 +67,16 @@ def draw_comparison(
     _save(figure, file)
 
 
+def _name_baseline(axis: Axes, baseline: tuple[str, float] | None, metric: Metric) -> None:
+    """Write at the right end of its line what the baseline predicts, and its value."""
+    if baseline is not None:
+        axis.annotate(
+            f"{baseline[0]}: {metric.shown(baseline[1])}", (1, baseline[1]),
+            xycoords=("axes fraction", "data"), xytext=(-4, 3), textcoords="offset points", ha="right",
+            fontsize=9, color="0.35",
+        )  # fmt: skip
+
+
 def _target(target: float, metric: Metric) -> str:
     return f"{100 * target:.3g} %" if metric.percent else f"{target:.4g}"
 
@@ -83,15 +88,24 @@ def _metric_axis(axis: Axes, metric: Metric, before: str = "") -> None:
         axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0, decimals=0))
 
 
-def draw_run(curve: Curve, staleness: list[int], file: Path, metric: Metric = ACCURACY) -> None:
-    """Draw one run: a metric over trips and over time, and the staleness of its uploads."""
+def draw_run(
+    curve: Curve,
+    staleness: list[int],
+    file: Path,
+    metric: Metric = ACCURACY,
+    baseline: tuple[str, float] | None = None,
+) -> None:
+    """Draw one run: a metric over trips and over time with its baseline, and the staleness of its uploads."""
     figure = Figure(figsize=(12, 3.8), layout="constrained")
     axes = figure.subplots(1, 3)
     for axis, column, label in ((axes[0], 0, "client trips"), (axes[1], 1, "virtual time")):
         _band(axis, curve, column, 0)
+        if baseline is not None:
+            axis.axhline(baseline[1], color="0.45", linewidth=1, linestyle=(0, (6, 3)))
         axis.set_xlabel(label)
         _metric_axis(axis, metric)
         _tidy(axis)
+    _name_baseline(axes[1], baseline, metric)
     counts = np.bincount(staleness) if staleness else np.zeros(1)
     axes[2].bar(range(len(counts)), counts / max(counts.sum(), 1), color=COLOURS[0], width=0.9)
     axes[2].set_xlabel("staleness (versions)")

@@ -38,7 +38,13 @@ HEADINGS = (
     "stale",
 )
 END = 1 + HEADINGS.index("at the end")
-OPTIONAL = ("stale", "MB down", "MB up", "steps")
+FULL = {
+    "stale": "mean staleness",
+    "MB down": "megabytes down",
+    "MB up": "megabytes up",
+    "steps": "steps",
+}
+OPTIONAL = tuple(FULL)
 """Columns that are left out in a narrow terminal, in this order."""
 
 
@@ -97,24 +103,30 @@ def _cells(
             sd = f" ± {spread['sd']:,.{digits}f}" if seeds > 1 else ""
             shown += [f"{spread['mean']:,.{digits}f}{sd}", ratio]
     shown.append("-" if at["steps"] is None else f"{at['steps']['mean']:,.0f}")
-    shown += _megabytes(at)
+    shown += _both_megabytes(at)
     shown.append(_value(row["accuracy"], seeds, metric))
     shown.append(f"{row['staleness']['mean']:.1f}" if row["staleness"] else "-")
     return shown
 
 
-def _megabytes(at: TargetRow) -> list[str]:
+def _both_megabytes(at: TargetRow) -> list[str]:
     """Return the megabytes of uploads and of downloads."""
     both, up = at["bytes"], at.get("bytes_up")
     if both is None or up is None:
         return ["-", "-"]
-    return [f"{up['mean'] / 1e6:,.1f}", f"{(both['mean'] - up['mean']) / 1e6:,.1f}"]
+    return [_megabytes(up["mean"]), _megabytes(both["mean"] - up["mean"])]
+
+
+def _megabytes(size: float) -> str:
+    """Return bytes as megabytes; a small number of them with two digits, because it is not 0."""
+    return f"{size / 1e6:,.1f}" if size >= 1e5 or size == 0 else f"{size / 1e6:.2g}"
 
 
 def _table(rows: list[list[str]], left_out: list[str], metric: Metric) -> Table:
     caption = "ratio: to the best entry"
     caption += "" if "stale" in left_out else "; stale: mean staleness"
-    caption += f"; comparison.md has {', '.join(left_out)} too" if left_out else ""
+    if left_out:  # in a narrow terminal
+        caption += f"; in comparison.md also: {', '.join(FULL[name] for name in left_out)}"
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption=caption)
     shown.add_column("entry", overflow="fold", min_width=_least(rows))
     kept = [n for n, heading in enumerate(HEADINGS, 1) if heading not in left_out]

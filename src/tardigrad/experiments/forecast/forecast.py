@@ -21,15 +21,9 @@ from tardigrad.data.clients import Clients, Federation
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.config.reading import parse_config, read_toml
 from tardigrad.experiments.config.schema import Config
-from tardigrad.experiments.runs.assembly import (
-    make_bookkeeping,
-    make_federation,
-    make_module,
-    shared_vectors,
-    situation_of,
-    trip_bytes,
-    upload_layers,
-)
+from tardigrad.experiments.runs.assembly import make_bookkeeping, situation_of
+from tardigrad.experiments.runs.model_and_data import make_federation, make_module
+from tardigrad.experiments.runs.traffic import shared_vectors, trip_bytes, upload_layers
 from tardigrad.learning.flat import FlatModule
 from tardigrad.privacy.accounting import ByParticipation
 from tardigrad.privacy.blt import BLT

@@ -19,7 +19,7 @@ from tardigrad.experiments.forecast.forecast import Forecast
 
 COLUMNS: dict[str, tuple[str, Callable[[Forecast], str]]] = {
     "steps/time": ("steps per unit of time", lambda one: f"{one.steps_per_time:,.2f}"),
-    "MB/time": ("megabytes per unit of time", lambda one: _or_dash(one.megabytes_per_time, ",.1f")),
+    "MB/time": ("megabytes per unit of time", lambda one: _megabytes(one.megabytes_per_time)),
     "MB down": ("megabytes of a download", lambda one: _size(one, one.megabytes_down)),
     "MB up": ("megabytes of an upload", lambda one: _size(one, one.megabytes_up)),
     "download": ("seconds of a trip, mean: download", lambda one: _part(one, "download")),
@@ -82,6 +82,11 @@ def _columns(forecasts: list[Forecast]) -> dict[str, tuple[str, Callable[[Foreca
 
 def _or_dash(value: float | None, format_: str) -> str:
     return "-" if value is None else format(value, format_)
+
+
+def _megabytes(value: float | None) -> str:
+    """Return a rate as text; a small one with two digits, because it is not 0."""
+    return _or_dash(value, ",.1f" if value is None or value >= 0.1 else ".2g")
 
 
 def show_forecasts(forecasts: list[Forecast], console: Console) -> None:

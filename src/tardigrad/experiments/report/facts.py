@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from tardigrad.core.events import ModelEvaluated, RunPosition
 from tardigrad.experiments.compare.tables import cells, headings, time_splits
 from tardigrad.experiments.compare.tabulate import ComparisonTable, metric_of
 from tardigrad.experiments.report.sources import Series, Sources
+
+CODE = re.compile("`([^`]+)`")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: bool = False) -> str:
@@ -33,8 +36,9 @@ def paragraph(text: str, kind: str = "") -> str:
 
 
 def items(lines: Iterable[str], kind: str = "") -> str:
-    """Return a list of escaped lines, or an empty text if there are none."""
-    inside = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+    """Return a list of escaped lines, or an empty text if there are none. `Backticks` mark code."""
+    texts = (CODE.sub(r"<code>\1</code>", html.escape(line)) for line in lines)
+    inside = "".join(f"<li>{text}</li>" for text in texts)
     return f"<ul{f' class={kind!r}' if kind else ''}>{inside}</ul>" if inside else ""
 
 

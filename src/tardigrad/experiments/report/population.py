@@ -21,9 +21,9 @@ from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.report.sources import RunSource, Series
-from tardigrad.experiments.runs.assembly import make_federation
 from tardigrad.experiments.runs.drive import one_thread
 from tardigrad.experiments.runs.fingerprints import fingerprints
+from tardigrad.experiments.runs.model_and_data import make_federation
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.examples import mapped

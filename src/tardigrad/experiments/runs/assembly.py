@@ -8,52 +8,38 @@ them the aggregator is built, which is given them.
 
 from __future__ import annotations
 
-import copy
 import hashlib
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from tardigrad.algorithms.aggregator import Aggregator
-from tardigrad.algorithms.layers import UploadLayer
-from tardigrad.algorithms.shared_vectors import SharedVectors
 from tardigrad.core.bookkeeping import Bookkeeping
-from tardigrad.core.draws import key
 from tardigrad.core.events import ModelEvaluated
 from tardigrad.core.own_code import class_source
 from tardigrad.core.participation import Limits
-from tardigrad.core.precision import is_short
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import RoundedLaw, StalenessLaw
-from tardigrad.core.upload import bytes_of
-from tardigrad.data.clients import Clients, Federation, HoldingOut, given
-from tardigrad.data.sets.own_data import is_own_data
+from tardigrad.data.clients import Clients, Federation
 from tardigrad.data.tables.preparation import FILE, Preparation
-from tardigrad.encodings.broadcasts import Float32Broadcast
 from tardigrad.encodings.common_grid import Grid
-from tardigrad.encodings.layer import encoding_layers
-from tardigrad.errors import ConfigError, RunError, TardigradError
+from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.fingerprints import Inputs, fingerprints, model_classes
+from tardigrad.experiments.runs.model_and_data import check_fit, check_personal
 from tardigrad.experiments.runs.result import Result, RunTotals
 from tardigrad.experiments.runs.run_folder import RunFolder
-from tardigrad.experiments.runs.run_metrics import chosen_head, run_baseline, with_head, with_metrics
+from tardigrad.experiments.runs.run_metrics import run_baseline, with_metrics
 from tardigrad.experiments.runs.single_examples import check_single_examples
-from tardigrad.learning.examples import described, predicted
+from tardigrad.experiments.runs.traffic import shared_vectors, trip_bytes, upload_layers
 from tardigrad.learning.flat import FlatModule
-from tardigrad.learning.heads import Head, MultiClass
 from tardigrad.learning.memory_format import choose_memory_format
 from tardigrad.learning.models.own_model import is_own_model
-from tardigrad.learning.start import load_start
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.layers.canaries import Canaries
-from tardigrad.privacy.layers.central_noise import Normals
-from tardigrad.privacy.layers.stack import central_layers, local_layers
-from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.privacy.statement import NOTHING_PROMISED, statement
 from tardigrad.simulation.network import TripBytes
@@ -140,7 +126,7 @@ class Assembly:
             bytes_up=totals.trips * self.trip_bytes.up,
             accuracy=totals.metrics.get("accuracy"),
             main=self.config.evaluation.metric.name,
-            baseline=run_baseline(self.config, self.federation),
+            baseline=None if self.flat.has_personal else run_baseline(self.config, self.federation),
             loss=totals.metrics.get("loss"),
             model_sha256=hashlib.sha256(model.view(torch.uint8).numpy().data).hexdigest(),
             wall_seconds=round(wall_seconds, 3),
@@ -172,11 +158,12 @@ def assemble(
     clients: Clients,
     population: int,
     chosen: Chosen | None = None,
+    served: bool = False,
 ) -> Assembly:
     """Put together the parts of a run.
 
     `config`: resolved. `federation`: None on a server without data. `chosen`: the constants of the noise that
-    a private run began with, if it goes on.
+    a private run began with, if it goes on. `served`: the module is trained elsewhere.
 
     Raises a ConfigError if the parts do not fit each other. An aggregator is built and dropped for that,
     because algorithms and layers check what they are given, and the run's own is built when its folder exists
@@ -189,8 +176,10 @@ def assemble(
             choose_memory_format(flat, federation.head, *federation.some_examples())
         check_fit(flat, federation)
         check_single_examples(flat, federation, config.local)
-        _check_personal(flat, federation, config)
+        check_personal(flat, federation, config)
     flat = flat.on(config.device.torch_device())
+    if served:
+        flat.drop_gradient()
     situation = replace(situation_of(config, clients), population=population)
     trial = Aggregator(config.algorithm, flat.shared, situation, config.evaluation.model_average)
     guarantee = _guarantee(config, situation, trial, chosen)
@@ -199,58 +188,6 @@ def assemble(
     if guarantee is not None or config.encoding.kind != "float32" or config.broadcast.kind != "float32":
         trial = assembly.aggregator(NoiseKeys())
     return replace(assembly, trip_bytes=trip_bytes(trial))
-
-
-def make_federation(
-    config: Config,
-    clients: Mapping[Hashable, object] | None = None,
-    test: object | None = None,
-    head: Head | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> Federation:
-    """Return the clients' data, without the examples that each holds out for its own evaluation.
-
-    `clients`, `test`, `head`: the caller's own, in place of those of the config.
-    """
-    head = chosen_head(config, head)
-    if clients is not None:
-        federation = given(clients, test, dtype, head)
-    elif is_own_data(config.data):
-        federation = config.data.federation(key(config.seed, "data"), head, dtype)
-    elif config.data is not None:
-        federation = config.data.federation_for(head, key(config.seed, "data"))
-    else:
-        raise ConfigError("data: name a data set in the config, or give clients in Python")
-    federation = with_head(federation, head, config.privacy is not None)
-    if config.evaluation.held_out > 0:
-        kept = HoldingOut(federation.clients, config.evaluation.held_out, key(config.seed, "held out"))
-        federation = replace(federation, clients=kept)
-    return federation
-
-
-def make_module(config: Config, model: nn.Module | None, federation: Federation | None) -> nn.Module:
-    """Return a copy of the caller's module, or build that of the config, which takes a federation unless it
-    is from a file of the user's own."""
-    if model is not None:
-        return copy.deepcopy(model)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key(config.seed, "model"))
-        if federation is None and is_own_model(config.model):
-            module = config.model.make({})
-        elif config.model is None or federation is None:
-            raise ConfigError("model: name a model in the config, or give a torch.nn.Module in Python")
-        else:
-            module = config.model.build_with(federation.vectors, federation.shape, federation.classes)
-    if config.model.start is not None:
-        load_start(module, config.model.start, config.local.batch_norm == "group_norm")
-    return module
-
-
-def trip_bytes(aggregator: Aggregator) -> TripBytes:
-    """Return the sizes of downloads and uploads, which all trips of a run have in common."""
-    extra = sum(layer.wire.extra_bytes for layer in aggregator.layers)
-    sizes = aggregator.download_sizes()
-    return TripBytes(sizes.whole, bytes_of(aggregator.upload_layout()) + extra, sizes.difference)
 
 
 def make_bookkeeping(config: Config, population: int, limits: Limits | None) -> Bookkeeping:
@@ -308,73 +245,3 @@ def _guarantee(
             "privacy.separation to 1"
         )
     return guarantee
-
-
-def upload_layers(
-    config: Config, guarantee: Guarantee | None, keys: NoiseKeys, canaries: Canaries | None
-) -> list[UploadLayer]:
-    """Return the upload layers of a run. Local noise is added before an upload is encoded; central privacy
-    clips what was decoded."""
-    local = isinstance(config.privacy, LocalPrivacy)
-    encoding = encoding_layers(
-        config.encoding,
-        config.algorithm,
-        lambda trip: key(config.seed, "trip", trip),
-        feedback=not local,
-        private=guarantee is not None,
-    )
-    if guarantee is None:
-        return [*encoding]
-    normals: Normals = keys.normals
-    if guarantee.noise_from == "seed":
-        normals = lambda number: Seeded(key(config.seed, "noise", number))  # noqa: E731
-    if local:
-        return [*local_layers(guarantee, normals), *encoding]
-    return [*encoding, *central_layers(guarantee, normals, canaries)]
-
-
-def shared_vectors(config: Config, dtype: torch.dtype) -> SharedVectors | None:
-    """Return what clients download, if it is not exactly the algorithm's broadcast."""
-    if isinstance(config.broadcast, Float32Broadcast):
-        return None
-    if is_short(dtype):
-        raise ConfigError(
-            f"broadcast.kind: the model's own numbers are {str(dtype).removeprefix('torch.')}, so that "
-            "versions travel in half of the bytes already; leave it out"
-        )
-    return SharedVectors(config.broadcast, config.seed)
-
-
-def _check_personal(flat: FlatModule, federation: Federation, config: Config) -> None:
-    """Raise a ConfigError if the run could be evaluated only with personal parts that nobody has trained."""
-    if flat.has_personal and federation.test is not None and config.evaluation.held_out == 0:
-        raise ConfigError(
-            "evaluation.held_out: parts of this model stay with their clients (local.personal or "
-            "local.batch_norm), so that only clients can evaluate it, and none keeps examples for that; give "
-            "a share such as 0.2, or leave the central test set out"
-        )
-
-
-def check_fit(flat: FlatModule, federation: Federation) -> None:
-    """Raise a ConfigError if the model does not fit the data, found with one forward pass."""
-    x, labels = federation.some_examples()
-    flat.module.eval()
-    try:
-        with torch.random.fork_rng(devices=[]), torch.inference_mode():
-            flat.load(flat.shared, {})
-            outputs = predicted(flat.module, federation.head, flat.prepared(x), labels)
-            federation.head.loss(outputs, labels)
-    except TardigradError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"model: it does not fit the data, whose examples are {described(x)} and whose labels are "
-            f"{labels.dtype} ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
-        ) from None
-    finally:
-        flat.reset_buffers()  # the module may have changed them, and they are part of fingerprints
-    if isinstance(federation.head, MultiClass) and federation.classes > outputs.shape[1]:
-        raise ConfigError(
-            f"model: it has {outputs.shape[1]} outputs, but the labels go up to {federation.classes - 1}; "
-            "labels count from 0"
-        )

@@ -96,16 +96,17 @@ class Result:
         return {k: v for k, v in asdict(self).items() if k not in ("history", "model")}
 
     def plot(self, path: Path | str | None = None, metrics: Sequence[str] = ()) -> Figure:
-        """Return a matplotlib figure with the metrics over client trips, which notebooks show.
+        """Return a matplotlib figure with the metrics over client trips and their baseline, which notebooks
+        show.
 
         `path`: also write it to this file (.png, .svg or .pdf).
-        `metrics`: the metrics to draw; default: accuracy, loss and the next ones, at most four.
+        `metrics`: the metrics to draw; default: the main one, loss and the next ones, at most four.
 
         >>> result.plot("curves.png", metrics=["loss"])  # doctest: +SKIP
         """
         from tardigrad.experiments.runs.result_picture import draw_history, save_picture
 
-        figure = draw_history(self.history, metrics)
+        figure = draw_history(self.history, metrics, self.main, self.baseline)
         if path is not None:
             save_picture(figure, path)
         return figure

@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from tardigrad.core.events import ModelEvaluated
+from tardigrad.core.metric import Metric
 from tardigrad.errors import ConfigError
+from tardigrad.learning.heads.baseline import Baseline
 
 MOST = 4
 """Metrics that are drawn if none are named."""
-FIRST = ("accuracy", "loss")
 COLOURS = {False: "#0072B2", True: "#D55E00"}
 
 
@@ -27,10 +28,15 @@ class Picture(Figure):
         return data.getvalue()
 
 
-def draw_history(history: Sequence[ModelEvaluated], metrics: Sequence[str] = ()) -> Picture:
+def draw_history(
+    history: Sequence[ModelEvaluated],
+    metrics: Sequence[str] = (),
+    main: str = "accuracy",
+    baseline: Baseline | None = None,
+) -> Picture:
     """Return a figure with a panel for each metric over client trips.
 
-    `metrics`: default: accuracy, loss and the next ones, at most four.
+    `metrics`: default: `main`, loss and the next ones, at most four. `baseline`: drawn as a line.
     """
     there = list(
         dict.fromkeys(name for one in history for name in one.metrics if one.metric(name) is not None)
@@ -39,10 +45,8 @@ def draw_history(history: Sequence[ModelEvaluated], metrics: Sequence[str] = ())
     if unknown or not there:
         what = f"there is no metric {unknown[0]!r}" if unknown else "there was no evaluation"
         raise ConfigError(f"plot: {what}; the metrics are: {', '.join(there) or 'none'}")
-    names = (
-        list(metrics)
-        or [*(name for name in FIRST if name in there), *(n for n in there if n not in FIRST)][:MOST]
-    )
+    first = [name for name in dict.fromkeys((main, "loss")) if name in there]
+    names = list(metrics) or [*first, *(name for name in there if name not in first)][:MOST]
     figure = Picture(figsize=(1 + 3.6 * len(names), 3.4), layout="constrained")
     for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names):
         sides = [side for side in (False, True) if any(_curve(history, name, side))]
@@ -50,9 +54,12 @@ def draw_history(history: Sequence[ModelEvaluated], metrics: Sequence[str] = ())
             trips, values = _curve(history, name, federated)
             label = "clients' held-out examples" if federated else "test set"
             axis.plot(trips, values, color=COLOURS[federated], linewidth=1.8, label=label)
-        if len(sides) > 1:
+        constant = None if baseline is None else baseline["metrics"].get(name)
+        if baseline is not None and constant is not None:
+            axis.axhline(constant, color="0.45", linewidth=1, linestyle=(0, (6, 3)), label=baseline["says"])
+        if len(axis.lines) > 1:
             axis.legend(frameon=False, fontsize=8)
-        if "accuracy" in name:
+        if "accuracy" in name or Metric.named(name).percent:
             axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axis.set_title(name.replace("_", " "), loc="left", fontsize=11)
         axis.set_xlabel("client trips")

@@ -53,6 +53,8 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             text = "yes: it used the simulated future, which no real run can"
         elif name == "epsilon" and summary.get("privacy_void"):
             text = f"{value:.4g} (VOID: this run is not private)"
+        elif name == "accuracy":
+            text = Metric.named(name).shown(value)  # in percent, as the baseline
         elif isinstance(value, float):
             text = f"{value:.4g}" if name != "virtual_time" else f"{value:,.2f}"
         elif isinstance(value, dict):
@@ -62,7 +64,8 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append((name.replace("_", " "), text))
     for name, value in summary.get("metrics", {}).items():
         if name not in summary:
-            rows.append((name.replace("_", " "), "not finite" if value is None else f"{value:.4g}"))
+            metric = Metric.named("accuracy" if "accuracy" in name else name)  # such as client_accuracy
+            rows.append((name.replace("_", " "), "not finite" if value is None else metric.shown(value)))
     if summary.get("baseline"):
         rows.append(("baseline", _baseline_text(summary)))
     return rows
@@ -72,8 +75,10 @@ def _baseline_text(summary: Mapping[str, Any]) -> str:
     """Return what a model that ignores its input gets on the test set."""
     one, metric = summary["baseline"], Metric.named(summary.get("main", "accuracy"))
     value = one["metrics"].get(metric.name)
-    shown = "no value" if value is None else metric.shown(value)
-    return f"{metric} {shown}: {one['says']} (learned from {one['of']})"
+    texts = [f"{metric} {'no value' if value is None else metric.shown(value)}"]
+    if metric != ACCURACY and "accuracy" in one["metrics"]:  # which people look at, too
+        texts.append(f"{ACCURACY} {ACCURACY.shown(one['metrics']['accuracy'])}")
+    return f"{', '.join(texts)}: {one['says']} (learned from {one['of']})"
 
 
 def show_profile(seconds: dict[str, float], console: Console) -> None:
@@ -107,7 +112,14 @@ def show_run(directory: Path, console: Console) -> None:
         values += [] if found is None else [found]
     summary_file = directory / "summary.json"
     if summary_file.exists():
-        show_summary(RunFolder(directory).summary or {}, console, str(directory))
+        summary = RunFolder(directory).summary or {}
+        show_summary(summary, console, str(directory))
+        if counts.trips < summary.get("client_trips", 0):
+            console.print(
+                f"{events}: ends after {counts.trips:,} of {summary['client_trips']:,} trips. Its end was "
+                "lost, so that curves and counts of it are not of the whole run",
+                highlight=False, markup=False,
+            )  # fmt: skip
     else:
         again = "tardigrad serve" if (directory / "journal.sqlite").exists() else "tardigrad run ... --resume"
         console.print(
@@ -149,7 +161,10 @@ def plot_run(directory: Path, file: Path) -> None:
     if not curve:
         raise ConfigError(f"{directory}: no evaluation of {metric} yet, so there is nothing to draw")
     check_picture(file)
-    draw_run(Curve(directory.name, [curve]), staleness, file, metric)
+    found = (RunFolder(directory).summary or {}).get("baseline") or {"metrics": {}}
+    value = found["metrics"].get(metric.name)
+    baseline = None if value is None else (found["says"], value)
+    draw_run(Curve(directory.name, [curve]), staleness, file, metric, baseline)
 
 
 def check_picture(file: Path) -> None:

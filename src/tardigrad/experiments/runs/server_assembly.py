@@ -15,7 +15,8 @@ from tardigrad.data.tables.preparation import Preparation
 from tardigrad.encodings.layer import EncodingLayer
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
-from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federation, make_module
+from tardigrad.experiments.runs.assembly import Assembly, assemble
+from tardigrad.experiments.runs.model_and_data import make_federation, make_module
 from tardigrad.experiments.runs.private_run import Secrets
 from tardigrad.experiments.runs.run_metrics import chosen_head, names_to_compute
 from tardigrad.experiments.runs.site_declared import (
@@ -24,7 +25,7 @@ from tardigrad.experiments.runs.site_declared import (
     site_declaration,
 )
 from tardigrad.learning.frozen import frozen_digest
-from tardigrad.learning.heads import BUILT_IN
+from tardigrad.learning.heads import BUILT_IN, Head
 from tardigrad.learning.models.own_model import OwnModel, is_own_model
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.layers.local_noise import LocalNoiseLayer
@@ -61,14 +62,13 @@ def assemble_server(
     population = settings.population or len(clients)
     config = complete(config.resolved(population), population)
     _check_resolved(config, federation, population)
-    assembly = assemble(config, federation, module, clients, population, chosen)
+    assembly = assemble(config, federation, module, clients, population, chosen, served=True)
     if preparation is not None or assembly.preparation is not None:
         assembly = replace(assembly, preparation=preparation or assembly.preparation)
         assembly = replace(assembly, declaration=site_declaration(assembly, own_model=model is not None))
     dtype = assembly.flat.vector.dtype
     if dtype != torch.float32:
         raise ConfigError(f"model: its parameters are {dtype}; they travel as float32")
-    assembly.flat.drop_gradient()
     return assembly
 
 
@@ -101,6 +101,7 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
         release=secrets.release,
         metrics=_metrics(config, federation),
         asked=() if evaluate is not None else _asked(config),
+        head=_head(config, federation),
         local_noise=local_noise,
         encoding=config.encoding,
         broadcast=config.broadcast,
@@ -178,6 +179,14 @@ def _metrics(config: Config, federation: Federation | None) -> frozenset[str]:
     heads = BUILT_IN if head is None else (type(head),)
     names = {name for head in heads for name in head.names} | set(_asked(config))
     return frozenset(names - RESERVED)
+
+
+def _head(config: Config, federation: Federation | None) -> Head | None:
+    """Return the head of clients that have none of their own; raise a ConfigError if it needs all labels."""
+    head = chosen_head(config) if federation is None else federation.head
+    if getattr(head, "class_weights", None) == "balanced":
+        raise ConfigError("head.class_weights: a server without data cannot count labels; give numbers")
+    return head
 
 
 def _asked(config: Config) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from tardigrad.data.clients import Federation
 from tardigrad.data.evaluation import Evaluator
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
-from tardigrad.experiments.runs.assembly import Assembly, assemble, make_federation, make_module
+from tardigrad.experiments.runs.assembly import Assembly, assemble
+from tardigrad.experiments.runs.model_and_data import make_federation, make_module
 from tardigrad.experiments.runs.private_run import Secrets, secrets_in_memory
 from tardigrad.experiments.runs.run_metrics import names_to_compute
 from tardigrad.learning.flat import FlatModule

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 from pydantic import ConfigDict, Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
 
 from tardigrad.core.own_code import absolute_place, load_name
-from tardigrad.core.setting import Setting, by_name
+from tardigrad.core.setting import Setting, by_name_or_place
 from tardigrad.errors import ConfigError
 from tardigrad.learning.heads import Binary, ModuleLoss, MultiClass, MultiLabel, NextToken, Regression
 from tardigrad.learning.heads.task_head import Head
@@ -57,7 +57,7 @@ def _dump(head: Setting) -> dict[str, object]:
 AnyHead = Annotated[
     BuiltInHead,
     WrapValidator(_own_or_built_in),
-    by_name,  # runs before the validator above, so that "file.py:Name" is a kind, too
+    by_name_or_place,  # runs before the validator above, so that "file.py:Name" is a kind, too
     PlainSerializer(_dump, return_type=dict[str, object]),
 ]
 """A head as a config names it; own heads are an `OwnHead` there."""

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, SerializeAsAny
 
 from tardigrad.core.own_code import or_own
-from tardigrad.core.setting import by_name
+from tardigrad.core.setting import by_name_or_place
 from tardigrad.learning.models.architecture import Architecture, Shape
 from tardigrad.learning.models.bag import BagOfWords
 from tardigrad.learning.models.cnn import FedACCNN, FedAsyncCNN, FedBuffCNN, MasFLCNN
@@ -30,7 +30,7 @@ Model = Annotated[
     | Transformer
     | ResNet18,
     Field(discriminator="kind"),
-    by_name,
+    by_name_or_place,
     or_own(OwnModel),
     SerializeAsAny(),
 ]

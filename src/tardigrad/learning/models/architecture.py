@@ -11,6 +11,7 @@ from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError
 
 Shape = tuple[int, ...]
+MOST_LAYERS = 1000
 
 
 class Architecture(Setting):

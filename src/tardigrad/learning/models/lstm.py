@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from tardigrad.learning.models.architecture import Architecture, Shape, sequence
+from tardigrad.learning.models.architecture import MOST_LAYERS, Architecture, Shape, sequence
 from tardigrad.learning.models.building_blocks import Tokens
 
 
@@ -67,7 +67,7 @@ class CharLSTM(Architecture):
     """Width of the embedding."""
     hidden: PositiveInt = 256
     """Width of the LSTM layers."""
-    layers: PositiveInt = 2
+    layers: int = Field(default=2, gt=0, le=MOST_LAYERS)
     """Number of LSTM layers."""
     predict: Literal["next", "every"] = "next"
     """next: the character after the whole sequence (LEAF's labels). every: that after each character."""

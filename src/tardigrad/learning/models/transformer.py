@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from tardigrad.learning.models.architecture import Architecture, Shape, sequence
+from tardigrad.learning.models.architecture import MOST_LAYERS, Architecture, Shape, sequence
 from tardigrad.learning.models.building_blocks import Tokens
 
 
@@ -25,7 +25,7 @@ class Transformer(Architecture):
     """
 
     kind: Literal["transformer"] = "transformer"
-    layers: PositiveInt = 3
+    layers: int = Field(default=3, gt=0, le=MOST_LAYERS)
     """Number of layers."""
     embedding: PositiveInt = 96
     """Width of the embedding and of the layers."""

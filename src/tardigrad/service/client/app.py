@@ -30,7 +30,7 @@ class Client:
     held_out: Any | None = None
     """Examples to evaluate on. A server without a test set asks for the metrics."""
     head: Head | None = None
-    """The loss and metrics; by default, those of a classifier."""
+    """The loss and metrics; by default, those of the server's config, or of a classifier if it names none."""
     transform: Transform | None = None
     """Turns stored examples into inputs of the module."""
     algorithm: type[Algorithm] | None = None

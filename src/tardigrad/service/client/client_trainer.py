@@ -8,12 +8,13 @@ import torch
 
 from tardigrad.algorithms.layers import DecodingLayer, UploadLayer, kept_by_layers
 from tardigrad.core.upload import Task, Vectors
-from tardigrad.data.clients import given
+from tardigrad.data.clients import Federation, given
 from tardigrad.encodings.layer import encoding_layers
 from tardigrad.errors import ConfigError
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.frozen import frozen_digest
+from tardigrad.learning.heads import Head, Regression
 from tardigrad.learning.heads.named_metrics import NamedMetrics, can_compute
 from tardigrad.learning.local import Trainer
 from tardigrad.learning.memory_format import choose_memory_format
@@ -25,6 +26,7 @@ from tardigrad.service.protocol.task_settings import (
     from_json,
     is_private,
     local_noise,
+    told_head,
     upload_encoding,
 )
 
@@ -53,10 +55,14 @@ class ClientTrainer:
         """The digest of the frozen part of the module."""
         trained = [p for p in app.module.parameters() if p.requires_grad]
         self._initial = [(p, p.detach().clone()) for p in trained]
-        federation = given({name: app.examples}, app.held_out, torch.float32, app.head)
-        self._federation = replace(federation, transform=app.transform or Transform())
+        # without a head, the server says what the labels are, so that they are not checked yet
+        self._federation = self._federated(app.examples, app.held_out, app.head or Regression())
         self._trainer: Trainer | None = None
         self._settings = ""
+
+    def _federated(self, examples: object, held_out: object, head: Head | None) -> Federation:
+        federation = given({self._name: examples}, held_out, torch.float32, head)
+        return replace(federation, transform=self._app.transform or Transform())
 
     def check_shapes(self, shapes: list[tuple[int, ...]], settings: str = "") -> None:
         """Raise a ConfigError if the server's model has other shapes.
@@ -109,6 +115,9 @@ class ClientTrainer:
     def _trainer_for(self, settings: str) -> Trainer:
         if self._trainer is None or settings != self._settings:
             algorithm, local = from_json(settings, self._app.algorithm)
+            if self._app.head is None:
+                clients, test = self._federation.clients, self._federation.test
+                self._federation = self._federated(clients.load(0), test, told_head(settings))
             federation = self._federation
             if self._trainer is not None:  # of another run; what is personal now begins anew
                 with torch.no_grad():

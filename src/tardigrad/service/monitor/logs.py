@@ -71,6 +71,8 @@ def log_to_stderr(format: LogFormat = "text", level: str = "info") -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if format == "json" else TextLines())
     handler.addFilter(_worth_a_line)
+    if format == "text":  # `serve` prints this line itself
+        handler.addFilter(lambda record: getattr(record, "event", "") != "listening")
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

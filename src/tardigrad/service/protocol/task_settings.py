@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from pydantic import JsonValue, NonNegativeFloat, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
@@ -20,6 +20,9 @@ from tardigrad.encodings.encoding import Encoding
 from tardigrad.encodings.float32 import Float32
 from tardigrad.encodings.kinds import AnyEncoding
 from tardigrad.errors import ConfigError
+from tardigrad.learning.heads import BUILT_IN as HEADS
+from tardigrad.learning.heads import Head, MultiClass
+from tardigrad.learning.heads.head_choice import BuiltInHead
 from tardigrad.learning.local import Local
 from tardigrad.privacy.layers.local_noise import LocalNoiseLayer
 from tardigrad.privacy.normal import Cryptographic, Seeded
@@ -55,12 +58,14 @@ def to_json(
     metrics: tuple[str, ...] = (),
     encoding: Encoding | None = None,
     broadcast: BroadcastEncoding | None = None,
+    head: Head | None = None,
 ) -> str:
     """Return the settings as JSON.
 
     `private` says whether the run promises privacy; `noise` is applied by the clients; `metrics` are asked of
-    clients that evaluate, besides those of their head; clients encode their uploads with `encoding`;
-    versions travel to them as `broadcast` says.
+    clients that evaluate, besides those of their head; clients encode their uploads with `encoding`, and
+    versions travel to them as `broadcast` says. `head`: of clients that have none of their own; one that is
+    not built in is not told, because no code is sent.
     """
     named = TypeAdapter(AnyAlgorithm).dump_python(algorithm)  # type: ignore[arg-type]
     if not isinstance(algorithm, BUILT_IN):
@@ -79,7 +84,22 @@ def to_json(
         settings["encoding"] = encoding.model_dump(mode="json", exclude_none=True)
     if broadcast is not None and not isinstance(broadcast, Float32Broadcast):
         settings["broadcast"] = broadcast.model_dump(mode="json", exclude_none=True)
+    if isinstance(head, HEADS) and head != MultiClass():
+        told = TypeAdapter(BuiltInHead).dump_python(head, mode="json", exclude_none=True)  # type: ignore[arg-type]
+        settings["head"] = told
     return json.dumps(settings)
+
+
+def told_head(text: str) -> Head | None:
+    """Return the head of clients that have none of their own, or None if the server names none."""
+    settings = json.loads(text).get("head")
+    if settings is None:
+        return None
+    try:
+        return cast(Head, TypeAdapter(BuiltInHead).validate_python(settings))
+    except ValidationError as error:
+        said = " ".join(str(error).split())[:300]
+        raise ConfigError(f"the server's settings cannot be used here ({said}); is it newer?") from None
 
 
 def asked_metrics(text: str) -> tuple[str, ...]:

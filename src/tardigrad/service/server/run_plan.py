@@ -17,6 +17,7 @@ from tardigrad.encodings.broadcasts import BroadcastEncoding, Float32Broadcast
 from tardigrad.encodings.encoding import Encoding
 from tardigrad.encodings.float32 import Float32
 from tardigrad.errors import ConfigError
+from tardigrad.learning.heads import Head
 from tardigrad.learning.local import Local
 from tardigrad.service.protocol.task_settings import LocalNoise, to_json
 from tardigrad.service.server.clock import SYSTEM, Clock
@@ -61,6 +62,8 @@ class RunPlan:
     """Names of metrics that clients may report."""
     asked: tuple[str, ...] = ()
     """Metrics that clients are asked for besides those of their head."""
+    head: Head | None = None
+    """The loss and metrics of clients that have no head of their own; None if the config names none."""
     local_noise: LocalNoise | None = None
     """The noise that clients add to their uploads themselves, if they do."""
     encoding: Encoding = field(default_factory=Float32)
@@ -89,7 +92,14 @@ def check_servable(algorithm: Algorithm, pace: Pace) -> None:
 def facts_of(plan: RunPlan) -> TaskFacts:
     """Return what all clients are told. The seed of a trip is the one that a simulation would use."""
     settings = to_json(
-        plan.algorithm, plan.local, plan.private, plan.local_noise, plan.asked, plan.encoding, plan.broadcast
+        plan.algorithm,
+        plan.local,
+        plan.private,
+        plan.local_noise,
+        plan.asked,
+        plan.encoding,
+        plan.broadcast,
+        plan.head,
     )
     return TaskFacts(
         settings,
