@@ -223,6 +223,12 @@ def test_share_and_denominator_out_of_range_are_refused():
         td.TopK(share=0)
     with pytest.raises(td.ConfigError, match="denominator: must be a power of two"):
         td.Grid(denominator=100)
+    for limit in (
+        5e-324,
+        1e300,
+    ):  # two codes would not differ, or all be 0
+        with pytest.raises(td.ConfigError, match="Grid: limit"):
+            td.Grid(limit=limit)
     with pytest.raises(td.ConfigError, match="unknown key 'error_feedback'"):
         td.Grid(error_feedback=True)
     with pytest.raises(td.ConfigError, match="too long for positions of 32 bits"):

@@ -11,6 +11,7 @@ from tardigrad.errors import ConfigError
 from tardigrad.simulation.delay import ConstantDelay
 from tardigrad.simulation.device_profiles import DEVICES, MIXES
 from tardigrad.simulation.network import (
+    SLOWEST,
     BandwidthTrace,
     Links,
     LogNormalBandwidth,
@@ -75,8 +76,9 @@ def test_a_file_has_the_bandwidths_of_its_clients_and_random_rows_for_others(tmp
     [
         ("client,upload\n0,1\n", "must have client and download"),
         ("client,download\n", "has no rows"),
-        ("client,download\n0,0\n", "line 2: a bandwidth must be more than 0"),
-        ("client,download\n0,nan\n", "line 2: a bandwidth must be more than 0"),
+        ("client,download\n0,0\n", "line 2: a bandwidth must be 0.001 or more"),
+        ("client,download\n0,1e-320\n", "line 2: a bandwidth must be 0.001 or more"),
+        ("client,download\n0,nan\n", "line 2: a bandwidth must be 0.001 or more"),
         ("client,download\n0,1\n0,2\n", "line 3: client 0: give one row for each"),
         ("client,download\n-1,2\n", "line 2: client -1"),
         ("client,download\nann,2\n", "line 2: client is 'ann'"),
@@ -119,10 +121,30 @@ def test_every_mix_is_of_known_devices_and_every_device_is_asymmetric_or_equal()
         ({"profile": "phones", "upload": 5}, "give either the clients' bandwidth"),
         ({"profile": "toasters"}, "no device 'toasters'; known are old_phone"),
         ({"profile": {}}, "no device in it"),
-        ({"download": 0}, "greater than 0"),
+        ({"download": 0}, "greater than or equal to 0.001"),
         ({"upload": 5, "latency": -1}, "latency"),
     ],
 )
 def test_networks_that_cannot_be_are_refused(settings, said):
     with pytest.raises(SettingError, match=said):
         Network(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"upload": 1e-320}, "upload.*0.001"),
+        ({"upload": {"kind": "log_normal", "median": 1000, "spread": 800}}, "spread.*10"),
+        ({"upload": 1000, "latency": 1e308}, "latency"),
+        ({"upload": 1000, "server_uplink": 1e-300}, "server_uplink.*0.001"),
+    ],
+)
+def test_networks_whose_times_would_not_be_finite_are_refused(settings, said):
+    with pytest.raises(SettingError, match=said):
+        Network(**settings)
+
+
+def test_times_on_the_slowest_network_are_finite():
+    slowest = LogNormalBandwidth(median=SLOWEST, spread=10)
+    links = Links(Network(upload=slowest), seed=0, size=TripBytes(10**12, 10**12))
+    assert all(math.isfinite(seconds) for client in range(1000) for seconds in links.seconds(client))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from tardigrad.core.participation import ClientId
 
+MOST_DIFFERENCES = 1000
+"""A client that has missed more versions downloads the whole: the list of what is in a download has to fit
+into one message."""
+
 
 class DownloadSizes:
     """The number of bytes that a client downloads for each of its trips.
 
     A version that travels whole always has the same size. If the server sends differences between versions, a
-    client needs those since the version that it has, or the whole if it has none or if that is smaller.
+    client needs those since the version that it has, or the whole if it has none, if that is smaller or if it
+    has missed more than `MOST_DIFFERENCES`.
 
     >>> sizes = DownloadSizes(whole=400, difference=100)
     >>> [sizes.take("ann", version) for version in (3, 3, 5, 20)]
@@ -27,7 +32,7 @@ class DownloadSizes:
             return self.whole
         had = self._versions.get(client)
         self._versions[client] = version
-        if had is None or had > version:
+        if had is None or not had <= version <= had + MOST_DIFFERENCES:
             return self.whole
         return min(self.whole, (version - had) * self.difference)
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, PositiveInt, field_validator
 from torch import Tensor
 
 from tardigrad.core.upload import TypedVector, Vectors
@@ -32,7 +32,7 @@ class Grid(Encoding):
     kind: Literal["grid"] = "grid"
     bits: Literal[8, 16, 32] = 32
     """Bits of an integer. The sum of a buffer, weighted, fits into as many."""
-    limit: PositiveFloat = 1.0
+    limit: float = Field(default=1.0, ge=1e-20, le=1e20)
     """The largest magnitude of a number."""
     denominator: PositiveInt = 256
     """Weights of uploads are multiples of 1 / denominator, which is a power of two."""

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from tardigrad.core.download_sizes import DownloadSizes
 from tardigrad.core.draws import BLOCK, key
@@ -28,6 +28,10 @@ from tardigrad.simulation.device_profiles import DEVICES, LATENCY, MIXES, SPREAD
 ASYMMETRY = 10.0
 """The download bandwidth of a client over its upload bandwidth, where a law is given for only one of them."""
 
+SLOWEST = 1e-3
+"""The smallest bandwidth in bytes per second. With a far smaller one, times would not be finite."""
+
+Rate = Annotated[float, Field(ge=SLOWEST)]
 Block = Callable[[int, int], NDArray[np.float64]]
 """block(first, n): a number for each of n clients, from this one on. It is asked only for whole blocks."""
 
@@ -42,7 +46,7 @@ class ConstantBandwidth(_Bandwidth):
     """Every client has the same bandwidth. A number alone means this."""
 
     kind: Literal["constant"] = "constant"
-    rate: PositiveFloat
+    rate: Rate
     """Bytes per second."""
 
     def rates(self, direction: str, seed: int) -> Block:
@@ -53,9 +57,9 @@ class LogNormalBandwidth(_Bandwidth):
     """Log-normal over the clients: a few are very slow, for good."""
 
     kind: Literal["log_normal"] = "log_normal"
-    median: PositiveFloat
+    median: Rate
     """The median bandwidth, in bytes per second."""
-    spread: PositiveFloat = 1.0
+    spread: float = Field(default=1.0, gt=0, le=10)
     """Standard deviation of the logarithm."""
 
     def rates(self, direction: str, seed: int) -> Block:
@@ -117,10 +121,10 @@ class Network(Setting):
     profile: str | dict[str, PositiveFloat] | None = None
     """Devices in place of `download` and `upload`: the name of a device or of a mix of devices, or a share
     for each device, such as {old_phone = 0.3, new_phone = 0.7} (docs/network.md has the table)."""
-    latency: NonNegativeFloat | None = None
+    latency: Annotated[float, Field(ge=0, le=1e9)] | None = None
     """Seconds that pass before the first byte of a download arrives, and again of an upload. Default: 0, or
     0.04 with a profile."""
-    server_uplink: PositiveFloat | None = None
+    server_uplink: Rate | None = None
     """Bytes per second that all downloads share; they are sent one after the other, in the order in which
     clients start. Default: no limit."""
 
@@ -283,8 +287,8 @@ def read_bandwidths(file: Path, column: str) -> dict[int, float]:
                 )
             for row in rows:
                 client, rate = client_number(row["client"]), float(row[column])
-                if not 0 < rate < float("inf"):
-                    raise ValueError(f"a bandwidth must be more than 0 and finite; {rate} was given")
+                if not SLOWEST <= rate < float("inf"):
+                    raise ValueError(f"a bandwidth must be {SLOWEST} or more and finite; {rate} was given")
                 if client < 0 or client in found:
                     raise ValueError(f"client {client}: give one row for each, counted from 0")
                 found[client] = rate

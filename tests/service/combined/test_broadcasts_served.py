@@ -2,14 +2,19 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 import torch
 from service_harness import Puppet, app_of, comparable, fetched, replay, serving, trace_of
 
 import tardigrad as td
+from tardigrad.core.download_sizes import MOST_DIFFERENCES, DownloadSizes
 from tardigrad.errors import RunError
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.downloads import Downloads
+from tardigrad.service.protocol.wire import LARGEST_MESSAGE, to_wire
+from tardigrad.service.server.published_versions import PublishedVersions
+from tardigrad.service.server.task_broadcast import Broadcast
 
 
 def config(broadcast, **changes):
@@ -96,3 +101,39 @@ def test_differences_that_the_client_cannot_mean_are_refused():
     with pytest.raises(RunError, match="cannot be decoded"):
         downloads.vectors(encoding, 6, 6, bad)
     assert downloads.has == 6
+
+
+def test_a_difference_that_cannot_be_decoded_changes_nothing_of_what_the_client_has():
+    downloads, encoding = Downloads(), td.DifferenceBroadcast()
+    vectors = downloads.vectors(encoding, 0, 5, {"model": torch.zeros(1000)})
+    received = {}
+    for step, scale in ((6, 1.0), (7, 0.0)):
+        received[f"{step}/model/codes"] = torch.ones(1000, dtype=torch.int8)
+        received[f"{step}/model/scales"] = torch.full((1,), scale)
+    with pytest.raises(RunError, match="cannot be decoded"):
+        downloads.vectors(encoding, 6, 7, received)
+    received["7/model/scales"].fill_(1.0)
+    found = downloads.vectors(encoding, 6, 7, received)
+    assert torch.equal(found["model"], vectors["model"] + 2)
+
+
+def test_a_client_that_has_missed_many_small_differences_downloads_the_whole():
+    """The list of a thousand differences of three vectors fits into a message."""
+    vectors = {name: torch.zeros(400_000) for name in ("model", "direction", "control")}
+    whole = Broadcast(vectors)
+    small = td.DifferenceBroadcast(encoding=td.RandomK(share=1e-4))
+    parts = {}
+    for name, vector in vectors.items():
+        parts |= small.follow(name, vector, vector, np.random.default_rng(0))[1]
+    versions = PublishedVersions()
+    first, last = 1_000_000, 1_000_000 + 2 * MOST_DIFFERENCES
+    for version in range(first, last + 1):
+        versions.publish(version, Broadcast(vectors, difference=parts))
+    found = versions.since(last - MOST_DIFFERENCES, last, whole)
+    assert found is not None
+    assert sum(message.ByteSize() for message in to_wire(found.layout)) < LARGEST_MESSAGE / 2
+    assert versions.since(last - MOST_DIFFERENCES - 1, last, whole) is None
+    sizes = DownloadSizes(whole.size, found.size // MOST_DIFFERENCES)
+    sizes.take("ann", first)
+    assert sizes.take("ann", first + MOST_DIFFERENCES) < whole.size
+    assert sizes.take("ann", last + 1) == whole.size

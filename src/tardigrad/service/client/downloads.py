@@ -39,17 +39,21 @@ class Downloads:
             return {name: vector.float() for name, vector in received.items()}
         if not isinstance(encoding, DifferenceBroadcast):
             return received
-        if since == 0:
-            self._vectors = received
+        vectors = self._vectors if since else received
         for step in range(since, version + 1) if since else ():
-            self._vectors = self._next(encoding, f"{step}/", received)
-        self._version = version
-        return self._vectors
+            vectors = _next(vectors, encoding, f"{step}/", received)
+        self._version, self._vectors = version, vectors
+        return vectors
 
-    def _next(self, encoding: DifferenceBroadcast, prefix: str, received: Vectors) -> Vectors:
-        parts = {n.removeprefix(prefix): v for n, v in received.items() if n.startswith(prefix)}
-        for name, vector in self._vectors.items():
-            objection = encoding.encoding.objection(name, parts, vector.numel())
-            if objection is not None:
-                raise RunError(f"the server's difference cannot be decoded: {objection}")
-        return {name: encoding.apply(name, vector, parts) for name, vector in self._vectors.items()}
+
+def _next(vectors: Vectors, encoding: DifferenceBroadcast, prefix: str, received: Vectors) -> Vectors:
+    """Return the vectors of the version after that of `vectors`."""
+    found = {}
+    for name, vector in vectors.items():
+        names = [part.name for part in encoding.difference(name, vector.numel())]
+        parts = {part: received[prefix + part] for part in names}
+        objection = encoding.encoding.objection(name, parts, vector.numel())
+        if objection is not None:
+            raise RunError(f"the server's difference cannot be decoded: {objection}")
+        found[name] = encoding.apply(name, vector, parts)
+    return found

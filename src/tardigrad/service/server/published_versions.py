@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tardigrad.core.download_sizes import MOST_DIFFERENCES
 from tardigrad.core.upload import Vectors
 from tardigrad.service.protocol.refusals import Cause, Refused
 from tardigrad.service.protocol.wire import layout_of, size_of
@@ -27,7 +28,8 @@ class PublishedVersions:
         if broadcast.difference:
             self._differences[version] = broadcast.difference
             most = broadcast.size // max(1, size_of(layout_of(broadcast.difference)))
-            self._differences.pop(version - most, None)  # more of them would be larger than the whole
+            # more of them would be larger than the whole, or too many
+            self._differences.pop(version - min(most, MOST_DIFFERENCES), None)
         future = self._versions.get(version)
         if future is not None and not future.done():
             future.set_result(broadcast)
