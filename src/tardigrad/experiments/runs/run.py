@@ -17,6 +17,8 @@ from tardigrad.core.setting import Setting
 from tardigrad.core.stop import Stop
 from tardigrad.data.catalogue import Source
 from tardigrad.data.evaluation import Evaluation
+from tardigrad.encodings.broadcasts import AnyBroadcast
+from tardigrad.encodings.kinds import AnyEncoding
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.keywords import KEPT, Named, Table, with_keywords
 from tardigrad.experiments.config.schema import Config
@@ -61,6 +63,8 @@ def run(
     network: Network | Table | None = KEPT,
     availability: Availability | Named = KEPT,
     privacy: Privacy | Named | None = KEPT,
+    encoding: AnyEncoding | Named = KEPT,
+    broadcast: AnyBroadcast | Named = KEPT,
     device: Device | Named = KEPT,
     stop: Stop | Table = KEPT,
     evaluation: Evaluation | Table = KEPT,
@@ -98,6 +102,7 @@ def run(
     `network`: the clients' bandwidth; default: downloads and uploads take no time.
     `availability`: when clients are there; default always.
     `privacy`: what is promised to the clients; default nothing.
+    `encoding`, `broadcast`: how uploads and versions travel, such as "int8"; default float32.
     `device`: "cpu" or "cuda".
     `stop`: when the run ends; default after 2000 trips.
     `evaluation`: when and on what the model is evaluated.
@@ -126,7 +131,8 @@ def run(
     own_head = head if isinstance(head, Head) else None
     config = with_keywords(
         config, seed=seed, algorithm=algorithm, data=data, local=local, pace=pace, buffer=buffer, delay=delay,
-        network=network, availability=availability, privacy=privacy, device=device, stop=stop,
+        network=network, availability=availability, privacy=privacy, encoding=encoding,
+        broadcast=broadcast, device=device, stop=stop,
         evaluation=evaluation, service=service, model=KEPT if own_model is model else model,
         head=KEPT if head is None or own_head is not None else head, **unknown,
     )  # fmt: skip

@@ -18,6 +18,8 @@ from tardigrad.core.pace import Pace
 from tardigrad.core.stop import Stop
 from tardigrad.data.catalogue import Source
 from tardigrad.data.evaluation import Evaluation
+from tardigrad.encodings.broadcasts import AnyBroadcast
+from tardigrad.encodings.kinds import AnyEncoding
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config.keywords import KEPT, Named, Table, with_keywords
 from tardigrad.experiments.config.schema import Config
@@ -40,9 +42,10 @@ from tardigrad.service.server.lifecycle import ServedRun
 from tardigrad.service.server.lifecycle import serve as serve_plan
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.service.store.sqlite import JOURNAL, check_whole, remove_store
-from tardigrad.simulation.availability import Always
+from tardigrad.simulation.availability import Always, Availability
 from tardigrad.simulation.delay import Delay
 from tardigrad.simulation.device import Device
+from tardigrad.simulation.network import Network
 
 
 def serve(
@@ -58,7 +61,11 @@ def serve(
     pace: Pace | Named | None = KEPT,
     buffer: Buffer | Table = KEPT,
     delay: Delay | Named = KEPT,
+    network: Network | Table | None = KEPT,
+    availability: Availability | Named = KEPT,
     privacy: Privacy | Named | None = KEPT,
+    encoding: AnyEncoding | Named = KEPT,
+    broadcast: AnyBroadcast | Named = KEPT,
     device: Device | Named = KEPT,
     stop: Stop | Table = KEPT,
     evaluation: Evaluation | Table = KEPT,
@@ -87,8 +94,9 @@ def serve(
     `guard`: for a private run, a file outside `out` with which a restored backup of `out` is noticed.
     `moved`: `out` was moved to another place, and nobody goes on with the original.
     `place`: the former name of `endpoint`.
-    `seed`, `algorithm`, `data`, `local`, `pace`, `buffer`, `delay`, `privacy`, `device`, `stop`,
-    `evaluation`: as in `td.run`.
+    `seed`, `algorithm`, `data`, `local`, `pace`, `buffer`, `privacy`, `encoding`, `broadcast`, `device`,
+    `stop`, `evaluation`: as in `td.run`. `delay`, `network`, `availability`: describe virtual time, and are
+    not used.
 
     Raises a ConfigError if the settings are wrong, and a RunError if the run fails.
 
@@ -102,6 +110,7 @@ def serve(
     of_clients = model if isinstance(model, nn.Module | str) else None
     config = with_keywords(
         config, seed=seed, algorithm=algorithm, data=data, local=local, pace=pace, buffer=buffer, delay=delay,
+        network=network, availability=availability, encoding=encoding, broadcast=broadcast,
         privacy=privacy, device=device, stop=stop, evaluation=evaluation, service=service,
         model=KEPT if model is None or of_clients is not None else model, **unknown,
     )  # fmt: skip
