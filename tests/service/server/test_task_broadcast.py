@@ -27,6 +27,8 @@ def test_a_download_goes_on_while_its_version_is_moved_to_a_file(tmp_path):
     assert [len(chunk) for chunk in found] == [CHUNK, CHUNK, 12]
     assert b"".join(found) == b"".join(broadcast.chunks()) == packed(VECTORS).tobytes()
     assert all(torch.equal(broadcast.vectors[name], vector) for name, vector in VECTORS.items())
+    broadcast.rest()
+    assert b"".join(broadcast.chunks()) == packed(VECTORS).tobytes()
     assert list((tmp_path / "uploads").iterdir()) == []  # it has no name, so that a crash leaves nothing
     store.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -30,6 +31,7 @@ class Broadcast:
         """Bytes of a download."""
         self.in_memory = in_memory
         self.difference = difference or {}
+        self._mapping: mmap.mmap | None = None  # of the file that the version was moved to
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the bytes of a download in pieces. The version may be moved meanwhile."""
@@ -48,5 +50,11 @@ class Broadcast:
         with closing(file):
             for begin in range(0, size, CHUNK):
                 file.append(read(self.vectors, begin, min(begin + CHUNK, size)).tobytes())
-            self.vectors = unpacked(as_array(file.mapping()), layout)
+            self._mapping = file.mapping()
+            self.vectors = unpacked(as_array(self._mapping), layout)
         self.in_memory = False
+
+    def rest(self) -> None:
+        """Let go of the pages of the file that were read, as for a snapshot."""
+        if self._mapping is not None:
+            self._mapping.madvise(mmap.MADV_DONTNEED)

@@ -226,6 +226,8 @@ class Recovery:
         self._model_state.settle()
         tensors, values = self._model_state.snapshot()
         self._record.snapshot(tensors, document | {"values": values})
+        for broadcast in self._model_state.broadcasts.values():
+            broadcast.rest()
         self._after_snapshot()
 
 
