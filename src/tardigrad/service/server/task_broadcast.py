@@ -35,13 +35,11 @@ class Broadcast:
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the bytes of a download in pieces. The version may be moved meanwhile."""
+        converted: Vectors | None = None
+        if self.layout != layout_of(self.vectors):
+            converted = {name: self.vectors[name].to(DTYPES[dtype]) for name, dtype, _ in self.layout}
         for begin in range(0, self.size, CHUNK):
-            yield read(self._sent(), begin, min(begin + CHUNK, self.size)).tobytes()
-
-    def _sent(self) -> Vectors:
-        if self.layout == layout_of(self.vectors):
-            return self.vectors
-        return {name: self.vectors[name].to(DTYPES[dtype]) for name, dtype, _ in self.layout}
+            yield read(converted or self.vectors, begin, min(begin + CHUNK, self.size)).tobytes()
 
     def move_to(self, file: PayloadFile) -> None:
         """Move the vectors into this file, which is mapped and closed."""
