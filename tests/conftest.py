@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -14,6 +15,9 @@ from forked_command import Commands
 
 settings.register_profile("suite", deadline=None, derandomize=True, database=None)
 settings.load_profile("suite")
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # of a shell that runs the tests in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # commands that tests start would inherit it
 
 LONG = {
     "test_reproduce.py", "test_contract.py", "test_ray.py", "test_kills.py", "test_tune.py", "test_run.py",
