@@ -8,7 +8,7 @@ import pytest
 
 import tardigrad as td
 from tardigrad.core.participation import Ledger
-from tardigrad.experiments.runs import assembly as assembly
+from tardigrad.experiments.runs import traffic
 from tardigrad.experiments.runs.audit_run import AuditRun
 from tardigrad.privacy.layers import central_noise, clip
 from tardigrad.privacy.layers.canaries import Canaries
@@ -98,7 +98,7 @@ def longer_clip(patch):
 
 
 def one_key(patch):
-    patch.setattr(assembly, "Seeded", lambda key: Seeded(7))
+    patch.setattr(traffic, "Seeded", lambda key: Seeded(7))
 
 
 def no_ledger(patch):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from tardigrad.experiments.runs import assembly as assembly
 from tardigrad.privacy.blt import BLT
 from tardigrad.privacy.canary_scores import log_likelihoods, mixing_matrix
 from tardigrad.privacy.independent import Independent

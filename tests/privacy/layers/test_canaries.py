@@ -1,6 +1,5 @@
 """The canaries: how they are drawn, and their directions."""
 
-from tardigrad.experiments.runs import assembly as assembly
 from tardigrad.privacy.layers.canaries import Canaries
 
 
