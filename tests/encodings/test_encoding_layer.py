@@ -7,6 +7,7 @@ import torch
 
 import tardigrad as td
 from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.outcomes import Accepted, Ticket
 from tardigrad.core.situation import Situation
 from tardigrad.core.snapshot import read_snapshot, write_snapshot
@@ -251,3 +252,27 @@ def test_short_form_and_unknown_kinds():
     assert td.Config(encoding="int8").encoding == td.Int8()
     with pytest.raises(td.ConfigError, match=r"encoding\.kind must be one of 'float32'.*got 'int7'"):
         td.Config(encoding="int7")
+
+
+SUMS = [one for one in BUILT_IN if one.model_fields["kind"].default not in ("fedasync", "sgd")]
+"""FedAsync uploads the model, of which the change from the start is encoded, and that rounds."""
+
+
+@pytest.mark.parametrize("algorithm", SUMS, ids=lambda one: one.__name__)
+def test_an_encoding_that_loses_nothing_changes_no_bit(algorithm):
+    """Weights by examples, control variates and memories are treated alike with and without an encoding."""
+    algorithm = algorithm(**({"expected_staleness": 1.5} if algorithm is td.WeightPrediction else {}))
+    rounds = algorithm.synchronous
+    pace = td.Queued(concurrency=6) if isinstance(algorithm, td.DeFedAvg) else td.Asynchronous(concurrency=6)
+    size = None if rounds else 1 if algorithm.single_upload else 3
+    settings = {
+        "algorithm": algorithm, "data": td.Digits(partition=td.Dirichlet(clients=12, alpha=0.5)),
+        "model": td.MLP(hidden=(8,)), "local": td.Local(batch_size=32, lr=0.05), "stop": td.Stop(trips=24),
+        "pace": td.Synchronous(cohort=4) if rounds else pace, "evaluation": td.Evaluation(every_steps=100),
+        "buffer": td.Buffer(size=size, weights="examples"),
+    }  # fmt: skip
+    plain = td.run(td.Config(**settings))
+    assert plain.client_trips >= 24
+    for feedback in (False, True):
+        everything = td.TopK(share=1.0, error_feedback=feedback)
+        assert td.run(td.Config(**settings, encoding=everything)).model_sha256 == plain.model_sha256

@@ -303,3 +303,17 @@ def assert_simulated(out, config, events):
     for event in [*ours, *theirs]:
         event.pop("bytes", None)
     assert ours == theirs
+
+
+def assert_served_as_simulated(config, folder):
+    """A server on which clients do what they do in the simulation has its model, its events and its bytes."""
+    simulation, events, steps = trace_of(config)
+
+    async def served():
+        async with serving(config, folder) as running:
+            assert await replay(running, simulation, steps) == events[-1]["reason"]
+            return running
+
+    running = asyncio.run(served())
+    assert torch.equal(running.coordinator.model_state.aggregator.evaluated_model, simulation.model)
+    assert comparable(running.record.events) == comparable(events)

@@ -106,15 +106,13 @@ class Planner:
     def _nobody_left(self) -> str:
         if self._presence is not None:
             remedy = (
-                "and no client that may start will ever be there again (availability); give longer windows, "
-                "or "
-                "more clients, or stop earlier"
+                "and no client that may start will ever be there again (availability); give longer "
+                "windows, or more clients, or stop earlier"
             )
         elif self.book.ledger is not None:
             remedy = (
                 "and no client may start; all others took part as often or as recently as privacy allows; "
-                "lower "
-                "buffer.size, privacy.separation or the number of steps, or have more clients"
+                "lower buffer.size, privacy.separation or the number of steps, or have more clients"
             )
         else:
             remedy = (
@@ -144,9 +142,8 @@ class Planner:
         if self._in_a_row >= MOST_CUT_OFF:
             raise RunError(
                 f"the last {MOST_CUT_OFF:,} trips were all cut off by the end of their clients' windows "
-                f"(now at "
-                f"virtual time {self._now:g}): trips take longer than clients are there; give longer windows "
-                "(availability), shorter delays, or more bandwidth (network)"
+                f"(now at virtual time {self._now:g}): trips take longer than clients are there; give longer "
+                "windows (availability), shorter delays, or more bandwidth (network)"
             )
         return True
 

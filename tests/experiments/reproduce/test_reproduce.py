@@ -80,21 +80,13 @@ def test_every_file_makes_configs_at_every_scale(name):
     assert reproduction.scales["small"].tuning
 
 
-def test_all_run_at_the_smoke_scale(tmp_path, monkeypatch):
-    draw, papers = module.picture, set()
-
-    def draw_one_for_each_paper(table, outcomes, file):  # a picture takes half a second
-        paper = file.relative_to(tmp_path).parts[0]
-        return False if paper in papers else (papers.add(paper), draw(table, outcomes, file))[1]
-
-    monkeypatch.setattr(module, "picture", draw_one_for_each_paper)
+def test_all_run_at_the_smoke_scale(tmp_path):
     results = reproduce(["all"], "smoke", tmp_path, quiet(), EXPERIMENTS)
     assert sorted(results) == sorted(NAMES)
     for name, result in results.items():
         assert result["failed"] == {}, name
         assert all(claim["verdict"] == "not run" for claim in result["claims"])
         assert (tmp_path / name / "reproduction.md").read_text().startswith("# ")
-    assert papers == set(ASKED)
 
 
 def test_verdict_and_numbers_follow_from_the_runs(tiny, tmp_path):

@@ -5,7 +5,14 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from service_harness import Puppet, app_of, comparable, fetched, replay, serving, trace_of
+from service_harness import (
+    Puppet,
+    app_of,
+    assert_served_as_simulated,
+    fetched,
+    serving,
+    trace_of,
+)
 
 import tardigrad as td
 from tardigrad.core.download_sizes import MOST_DIFFERENCES, DownloadSizes
@@ -29,6 +36,9 @@ def config(broadcast, **changes):
 
 
 DIFFERENCES = td.DifferenceBroadcast(encoding=td.Int4(block=64))
+PRIVATE = {
+    "kind": "participation", "clip": 0.5, "noise_multiplier": 0.1, "participations": 20, "noise_from": "seed",
+}  # fmt: skip
 CASES = {
     "bfloat16": config(td.BFloat16Broadcast()),
     "int8 differences": config(td.DifferenceBroadcast()),
@@ -37,6 +47,7 @@ CASES = {
     "topk differences": config(td.DifferenceBroadcast(encoding=td.TopK(share=0.1))),
     "differences and int8 uploads": config(DIFFERENCES, encoding=td.Int8(error_feedback=True)),
     "fedasync, differences": config(DIFFERENCES, algorithm="fedasync", buffer=td.Buffer(size=1)),
+    "private, differences": config(DIFFERENCES, privacy=PRIVATE, encoding=td.Int8()),
     "fedac, bfloat16": config(td.BFloat16Broadcast(), algorithm="fedac"),
     "scaffold, differences": config(
         DIFFERENCES, algorithm="scaffold", pace=td.Synchronous(cohort=3, selected=4), buffer=td.Buffer()
@@ -46,16 +57,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_server_gives_the_simulators_bits_and_bytes(case, tmp_path):
-    simulation, events, steps = trace_of(CASES[case])
-
-    async def served():
-        async with serving(CASES[case], tmp_path) as running:
-            assert await replay(running, simulation, steps) == events[-1]["reason"]
-            return running
-
-    running = asyncio.run(served())
-    assert torch.equal(running.coordinator.model_state.aggregator.evaluated_model, simulation.model)
-    assert comparable(running.record.events) == comparable(events)
+    assert_served_as_simulated(CASES[case], tmp_path)
 
 
 def test_client_that_has_a_version_downloads_only_differences(tmp_path):

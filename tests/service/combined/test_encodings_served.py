@@ -6,7 +6,14 @@ from dataclasses import replace
 import grpc
 import pytest
 import torch
-from service_harness import app_of, comparable, failed, fetched, replay, serving, trace_of
+from service_harness import (
+    app_of,
+    assert_served_as_simulated,
+    failed,
+    fetched,
+    serving,
+    trace_of,
+)
 
 import tardigrad as td
 from tardigrad.service.client.client_memory import ClientMemory
@@ -47,16 +54,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_server_gives_the_simulators_bits_and_bytes(case, tmp_path):
-    simulation, events, steps = trace_of(CASES[case])
-
-    async def served():
-        async with serving(CASES[case], tmp_path) as running:
-            assert await replay(running, simulation, steps) == events[-1]["reason"]
-            return running
-
-    running = asyncio.run(served())
-    assert torch.equal(running.coordinator.model_state.aggregator.evaluated_model, simulation.model)
-    assert comparable(running.record.events) == comparable(events)
+    assert_served_as_simulated(CASES[case], tmp_path)
 
 
 def test_client_that_dies_sends_the_very_same_upload_again(tmp_path):

@@ -36,7 +36,7 @@ from tardigrad.service.server.endpoint import Endpoint
 
 SOAK = "TARDIGRAD_SOAK" in os.environ
 KILLS = 40 if SOAK else 3
-"""Of the server, for each kind of run: 200 and 15 in all; about half as many again while it recovers."""
+"""Of the server, for each kind of run; about half as many again while it recovers."""
 CONFIG = td.Config(
     algorithm=td.FedAC(), data=td.Digits(partition=td.IID(clients=6)), model=td.MLP(hidden=(8,)),
     pace=td.Asynchronous(concurrency=4),
@@ -68,8 +68,23 @@ KINDS = {
         f"sums, {encoding.kind}": CONFIG.model_copy(
             update={"algorithm": td.FedBuff(staleness="polynomial"), "encoding": encoding}
         )
-        for encoding in (td.Int8(error_feedback=True), td.BFloat16(), td.Grid())
+        for encoding in (td.BFloat16(), td.Grid())
     },
+    "sums, encoded both ways": CONFIG.model_copy(
+        update={
+            "algorithm": td.FedBuff(momentum=td.Approximation()),
+            "encoding": td.Int8(error_feedback=True),
+            "broadcast": td.DifferenceBroadcast(encoding=td.Int4()),
+        }
+    ),
+    "private, encoded both ways": CONFIG.model_copy(
+        update={
+            "algorithm": td.FedBuff(),
+            "privacy": td.Participation(**PRIVATE),
+            "encoding": td.Int8(),
+            "broadcast": td.DifferenceBroadcast(encoding=td.Int4()),
+        }
+    ),
     "private, blt": CONFIG.model_copy(
         update={"algorithm": td.FedBuff(momentum="ema"), "privacy": td.Participation(**PRIVATE)}
     ),
