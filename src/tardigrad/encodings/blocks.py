@@ -53,7 +53,7 @@ class BlockEncoding(LossyEncoding):
         The last row may be shorter."""
         size = PIECE if self.block == "vector" else self.block
         whole = len(vector) // size * size
-        for rows in vector[:whole].view(-1, size).split(max(1, PIECE // size)):
+        for rows in vector[:whole].view(-1, size).split(max(1, PIECE // 2 // size)):  # they stay in the cache
             if len(rows):
                 yield rows
         if whole < len(vector):
@@ -65,16 +65,16 @@ class BlockEncoding(LossyEncoding):
     def pieces(self, name: str, parts: Vectors, length: int) -> Iterator[tuple[int, Tensor]]:
         first = 0
         for values, rows, scales in self._unscaled(name, parts, length):
-            for row, scale in zip(rows, scales.split([len(row) for row in rows])):
-                row.mul_(scale[:, None])
+            for row, scale in zip(rows, scales[:, None].split([len(row) for row in rows])):
+                row.mul_(scale)
             yield first, values
             first += len(values)
 
     def norms(self, name: str, parts: Vectors, length: int) -> Iterator[float]:
         """Yield the norm of each piece; the codes are not multiplied by their scales first."""
         for _, rows, scales in self._unscaled(name, parts, length):
-            squares = torch.cat([row.square_().sum(dim=1) for row in rows]).double()
-            yield math.sqrt(float(squares @ scales.double().square_()))  # float64 does not overflow
+            squares = np.concatenate([_squares(row.numpy()) for row in rows])
+            yield math.sqrt(squares @ np.square(scales.numpy(), dtype=np.float64))  # which does not overflow
 
     def _unscaled(
         self, name: str, parts: Vectors, length: int
@@ -114,6 +114,12 @@ class BlockEncoding(LossyEncoding):
     @abstractmethod
     def _values(self, codes: Tensor) -> Tensor:
         """Return codes as float32 numbers, in a new tensor."""
+
+
+def _squares(rows: np.ndarray) -> np.ndarray:
+    """Return the sum of squares of each row."""
+    sums: np.ndarray = rows[:, None, :] @ rows[:, :, None]
+    return sums.reshape(-1)
 
 
 class IntegerEncoding(BlockEncoding):

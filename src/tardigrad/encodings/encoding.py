@@ -18,9 +18,9 @@ from tardigrad.core.draws import key
 from tardigrad.core.setting import Setting
 from tardigrad.core.upload import TypedVector, Vectors
 
-PIECE = 1 << 18
-"""The largest number of numbers that are encoded, decoded or checked at a time. They fit into the processor's
-cache, and are so many that calls of torch cost little beside them. No bit depends on it."""
+PIECE = 1 << 19
+"""The largest number of numbers that are decoded or checked at a time. They are so many because each call of
+torch releases Python's lock, for which threads of a server wait. No bit depends on it."""
 TINY = float(torch.finfo(torch.float32).tiny)
 """The smallest scale. A block of zeros has this one, so that a scale of 0 is always an error."""
 HUGE = float(torch.finfo(torch.float32).max)
