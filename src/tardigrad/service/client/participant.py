@@ -81,6 +81,8 @@ class Participant(Reconnecting):
         self._secure = secure_trips(connection.joined, self._guardrails, self._signer.client, self._state)
         self._trainer.check_shapes(connection.shapes, connection.settings)
         if connection.run != self._run:
+            if self._secure is not None:
+                log.info("this run is secure: %s", self._secure.promise())
             self._run, self._unsent = connection.run, None
             self._memory = ClientMemory(self._state / connection.run)
         assert self._memory is not None

@@ -30,6 +30,8 @@ from tardigrad.service.protocol.task_settings import upload_encoding
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.wire import digest_of
 
+CODES = "/codes"
+"""How the names of vectors end that are codes on the grid."""
 KEY_PREFIX = b"tardigrad key 1\n"
 """What a helper signs of a key begins with this."""
 CLASSIC_BYTES, HYBRID_BYTES = 32, 1216
@@ -58,6 +60,18 @@ class SecureTrips:
                 f"the policy of the run was changed: {file} has the one that this client has agreed to; a "
                 "run keeps its policy, so the helpers or the server cannot be trusted"
             )
+
+    def promise(self) -> str:
+        """Return what the policy promises, in one sentence for the log."""
+        policy, noise = self.policy, self.policy.noise
+        count = len(policy.helpers)
+        hidden = f"the server sees sums of at least {policy.least_clients} clients, and no single upload, "
+        hidden += "unless it works together with " + ("the helper" if count == 1 else f"all {count} helpers")
+        if noise is None:
+            return f"{hidden}; nobody adds noise"
+        if noise.seed is not None:
+            return f"{hidden}; noise is drawn from a seed that everybody knows: nothing is private"
+        return f"{hidden}; with noise, epsilon is {noise.epsilon:g} at delta {noise.delta:g}"
 
     def check_task(self, assignment: Assignment) -> None:
         """Raise an error unless the task is what the policy says, of a version that all helpers have signed
@@ -88,16 +102,12 @@ class SecureTrips:
         The seeds are new ones of the operating system. They stay with the client.
         """
         policy, vectors = self.policy, finished.upload.vectors
-        grid = upload_encoding(policy.settings)
-        if not isinstance(grid, Grid) or (grid.bits, grid.step, grid.largest) != (
-            policy.bits, policy.step, policy.largest
-        ):  # fmt: skip
-            raise RunError("the policy's settings ask for another grid than the policy has; nothing is sent")
-        lengths = tuple(vector.numel() for vector in vectors.values())
-        if lengths != policy.lengths:
+        lengths = {name.removesuffix(CODES): vector.numel() for name, vector in vectors.items()}
+        named = {vector.name: vector.length for vector in policy.vectors}
+        if list(lengths.items()) != list(named.items()):
             raise RunError(
-                f"the upload has vectors of the lengths {lengths}, and the policy names {policy.lengths}; "
-                "give the module that the server has"
+                f"the upload has vectors of the lengths {lengths}, and the policy names {named}, so nothing "
+                "is sent; give the module that the server has"
             )
         seeds = new_seeds(len(policy.helpers))
         upload = Upload(masked(vectors, seeds, policy.bits), examples=1, steps=1, loss=0.0)
@@ -169,7 +179,19 @@ def secure_trips(joined: v1.Joined, guardrails: Guardrails, client: str, state: 
             "the server's run or settings are not those of the policy that the helpers have signed, so "
             "nothing is trained"
         )
+    _check_grid(policy)
     return SecureTrips(policy, client, state / policy.run)
+
+
+def _check_grid(policy: Policy) -> None:
+    """Raise a ConfigError if the settings ask for another grid than the one that the policy has."""
+    grid = upload_encoding(policy.settings)
+    if not isinstance(grid, Grid) or (grid.bits, grid.step, grid.largest, grid.denominator) != (
+        policy.bits, policy.step, policy.largest, policy.denominator,
+    ):  # fmt: skip
+        raise ConfigError(
+            "the settings of the policy ask for another grid than the policy has, so nothing is trained"
+        )
 
 
 def _identity(text: str) -> Ed25519PublicKey:
