@@ -112,6 +112,17 @@ def test_upload_that_was_sealed_to_an_old_key_is_sealed_again(tmp_path):
     assert server.calls.count("FetchTask") == 2
 
 
+def test_client_delivers_again_for_as_long_as_a_helper_is_away(tmp_path):
+    script = honest()
+    script.away = 4
+    server, ended = took_part(script, tmp_path, patience=0.0)
+    assert ended == "the script is over"
+    assert len(server.bodies) == 5
+    assert len({*server.bodies}) == 1
+    assert np.array_equal(server.codes(4), plain_codes(0))
+    assert server.calls.count("FetchTask") == 2
+
+
 def test_finished_upload_is_kept_with_its_seeds_and_sealed_after_a_restart(tmp_path):
     script = honest()
     script.keys = []  # the helpers' keys cannot be had, so that the client stops before it delivers
