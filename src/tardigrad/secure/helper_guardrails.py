@@ -7,6 +7,7 @@ from pydantic import PositiveFloat, PositiveInt
 from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError
 from tardigrad.secure.policy import Policy
+from tardigrad.secure.promised_epsilon import check_epsilon
 
 
 class HelperGuardrails(Setting):
@@ -53,6 +54,7 @@ def check_policy(policy: Policy, identity: str, server: str, guardrails: HelperG
             f"the policy allows {'any number of' if steps is None else steps} steps; the operator of this "
             f"helper allows {guardrails.most_steps} (--most-steps)"
         )
+    check_epsilon(policy)
     epsilon = None if policy.noise is None or policy.noise.seed is not None else policy.noise.epsilon
     if guardrails.most_epsilon is not None and (epsilon is None or epsilon > guardrails.most_epsilon):
         raise ConfigError(
