@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 
 from tardigrad.core.outcomes import Ticket
@@ -13,22 +13,24 @@ from tardigrad.service.store.contract import RecordedAnswer
 
 
 class BusyTrips:
-    """Trips whose upload is being received or applied, or whose end waits in the journal's queue. They do not
-    expire, and no second call may end them."""
+    """Trips whose upload is being received or applied, or whose end waits in the journal's queue or for the
+    helpers. They do not expire, and no second call may end them."""
 
-    def __init__(self) -> None:
+    def __init__(self, offered: Container[int] = frozenset()) -> None:
+        """`offered`: the trips whose uploads wait for the helpers of a secure run."""
+        self._offered = offered
         self._ending: set[int] = set()
         self._arriving: Counter[int] = Counter()  # by trip: calls that receive or apply its upload
 
     def __contains__(self, trip: int) -> bool:
-        return trip in self._ending or trip in self._arriving
+        return trip in self._ending or trip in self._arriving or trip in self._offered
 
     def __len__(self) -> int:
         return len(self._ending | self._arriving.keys())
 
     def is_ending(self, trip: int) -> bool:
-        """Return whether the end of this trip waits in the queue."""
-        return trip in self._ending
+        """Return whether the end of this trip waits in the queue, or for the helpers."""
+        return trip in self._ending or trip in self._offered
 
     @contextmanager
     def ending(self, trip: int) -> Iterator[None]:
