@@ -34,6 +34,8 @@ class TrainedUpload:
     """The epoch of the task. Files of older clients have none."""
     encoding: str = ""
     """The kind of the encoding of the upload; "" if it has none."""
+    seeds: tuple[bytes, ...] = ()
+    """In a secure run, the seeds of the masks that are on the upload, one for each helper."""
 
 
 class ClientMemory:
@@ -82,7 +84,7 @@ class ClientMemory:
             "trip": finished.trip, "version": finished.version, "metrics": finished.metrics,
             "evaluated": finished.evaluated, "examples": upload.examples, "steps": upload.steps,
             "loss": upload.loss, "names": list(upload.vectors), "epoch": finished.epoch,
-            "encoding": finished.encoding,
+            "encoding": finished.encoding, "seeds": [seed.hex() for seed in finished.seeds],
         }  # fmt: skip
         write_snapshot(self._file(finished.trip), tensors, document)
 
@@ -114,4 +116,5 @@ def _read(file: Path) -> TrainedUpload:
     return TrainedUpload(
         document["trip"], document["version"], upload, memory, document["metrics"], document["evaluated"],
         document.get("epoch", 0), document.get("encoding", ""),
+        tuple(bytes.fromhex(seed) for seed in document.get("seeds", ())),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from tardigrad.service.monitor.progress_record import RunProgress, progress_of
 from tardigrad.service.protocol.refusals import Cause, Refusals, Refused
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
-from tardigrad.service.protocol.wire import REVISION, to_wire
+from tardigrad.service.protocol.wire import KNOWS_ENCODINGS, to_wire
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.limits import Rates, unless_silent
 from tardigrad.service.server.task_broadcast import Broadcast
@@ -112,9 +112,9 @@ class Servicer(v1_grpc.FederationServicer):
                     "they do not travel; build the same module with the same values, as from one file",
                 )
             encoding = self._coordinator.uploads.kind
-            if encoding and join.revision < REVISION:
+            if encoding and join.revision < KNOWS_ENCODINGS:
                 raise Refused(Cause.TOO_OLD, wrong_encoding("", encoding))
-            if self._facts.encoded and join.revision < REVISION:
+            if self._facts.encoded and join.revision < KNOWS_ENCODINGS:
                 raise Refused(Cause.TOO_OLD, "this run sends encoded versions; upgrade this client")
             shapes = [v1.Shape(sizes=shape) for shape in self._facts.shapes]
             rate = self._coordinator.settings.requests_per_second
