@@ -88,6 +88,8 @@ def _handlers(servicer: v1_grpc.FederationServicer) -> grpc.GenericRpcHandler:
             servicer.Deliver, received, v1.Answer.SerializeToString),
         "GiveUp": grpc.unary_unary_rpc_method_handler(
             servicer.GiveUp, _signed, v1.GivenUp.SerializeToString),
+        "OfferKeys": grpc.unary_unary_rpc_method_handler(
+            servicer.OfferKeys, _signed, v1.OfferedKeys.SerializeToString),
         "Watch": grpc.unary_stream_rpc_method_handler(
             servicer.Watch, _signed, v1.Progress.SerializeToString),
     })  # fmt: skip

@@ -144,7 +144,7 @@ class ModelState:
         """Make the step whose masks the helpers have released, or note that a version has its receipts."""
         layer = masked_layer(self.aggregator)
         if effects.receipted is not None:
-            layer.receipted(effects.receipted)
+            layer.receipted(effects.receipted - 1)
             return
         assert effects.released is not None and upload is not None
         layer.unmask(effects.released - 1, None if effects.abandoned else released_masks(upload()))

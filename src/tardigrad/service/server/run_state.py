@@ -17,7 +17,6 @@ from tardigrad.core.outcomes import Accepted, Reason, Rejected, Ticket, UnknownT
 from tardigrad.core.participation import ClientId
 from tardigrad.core.stop import Stop
 from tardigrad.data.evaluation import Evaluation
-from tardigrad.errors import RunError
 from tardigrad.privacy.layers.central_noise import BUDGET
 from tardigrad.service.server.client_evaluations import ClientEvaluations, ReportsDocument
 from tardigrad.service.server.norm_limits import Admission
@@ -184,8 +183,7 @@ class RunState:
         delivery = self.book.deliver(entry.trip, entry.time, entry.examples, refused)
         effects.delivery = delivery
         if self.secure is not None:
-            self.secure.offers.pop(entry.trip, None)
-            _check_batch(entry, delivery)
+            self.secure.deliver(entry, delivery.step if isinstance(delivery, Accepted) else 0)
         if isinstance(delivery, UnknownTrip):
             return
         self.trips += 1
@@ -280,14 +278,3 @@ class RunState:
         for ticket in self.book.in_flight.values():
             self.open.setdefault(str(ticket.client), []).append(ticket)
 
-
-def _check_batch(entry: JournalEntry, delivery: Accepted | Rejected | UnknownTrip) -> None:
-    """Raise a RunError if bookkeeping puts an upload into another batch than the helpers, which is what their
-    masks are for."""
-    own = delivery.step if isinstance(delivery, Accepted) else 0
-    if own != entry.version:
-        raise RunError(
-            f"the helpers have put the upload of trip {entry.trip} into batch {entry.version or 'none'}, but "
-            f"by the server's own books it belongs into {own or 'none'}: one of them was put back from a "
-            "backup, or is of another version; start a new run"
-        )

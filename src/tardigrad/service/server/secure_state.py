@@ -24,6 +24,7 @@ class SecureDocument(TypedDict):
 
     offers: list[dict[str, str | int | float]]
     """The fields of each entry; bytes in hexadecimal."""
+    admitted: list[tuple[int, int]]
     receipts: list[tuple[int, str]]
     signatures: str
     released: int
@@ -36,6 +37,8 @@ class SecureState:
     def __init__(self) -> None:
         self.offers: dict[int, JournalEntry] = {}
         """By trip, uploads that wait for the helpers, in the order of the journal."""
+        self.admitted: dict[int, int] = {}
+        """By trip, the batches of uploads that the helpers have admitted and that no receipt covers yet."""
         self.receipts: dict[int, tuple[SignedReceipt, ...]] = {}
         """By version, the receipts of all helpers: of the last version, and of those that clients may still
         download."""
@@ -56,6 +59,18 @@ class SecureState:
         """What the receipts of the last version say; None before the run has begun."""
         return self.receipts[self.version][0].receipt if self.receipts else None
 
+    def deliver(self, entry: JournalEntry, step: int) -> None:
+        """Note the outcome of an offer. `step`: the batch that bookkeeping puts the upload into, or 0."""
+        self.offers.pop(entry.trip, None)
+        if step != entry.version:
+            raise RunError(
+                f"the helpers have put the upload of trip {entry.trip} into batch {entry.version or 'none'}, "
+                f"but by the server's own books it belongs into {step or 'none'}: one of them was put back "
+                "from a backup, or is of another version; start a new run"
+            )
+        if step:
+            self.admitted[entry.trip] = step
+
     def release(self, entry: JournalEntry) -> None:
         """Note that the helpers have released or abandoned a batch."""
         if not self.released == self.version == entry.version - 1:
@@ -71,6 +86,7 @@ class SecureState:
         self.receipts[entry.version] = receipts_from_json(entry.receipts)
         if not kept:
             self.receipts.pop(before, None)
+        self.admitted = {trip: batch for trip, batch in self.admitted.items() if batch > entry.version}
         if entry.signed:
             starts = range(0, len(entry.signed), SIGNATURE)
             self.signatures = tuple(entry.signed[start : start + SIGNATURE] for start in starts)
@@ -86,6 +102,7 @@ class SecureState:
         """Return everything as JSON."""
         return {
             "offers": [_as_json(entry) for entry in self.offers.values()],
+            "admitted": list(self.admitted.items()),
             "receipts": [(version, receipts_as_json(found)) for version, found in self.receipts.items()],
             "signatures": b"".join(self.signatures).hex(),
             "released": self.released,
@@ -97,6 +114,7 @@ class SecureState:
         offers = [_from_json(fields) for fields in state["offers"]]
         self.offers.clear()  # others hold this dict
         self.offers.update((offer.trip, offer) for offer in offers)
+        self.admitted = dict(state["admitted"])
         self.receipts = {version: receipts_from_json(text) for version, text in state["receipts"]}
         signatures = bytes.fromhex(state["signatures"])
         self.signatures = tuple(

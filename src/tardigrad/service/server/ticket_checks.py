@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from tardigrad.core.outcomes import Ticket
 from tardigrad.service.protocol.refusals import Cause, Refused
 from tardigrad.service.server.run_state import RunState
-from tardigrad.service.store.contract import RecordedAnswer
+from tardigrad.service.store.contract import JournalEntry, RecordedAnswer
 
 
 class BusyTrips:
@@ -57,8 +57,11 @@ class BusyTrips:
             raise Refused(Cause.AT_ONCE, f"trip {trip} is just being delivered or given up", retry_after=0.5)
 
 
-def check_repeated(recorded: RecordedAnswer, client: str, epoch: int, digest: bytes) -> None:
-    """Raise `Refused` unless this is a repetition of the delivery that got the recorded answer."""
+def check_repeated(
+    recorded: RecordedAnswer | JournalEntry, client: str, epoch: int, digest: bytes
+) -> None:
+    """Raise `Refused` unless this is a repetition of the delivery that got the recorded answer, or that waits
+    for the helpers."""
     trip = recorded.trip
     if recorded.epoch != epoch:
         raise _other_ticket(recorded.client == client, trip, epoch)
@@ -84,6 +87,17 @@ def check_announced(
     _check_owner(ticket, client)
     if ticket.version != version:
         raise Refused(Cause.VERSION, f"trip {trip} started from version {ticket.version}, not {version}")
+
+
+def expired(run_state: RunState, busy: BusyTrips, limit: float) -> list[Ticket]:
+    """Return the tickets from before this time whose trips are not busy, the oldest first."""
+    found = []
+    for ticket in run_state.book.in_flight.values():  # the oldest first
+        if ticket.time > limit:
+            break
+        if ticket.trip not in busy:
+            found.append(ticket)
+    return found
 
 
 def can_give_up(run_state: RunState, busy: BusyTrips, client: str, trip: int, epoch: int) -> bool:
