@@ -69,9 +69,7 @@ class HelperConnection:
         if authority is None:
             self._channel = grpc.aio.insecure_channel(address, OPTIONS)
         else:
-            self._channel = grpc.aio.secure_channel(
-                address, grpc.ssl_channel_credentials(authority), OPTIONS
-            )
+            self._channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority), OPTIONS)
         self._stub = helper_v1_grpc.HelperStub(self._channel)
         self.key: v1.OfferedKey | None = None
         """The key that clients seal their seeds to, as the helper last said; None if it has not yet."""
@@ -82,7 +80,7 @@ class HelperConnection:
 
     async def greet(self, run: str, receipt: bytes, version: int) -> helper_v1.Greeting:
         """Compare the histories of both sides. `receipt`: the hash of the server's last, b"" for none."""
-        content = helper_v1.GreetRequest(run=run, receipt=receipt, version=max(version, 0))
+        content = helper_v1.GreetRequest(run=run, receipt=receipt, version=version)
         greeting: helper_v1.Greeting = await self._asked(
             self._stub.Greet(self._signer.sign("Greet", content.SerializeToString()), timeout=SECONDS)
         )

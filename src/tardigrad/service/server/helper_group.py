@@ -68,12 +68,8 @@ class HelperGroup:
     async def greet(self, history: ServerHistory) -> None:
         """Greet all helpers; raise a RunError if one of them has another history than this server."""
         last = history.last
-        greetings = await self._all(
-            one.greet(
-                self.policy.run, b"" if last is None else bytes.fromhex(last.hash), -1 if last is None else last.version
-            )
-            for one in self._connections
-        )
+        receipt, version = (b"", 0) if last is None else (bytes.fromhex(last.hash), last.version)
+        greetings = await self._all(one.greet(self.policy.run, receipt, version) for one in self._connections)
         for number, greeting in enumerate(greetings):
             if greeting.run:
                 self._check_signature(number, greeting.policy_signature)
@@ -93,17 +89,13 @@ class HelperGroup:
     def _check_history(self, number: int, greeting: helper_v1.Greeting, history: ServerHistory) -> None:
         """Raise a RunError unless the helper is where this server is, or one receipt ahead."""
         found, last = read_receipt(greeting.receipt.receipt), history.last
-        if last is None:
-            ahead = found.version == 0
-        else:
-            ahead = found.follows(last) and history.released == found.version
-            if not ahead and found != last:
-                who = "server" if found.version > last.version else "helper"
-                raise self._fault(
-                    number, f"is at version {found.version}, and the server has version {last.version}", who
-                )
-        if last is None and not ahead:
-            raise self._fault(number, f"is at version {found.version}, and the server begins", "server")
+        own = -1 if last is None else last.version
+        ahead = found.version == 0 if last is None else found.follows(last)
+        if found != last and not (ahead and history.released == found.version):
+            who = "server" if found.version > own else "helper"
+            raise self._fault(
+                number, f"is at version {found.version}, and the last receipt here is of version {own}", who
+            )
         places = {place.trip: place.batch for place in greeting.places}
         for trip, batch in places.items():
             if history.admitted.get(trip) != batch and trip not in history.offered:
@@ -121,7 +113,7 @@ class HelperGroup:
         return f"the helper at {self._connections[number].address}"
 
     async def begin(self, vectors: Vectors) -> tuple[list[bytes], list[SignedReceipt]]:
-        """Begin the run at all helpers; return their signatures of the policy, and the receipts of version 0."""
+        """Begin the run; return the helpers' signatures of the policy, and the receipts of version 0."""
         begun = await self._all(one.begin(self.content, vectors) for one in self._connections)
         for number, (signature, _) in enumerate(begun):
             self._check_signature(number, signature)
@@ -166,9 +158,7 @@ class HelperGroup:
         self, version: int, digest: str, total: Codes, vectors: Vectors, last: Receipt
     ) -> list[SignedReceipt]:
         """Return the receipts of a new version. `last`: what those of the version before say."""
-        receipts = await self._all(
-            one.publish(version, digest, total, vectors) for one in self._connections
-        )
+        receipts = await self._all(one.publish(version, digest, total, vectors) for one in self._connections)
         if any(one.receipt.digest != digest for one in receipts):
             raise RunError(f"a helper has signed another version {version} than it was given; {NEW_RUN}")
         self._check_receipts(receipts, version, last)

@@ -1,8 +1,8 @@
 """The link between a server and the helpers of a secure run.
 
-One task takes the uploads that wait in the order of the journal and asks the helpers about them, closes batches
-that are full, and gets the receipts of new versions. What the helpers say is journaled before it counts. Every
-call to a helper can be repeated, so after a crash the task simply goes on from what the journal says.
+One task takes the uploads that wait in the order of the journal and asks the helpers about them, closes
+batches that are full, and gets the receipts of new versions. What the helpers say is journaled before it
+counts. Every call to a helper can be repeated, so after a crash the task goes on from what the journal says.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tardigrad.service.store.contract import AnswerFields, JournalEntry, Recorde
 from tardigrad.service.store.recovery import Recovery, upload_of
 
 RESEAL = "sealed to an old key"
-"""The refusal of a helper that has erased the key of an envelope. The client seals again and delivers again."""
+"""The refusal of a helper that has erased the key of an envelope. The client seals and delivers again."""
 TOO_FEW = "too few clients"
 """The kind of a helper's refusal to release a batch that can only be abandoned."""
 MOST_OFFERS = 128
@@ -133,12 +133,12 @@ class HelperLink:
         """Return a delivery as its client has signed it, for the helpers; raise `Refused` if it has not one
         envelope for each of them, or is too large to be passed on."""
         content, count = signed.SerializeToString(), len(self.helpers.policy.helpers)
-        if len(header.envelopes) != count or len(content) > LARGEST_HEADER * (1 + count):
+        most = LARGEST_HEADER * (1 + count)
+        if len(header.envelopes) != count or len(content) > most:
             raise Refused(
                 Cause.ENVELOPES,
-                f"the upload of a secure run has one envelope for each of {count} helpers, and a header of at "
-                f"most {LARGEST_HEADER * (1 + count)} bytes; this one has {len(header.envelopes)} and "
-                f"{len(content)}",
+                f"the upload has {len(header.envelopes)} envelopes and a header of {len(content)} bytes; in "
+                f"this secure run it has {count}, one for each helper, and at most {most} bytes",
             )
         return content
 
@@ -271,7 +271,8 @@ class HelperLink:
     # -- uploads -----------------------------------------------------------------------------------
 
     def _next_offers(self) -> list[JournalEntry]:
-        offers, size = [], 0
+        offers: list[JournalEntry] = []
+        size = 0
         for offer in islice(self._secure.offers.values(), MOST_OFFERS):
             size += len(offer.signed)
             if offers and size > MOST_BYTES:
@@ -302,7 +303,9 @@ class HelperLink:
             if isinstance(done, BaseException):
                 raise done
         for offer, decision in ordered:
-            answer = _sealed_again(offer) if decision.refusal == RESEAL else await self._recovery.answer(offer.trip)
+            answer = await self._recovery.answer(offer.trip)
+            if decision.refusal == RESEAL:
+                answer = _sealed_again(offer)
             waiting = self._waiting.pop(offer.trip, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(answer)
@@ -349,7 +352,7 @@ class HelperLink:
             if refused.kind != TOO_FEW:
                 raise
             log.warning("%s; its uploads do not count", refused, extra={"event": "abandoned"})
-            await self._queue.put(entry, lambda: Upload({}))
+            await self._queue.put(entry, lambda: upload_of(entry, {}))
             return
         try:
             file = await asyncio.to_thread(self._store.write, version, payload)
@@ -388,5 +391,5 @@ def _away() -> Refused:
 
 def _sealed_again(offer: JournalEntry) -> RecordedAnswer:
     """Return the answer to an upload that must be sealed again. It is not recorded: the trip goes on."""
-    answer: AnswerFields = {"accepted": False, "reason": RESEAL, "version": 0, "staleness": None, "weight": 0.0}
+    answer = AnswerFields(accepted=False, reason=RESEAL, version=0, staleness=None, weight=0.0)
     return RecordedAnswer(offer.trip, offer.client, offer.digest, answer, offer.epoch)

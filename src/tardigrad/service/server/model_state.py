@@ -146,7 +146,8 @@ class ModelState:
         if effects.receipted is not None:
             layer.receipted(effects.receipted - 1)
             return
-        assert effects.released is not None and upload is not None
+        assert effects.released is not None
+        assert upload is not None
         layer.unmask(effects.released - 1, None if effects.abandoned else released_masks(upload()))
         self.advance()
 

@@ -277,4 +277,3 @@ class RunState:
         self.open = {}
         for ticket in self.book.in_flight.values():
             self.open.setdefault(str(ticket.client), []).append(ticket)
-

@@ -1,5 +1,5 @@
-"""What the journal says of a secure run besides its bookkeeping: uploads that wait for the helpers, which batches
-the helpers have released, and the receipts of the versions.
+"""What the journal says of a secure run besides its bookkeeping: uploads that wait for the helpers, which
+batches the helpers have released, and the receipts of the versions.
 
 It is deterministic, as all of `RunState`: the same entries give the same state.
 """

@@ -57,9 +57,7 @@ class BusyTrips:
             raise Refused(Cause.AT_ONCE, f"trip {trip} is just being delivered or given up", retry_after=0.5)
 
 
-def check_repeated(
-    recorded: RecordedAnswer | JournalEntry, client: str, epoch: int, digest: bytes
-) -> None:
+def check_repeated(recorded: RecordedAnswer | JournalEntry, client: str, epoch: int, digest: bytes) -> None:
     """Raise `Refused` unless this is a repetition of the delivery that got the recorded answer, or that waits
     for the helpers."""
     trip = recorded.trip
