@@ -43,6 +43,9 @@ served.command(epilog="Example: `tardigrad join HOST:7433 --app my.py:client --k
 )
 served.command(epilog="Example: `tardigrad enroll ann bob --keys keys`")(service_commands.enroll)
 served.command(epilog="Example: `tardigrad status runs/live`")(service_commands.status)
+served.command(epilog="Example: `tardigrad helper --out runs/helper --keys helper-keys --server KEY`")(
+    helper_command.helper
+)
 served.command(epilog="Example: `tardigrad identity --keys helper-keys`")(helper_command.identity)
 app.add_typer(served)
 app.add_typer(privacy_commands.app, name="privacy")

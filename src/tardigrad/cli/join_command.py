@@ -131,7 +131,7 @@ def join(
     torch.set_num_threads(1)
     client = check_name(name or key.stem)
     signer = Signer(client, read_key(key))
-    demanded = _guardrails(guardrails, helper, least_clients, most_epsilon, most_weight)
+    demanded = guardrails_of(guardrails, helper, least_clients, most_epsilon, most_weight)
     if table is None:
         assert app is not None
         made = load_app(app, client)
@@ -163,7 +163,7 @@ def _until_stopped(work: Coroutine[object, object, T]) -> T:
         raise typer.Exit(130) from None
 
 
-def _guardrails(
+def guardrails_of(
     file: Path | None,
     helpers: list[str] | None,
     least_clients: int | None,
@@ -179,7 +179,7 @@ def _guardrails(
         "most_weight": most_weight,
     }  # fmt: skip
     given = {name: value for name, value in options.items() if value not in (None, [])}
-    return Guardrails.model_validate(found.model_dump() | given)
+    return Guardrails(**found.model_dump() | given)
 
 
 def _site_table(file: Path, separator: str | None, decimal: str) -> SiteTable:

@@ -24,6 +24,7 @@ from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.guardrails import Guardrails
 from tardigrad.service.client.participant import Participant
+from tardigrad.service.protocol.refusals import Cause
 from tardigrad.service.protocol.task_settings import to_json
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
@@ -81,6 +82,8 @@ class Script:
     """What is offered, if it is not honest."""
     answers: list = field(default_factory=list)
     """The reasons for which the first deliveries do not count."""
+    away: int = 0
+    """How many deliveries are refused because a helper is away."""
     secure: bool = True
     joined: dict = field(default_factory=dict)
     """What is changed in the answer to Join."""
@@ -156,6 +159,9 @@ class ScriptedServer(v1_grpc.FederationServicer):
                 )
             body += part.chunk
         self.bodies.append(body)
+        if len(self.bodies) <= self.script.away:
+            trailing = (("tardigrad-why", Cause.HELPER_AWAY.value), ("tardigrad-retry-after", "0.01"))
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the helper is away; deliver again", trailing)
         reason = self.script.answers[len(self.bodies) - 1 :][:1]
         return v1.Answer(accepted=not reason, reason=reason[0] if reason else "")
 
@@ -191,12 +197,12 @@ async def scripted(script):
         await server.stop(0)
 
 
-def scripted_client(address, state, helpers, seen=lambda line: None, **demands):
+def scripted_client(address, state, helpers, seen=lambda line: None, patience=PATIENCE, **demands):
     """A client of the scripted server, which has pinned these helpers."""
     trainer = ClientTrainer("ann", app_of(SIMULATION, 0))
     guardrails = Guardrails(helpers=tuple(helper.identity for helper in helpers), **demands)
     signer = Signer("ann", Ed25519PrivateKey.generate())
-    return Participant(address, signer, None, trainer, state, PATIENCE, seen, guardrails)
+    return Participant(address, signer, None, trainer, state, patience, seen, guardrails)
 
 
 def other_model():

@@ -112,6 +112,17 @@ def test_upload_that_was_sealed_to_an_old_key_is_sealed_again(tmp_path):
     assert server.calls.count("FetchTask") == 2
 
 
+def test_client_delivers_again_for_as_long_as_a_helper_is_away(tmp_path):
+    script = honest()
+    script.away = 4
+    server, ended = took_part(script, tmp_path, patience=0.0)
+    assert ended == "the script is over"
+    assert len(server.bodies) == 5
+    assert len({*server.bodies}) == 1
+    assert np.array_equal(server.codes(4), plain_codes(0))
+    assert server.calls.count("FetchTask") == 2
+
+
 def test_finished_upload_is_kept_with_its_seeds_and_sealed_after_a_restart(tmp_path):
     script = honest()
     script.keys = []  # the helpers' keys cannot be had, so that the client stops before it delivers
@@ -141,9 +152,14 @@ def test_upload_of_a_plain_run_is_never_sent_in_a_secure_one(tmp_path):
 
 
 NOISE = {
-    "mechanism": td.Independent(), "deviation": 10.0, "steps": 5, "allowed": 5, "noise_multiplier": 1.0,
-    "epsilon": 8.0, "delta": 1e-6,
+    "mechanism": td.Independent(), "deviation": 100.0 * GRID.denominator, "steps": 5, "allowed": 5,
+    "noise_multiplier": 1.0, "epsilon": 8.0, "delta": 1e-6,
 }  # fmt: skip
+
+
+def noisy(**changes):
+    """The script of a server whose helper adds noise."""
+    return honest(noise=HelperNoise(**NOISE | changes), norm=100.0, limits=(1, 1))
 
 
 def forged(script):
@@ -250,10 +266,14 @@ GUARDED = {
     "too great a weight": (honest(), {"most_weight": 64}, "weigh up to 256"),
     "no noise": (honest(), {"most_epsilon": 1.0}, "nobody adds noise in this run"),
     "too great an epsilon": (
-        honest(noise=HelperNoise(**NOISE)), {"most_epsilon": 7.0}, "has an epsilon of 8,"
+        noisy(), {"most_epsilon": 7.0}, "has an epsilon of 8,"
+    ),
+    "a smaller epsilon than the noise gives": (
+        noisy(epsilon=1.0), {},
+        "promises an epsilon of 1, but its noise gives",
     ),
     "noise that everybody knows": (
-        honest(noise=HelperNoise(**NOISE, seed=3)), {"most_epsilon": 9.0}, "drawn from a seed",
+        noisy(seed=3), {"most_epsilon": 9.0}, "drawn from a seed",
     ),
 }  # fmt: skip
 
@@ -267,7 +287,7 @@ def test_run_outside_the_guardrails_is_not_trained(script, demands, sentence, tm
 
 
 def test_run_within_the_guardrails_is_trained(tmp_path):
-    script = honest(noise=HelperNoise(**NOISE))
+    script = noisy()
     demands = {"least_clients": 2, "most_weight": 256, "most_epsilon": 8.0}
     assert took_part(script, tmp_path, **demands)[1] == "the script is over"
 

@@ -15,6 +15,7 @@ from tardigrad.core.setting import Setting
 from tardigrad.core.setting_errors import explain
 from tardigrad.errors import ConfigError
 from tardigrad.secure.policy import Policy
+from tardigrad.secure.promised_epsilon import check_epsilon
 from tardigrad.service.access.enrolment import public_key
 
 
@@ -80,6 +81,7 @@ class Guardrails(Setting):
                 f"uploads of the run weigh up to {policy.denominator}, and this client allows at most "
                 f"{self.most_weight} (--most-weight), so nothing is trained"
             )
+        check_epsilon(policy)
         if self.most_epsilon is not None:
             self._check_epsilon(policy, self.most_epsilon)
 

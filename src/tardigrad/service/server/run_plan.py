@@ -161,8 +161,7 @@ def coordinate(
         run_state, model_state, store, record, plan.settings, uploads, after_snapshot, plan.untold, clock
     )
     if plan.secure is not None:
-        settings, start = facts_of(plan).settings, plan.aggregator.broadcast()
-        coordinator.join_helpers(plan.secure.group(coordinator.run, settings, start))
+        coordinator.join_helpers(plan.secure.group(coordinator.run, facts_of(plan).settings))
     return coordinator
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tardigrad.core.upload import Vectors
 from tardigrad.errors import ConfigError
-from tardigrad.privacy.releases import digest_of
 from tardigrad.secure.policy import Policy
 from tardigrad.secure.secure_settings import HelperAddress
 from tardigrad.service.access.enrolment import public_text
@@ -17,8 +15,8 @@ from tardigrad.service.server.endpoint import is_loopback
 from tardigrad.service.server.helper_connection import HelperConnection
 from tardigrad.service.server.helper_group import HelperGroup
 
-MakePolicy = Callable[[str, str, str, tuple[str, ...], str], Policy]
-"""Of the run, the settings of tasks, the digest of version 0, and the identities of helpers and server."""
+MakePolicy = Callable[[str, str, tuple[str, ...], str], Policy]
+"""Of the run, the settings of its tasks, and the identities of the helpers and the server."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +28,10 @@ class SecurePlan:
     """The server's."""
     policy: MakePolicy
 
-    def group(self, run: str, settings: str, start: Vectors) -> HelperGroup:
-        """Return the helpers of a run. `start`: version 0. Must be called in the event loop's thread."""
+    def group(self, run: str, settings: str) -> HelperGroup:
+        """Return the helpers of a run, whose tasks have these settings. For the event loop's thread."""
         helpers = tuple(helper.identity for helper in self.helpers)
-        policy = self.policy(run, settings, digest_of(start), helpers, public_text(self.identity))
+        policy = self.policy(run, settings, helpers, public_text(self.identity))
         connections = [
             HelperConnection(helper.address, self.identity, authority_of(helper)) for helper in self.helpers
         ]
