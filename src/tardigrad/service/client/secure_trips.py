@@ -28,7 +28,6 @@ from tardigrad.service.client.guardrails import Guardrails
 from tardigrad.service.client.seen_receipts import SeenReceipts
 from tardigrad.service.protocol.task_settings import upload_encoding
 from tardigrad.service.protocol.v1 import service_pb2 as v1
-from tardigrad.service.protocol.wire import digest_of
 
 CODES = "/codes"
 """How the names of vectors end that are codes on the grid."""
@@ -118,7 +117,7 @@ class SecureTrips:
         not of its helper."""
         from tardigrad.secure.envelopes import Purpose, seal
 
-        policy, digest = self.policy, digest_of(finished.upload.vectors)
+        policy, digest = self.policy, finished.digest
         if len(finished.seeds) != len(policy.helpers):
             raise RunError(
                 f"the upload of trip {finished.trip} is not masked for this run, so it is not sent; remove "
