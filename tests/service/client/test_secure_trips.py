@@ -26,11 +26,11 @@ import tardigrad as td
 from tardigrad.core.upload import Task, Upload
 from tardigrad.encodings.common_grid import Grid
 from tardigrad.errors import ConfigError, RunError, TardigradError
+from tardigrad.secure.helper_refusals import RESEAL
 from tardigrad.secure.policy import HelperNoise
 from tardigrad.secure.receipts import Receipt, sign_receipt
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment, ClientTrainer
-from tardigrad.service.client.participant import RESEAL
 from tardigrad.service.protocol.task_settings import to_json
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 
