@@ -15,6 +15,7 @@ LAYERS = [
     "learning",
     "data",
     "privacy",
+    "secure",
     "simulation",
     "service",
     "experiments",

@@ -75,7 +75,7 @@ class UploadLayer:
     needs_vectors: ClassVar[bool] = False
     """Whether its `add` uses the vectors of an upload, as floats. Then they are decoded as a whole when they
     are added; else they are decoded and added up in pieces."""
-    wire: ClassVar[Wire] = Wire()
+    wire: Wire = Wire()
     sums_of_short_floats: ClassVar[torch.dtype] = torch.float32
     """The narrowest type in which the uploads of a model in short floats are summed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import ClassVar
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Algorithm
 from tardigrad.algorithms.layers import LAYER_MEMORIES, DecodingLayer, Surroundings, UploadBuffer, Wire
+from tardigrad.core.joint_clip import clipped
 from tardigrad.core.outcomes import Accepted
 from tardigrad.core.upload import Task, TypedVector, Upload, Vectors, WeightedSum
 from tardigrad.encodings.common_grid import Grid
@@ -20,6 +22,8 @@ from tardigrad.errors import ConfigError, RunError
 
 (MEMORY,) = LAYER_MEMORIES
 """What the names begin with under which a client remembers what was lost, one for each vector."""
+EXACT = 1 - 1e-9
+"""Norms of codes stay below their bound by this factor, so that the rounding of sums does not matter."""
 
 
 class EncodingLayer(DecodingLayer):
@@ -29,7 +33,7 @@ class EncodingLayer(DecodingLayer):
     """
 
     name: ClassVar[str] = "encoding"
-    wire: ClassVar[Wire] = Wire(dtype="encoded")
+    wire: Wire = Wire(dtype="encoded")
 
     def __init__(
         self,
@@ -129,7 +133,7 @@ class GridLayer(EncodingLayer):
     """Encodes each upload on the common grid, and decodes the sum of a buffer."""
 
     name: ClassVar[str] = "grid"
-    wire: ClassVar[Wire] = Wire(dtype="encoded", common_scale=True)
+    wire: Wire = Wire(dtype="encoded", common_scale=True)
     needs_only_sums: ClassVar[bool] = True
 
     encoding: Grid
@@ -142,6 +146,26 @@ class GridLayer(EncodingLayer):
                 "common grid only sums are decoded; use another encoding, such as 'int8'"
             )
         self._sums = torch.promote_types(surroundings.dtype, torch.float32)
+
+    def remembers(self, name: str) -> bool:
+        """Return whether clients remember what was lost of this vector: not if it is clipped, because an
+        upload that is always longer than the clip would lose more and more."""
+        return self.encoding.clip is None and super().remembers(name)
+
+    def client(self, upload: Upload, task: Task, memory: Vectors) -> Upload:
+        grid = self.encoding
+        if grid.clip is None:
+            return super().client(upload, task, memory)
+        whole = {name: vector.cpu().float() for name, vector in upload.vectors.items()}
+        short, _ = clipped(whole, grid.clip)
+        random = encoding_random(self._trip_seed(task.trip))
+        bound = grid.norm(sum(vector.numel() for vector in short.values()))
+        assert bound is not None, "there is a clip"
+        while True:
+            made = (grid.encode(name, vector, random) for name, vector in short.items())
+            parts = {name: part for each in made for name, part in each.items()}
+            if joint_norm(parts) <= bound * EXACT:
+                return replace(upload, vectors=parts)
 
     def summands(self, vectors: Vectors) -> Iterator[tuple[str, int, Tensor]]:
         for name, length in self.lengths.items():
@@ -158,6 +182,11 @@ class GridLayer(EncodingLayer):
             name: self.encoding.decode_sum(total_of).to(self._sums) for name, total_of in total.sums.items()
         }
         return replace(total, sums=sums)
+
+
+def joint_norm(codes: Vectors) -> float:
+    """Return the Euclidean norm of all codes of an upload."""
+    return math.hypot(*(float(torch.linalg.vector_norm(part.double())) for part in codes.values()))
 
 
 def encoding_layers(

@@ -39,20 +39,56 @@ class JoinRequest(_message.Message):
     def __init__(self, frozen: _Optional[bytes] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Joined(_message.Message):
-    __slots__ = ("run", "session", "shapes", "requests_per_second", "settings", "declaration")
+    __slots__ = ("run", "session", "shapes", "requests_per_second", "settings", "declaration", "policy", "policy_signatures")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SHAPES_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     DECLARATION_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    POLICY_SIGNATURES_FIELD_NUMBER: _ClassVar[int]
     run: str
     session: bytes
     shapes: _containers.RepeatedCompositeFieldContainer[Shape]
     requests_per_second: float
     settings: str
     declaration: str
-    def __init__(self, run: _Optional[str] = ..., session: _Optional[bytes] = ..., shapes: _Optional[_Iterable[_Union[Shape, _Mapping]]] = ..., requests_per_second: _Optional[float] = ..., settings: _Optional[str] = ..., declaration: _Optional[str] = ...) -> None: ...
+    policy: bytes
+    policy_signatures: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, run: _Optional[str] = ..., session: _Optional[bytes] = ..., shapes: _Optional[_Iterable[_Union[Shape, _Mapping]]] = ..., requests_per_second: _Optional[float] = ..., settings: _Optional[str] = ..., declaration: _Optional[str] = ..., policy: _Optional[bytes] = ..., policy_signatures: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class SignedReceipt(_message.Message):
+    __slots__ = ("receipt", "signature")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    receipt: bytes
+    signature: bytes
+    def __init__(self, receipt: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class OfferedKey(_message.Message):
+    __slots__ = ("key_id", "public_key", "signature")
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    key_id: bytes
+    public_key: bytes
+    signature: bytes
+    def __init__(self, key_id: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class OfferedKeys(_message.Message):
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[OfferedKey]
+    def __init__(self, keys: _Optional[_Iterable[_Union[OfferedKey, _Mapping]]] = ...) -> None: ...
+
+class Envelope(_message.Message):
+    __slots__ = ("key_id", "sealed")
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    key_id: bytes
+    sealed: bytes
+    def __init__(self, key_id: _Optional[bytes] = ..., sealed: _Optional[bytes] = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ("sizes",)
@@ -91,7 +127,7 @@ class TaskPart(_message.Message):
     def __init__(self, header: _Optional[_Union[TaskHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ...) -> None: ...
 
 class TaskHeader(_message.Message):
-    __slots__ = ("trip", "version", "seed", "settings", "vectors", "evaluate", "epoch", "since")
+    __slots__ = ("trip", "version", "seed", "settings", "vectors", "evaluate", "epoch", "since", "receipts")
     TRIP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +136,7 @@ class TaskHeader(_message.Message):
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
+    RECEIPTS_FIELD_NUMBER: _ClassVar[int]
     trip: int
     version: int
     seed: int
@@ -108,7 +145,8 @@ class TaskHeader(_message.Message):
     evaluate: bool
     epoch: int
     since: int
-    def __init__(self, trip: _Optional[int] = ..., version: _Optional[int] = ..., seed: _Optional[int] = ..., settings: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., evaluate: _Optional[bool] = ..., epoch: _Optional[int] = ..., since: _Optional[int] = ...) -> None: ...
+    receipts: _containers.RepeatedCompositeFieldContainer[SignedReceipt]
+    def __init__(self, trip: _Optional[int] = ..., version: _Optional[int] = ..., seed: _Optional[int] = ..., settings: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., evaluate: _Optional[bool] = ..., epoch: _Optional[int] = ..., since: _Optional[int] = ..., receipts: _Optional[_Iterable[_Union[SignedReceipt, _Mapping]]] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("seconds", "reason")
@@ -133,7 +171,7 @@ class UploadPart(_message.Message):
     def __init__(self, header: _Optional[_Union[Signed, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class UploadHeader(_message.Message):
-    __slots__ = ("run", "trip", "version", "vectors", "digest", "examples", "steps", "loss", "evaluated", "metrics", "epoch", "encoding")
+    __slots__ = ("run", "trip", "version", "vectors", "digest", "examples", "steps", "loss", "evaluated", "metrics", "epoch", "encoding", "envelopes")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +191,7 @@ class UploadHeader(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
+    ENVELOPES_FIELD_NUMBER: _ClassVar[int]
     run: str
     trip: int
     version: int
@@ -165,7 +204,8 @@ class UploadHeader(_message.Message):
     metrics: _containers.ScalarMap[str, float]
     epoch: int
     encoding: str
-    def __init__(self, run: _Optional[str] = ..., trip: _Optional[int] = ..., version: _Optional[int] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., digest: _Optional[bytes] = ..., examples: _Optional[int] = ..., steps: _Optional[int] = ..., loss: _Optional[float] = ..., evaluated: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., epoch: _Optional[int] = ..., encoding: _Optional[str] = ...) -> None: ...
+    envelopes: _containers.RepeatedCompositeFieldContainer[Envelope]
+    def __init__(self, run: _Optional[str] = ..., trip: _Optional[int] = ..., version: _Optional[int] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., digest: _Optional[bytes] = ..., examples: _Optional[int] = ..., steps: _Optional[int] = ..., loss: _Optional[float] = ..., evaluated: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., epoch: _Optional[int] = ..., encoding: _Optional[str] = ..., envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("accepted", "reason", "version", "staleness", "weight", "over")

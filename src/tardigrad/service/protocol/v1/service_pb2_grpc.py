@@ -54,6 +54,11 @@ class FederationStub:
                 request_serializer=tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2.Signed.SerializeToString,
                 response_deserializer=tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2.GivenUp.FromString,
                 _registered_method=True)
+        self.OfferKeys = channel.unary_unary(
+                '/tardigrad.v1.Federation/OfferKeys',
+                request_serializer=tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2.Signed.SerializeToString,
+                response_deserializer=tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2.OfferedKeys.FromString,
+                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/tardigrad.v1.Federation/Watch',
                 request_serializer=tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2.Signed.SerializeToString,
@@ -92,6 +97,13 @@ class FederationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OfferKeys(self, request, context):
+        """A secure run: the keys that the helpers offer now, to which a client seals its seeds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Watch(self, request, context):
         """The progress of the run, at each new version and every two seconds. It has no names, so any client may watch.
         """
@@ -121,6 +133,11 @@ def add_FederationServicer_to_server(servicer, server):
                     servicer.GiveUp,
                     request_deserializer=tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2.Signed.FromString,
                     response_serializer=tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2.GivenUp.SerializeToString,
+            ),
+            'OfferKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.OfferKeys,
+                    request_deserializer=tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2.Signed.FromString,
+                    response_serializer=tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2.OfferedKeys.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
@@ -236,6 +253,33 @@ class Federation:
             '/tardigrad.v1.Federation/GiveUp',
             tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2.Signed.SerializeToString,
             tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2.GivenUp.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OfferKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tardigrad.v1.Federation/OfferKeys',
+            tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2.Signed.SerializeToString,
+            tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2.OfferedKeys.FromString,
             options,
             channel_credentials,
             insecure,
