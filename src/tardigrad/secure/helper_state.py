@@ -1,0 +1,374 @@
+"""A helper's decisions: which uploads it admits, what it releases, which versions it signs.
+
+It knows no network. Each call is one transaction, can be repeated, and then has the same outcome. A call that
+contradicts an earlier one is refused for ever. Whatever is given away was made durable before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from blake3 import blake3
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tardigrad.core.upload import Vectors
+from tardigrad.errors import ConfigError, RunError
+from tardigrad.privacy.releases import NEW_RUN, ReleaseLog, digest_of
+from tardigrad.secure.admission import OfferedUpload, decide
+from tardigrad.secure.batches import AdmittedUpload, too_few
+from tardigrad.secure.begun_run import (
+    BegunRun,
+    add_key,
+    public_text_of,
+    resumed_run,
+    stored_keys,
+    stored_receipt,
+)
+from tardigrad.secure.helper_database import DecidedBatch, HelperDatabase, TripRecord
+from tardigrad.secure.helper_guardrails import HelperGuardrails, check_policy
+from tardigrad.secure.helper_refusals import RESEAL as RESEAL
+from tardigrad.secure.helper_refusals import HelperRefusal, RefusalKind, refuse
+from tardigrad.secure.masks import UNSIGNED, Codes, weighted_masks
+from tardigrad.secure.policy import Policy, read_policy
+from tardigrad.secure.receipts import FIRST, Receipt, SignedReceipt, sign_receipt
+from tardigrad.secure.step_repetition import StepRepetition, difference
+
+LOG = "releases.log"
+KEY_SECONDS = 60.0
+"""How long clients may seal to one key. It is longer than most uploads take, so that few must seal again."""
+
+
+class HelperKey(NamedTuple):
+    """A key that clients seal their seeds to, signed by the helper."""
+
+    key_id: bytes
+    public: bytes
+    signature: bytes
+
+
+class HelperState:
+    """All that a helper knows and decides, in one folder. Use it as a context, which closes its files."""
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: Ed25519PrivateKey,
+        server: str,
+        guardrails: HelperGuardrails | None = None,
+        key_seconds: float = KEY_SECONDS,
+        guard: Path | None = None,
+        moved: bool = False,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Open the folder, or create it.
+
+        `server`: the public key of the only server that is served. `key_seconds`: a sealing key is replaced
+        when a batch is released, if it has been there for so long. `guard`, `moved`: as for a private run
+        (`ReleaseLog`). `now`: returns the time.
+        """
+        self._identity, self._server, self._now = identity, server, now
+        self._guardrails, self._key_seconds = guardrails or HelperGuardrails(), key_seconds
+        self._failed = False
+        self.identity = public_text_of(identity)
+        """The helper's public key in base64."""
+        self._database = HelperDatabase(folder)
+        try:
+            self._run = resumed_run(self._database, identity, server)
+            self._log = ReleaseLog(folder / LOG, guard, moved, begun=self._run is not None)
+            try:
+                self._compare_log()
+            except BaseException:
+                self._log.close()
+                raise
+        except BaseException:
+            self._database.close()
+            raise
+
+    def __enter__(self) -> HelperState:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.close()
+        self._database.close()
+
+    # -- what a server is told ---------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy of the run, or None if none has begun."""
+        return None if self._run is None else self._run.policy
+
+    @property
+    def policy_signature(self) -> bytes:
+        """The signature of the policy's digest; b"" if no run has begun."""
+        return b"" if self._run is None else self._run.signature
+
+    @property
+    def receipt(self) -> SignedReceipt | None:
+        """The newest receipt, or None if no run has begun."""
+        return None if self._run is None else self._run.receipt
+
+    @property
+    def key(self) -> HelperKey | None:
+        """The key that clients seal their seeds to now, or None if no run has begun."""
+        if self._run is None:
+            return None
+        key_id, key = next(reversed(self._run.keys.items()))
+        public = key.public_bytes()
+        signed = self._identity.sign(b"tardigrad key 1\n" + self._run.digest + key_id + public)
+        return HelperKey(key_id, public, signed)
+
+    @property
+    def open_batch(self) -> int:
+        """The number of the batch that is being filled; 0 if no run has begun."""
+        return 0 if self._run is None else self._run.book.open.number
+
+    def version(self) -> Vectors:
+        """Return the newest version with a receipt; {} if no run has begun."""
+        return {} if self._run is None else self._run.repetition.broadcast()
+
+    def places(self) -> list[tuple[AdmittedUpload, bytes]]:
+        """Return the uploads of all batches that no receipt covers yet, in order, and their digests."""
+        return [] if self._run is None else self._database.members(self._run.version)
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def greet(self, run: str, receipt: bytes, version: int) -> None:
+        """Compare the histories of both sides. `receipt`: the hash of the server's newest, b"" for none."""
+        with self._call():
+            if self._run is None:
+                if receipt:
+                    refuse(
+                        RefusalKind.HISTORY,
+                        f"the server has receipts of the run {run} up to version {version}, but this helper "
+                        f"knows of no run: its folder was lost or replaced; {NEW_RUN}",
+                    )
+                return
+            if run and run != self._run.policy.run:
+                refuse(
+                    RefusalKind.HISTORY,
+                    f"this helper takes part in the run {self._run.policy.run}, not in {run}; give it a new "
+                    "folder (--out) for each run",
+                )
+            newest = self._run.receipt.receipt
+            same = (version, receipt) == (newest.version, bytes.fromhex(newest.hash))
+            behind = (version, receipt) == (newest.version - 1, bytes.fromhex(newest.previous))
+            new = not receipt and newest.version == 0  # the server was stopped before it stored the first
+            if not (same or behind or new):
+                who = "the helper" if version > newest.version else "the server"
+                refuse(
+                    RefusalKind.HISTORY,
+                    f"the last receipt of the server is of version {version}, that of the helper of version "
+                    f"{newest.version}, and they are not of one history: {who} was put back from a backup; "
+                    + NEW_RUN,
+                )
+
+    def begin(self, content: bytes, vectors: Vectors) -> SignedReceipt:
+        """Begin a run: check its policy and version 0, sign both, and return the receipt of version 0."""
+        with self._call():
+            if self._run is not None:
+                if content != self._run.policy.to_bytes():
+                    refuse(
+                        RefusalKind.POLICY,
+                        "the policy is not the one that the run began with; a run keeps its policy",
+                    )
+                return stored_receipt(self._database, 0)
+            try:
+                policy = read_policy(content)
+                check_policy(policy, self.identity, self._server, self._guardrails)
+                if digest_of(vectors) != policy.start:
+                    raise ConfigError("version 0 does not have the digest that the policy says")
+                repetition = StepRepetition(policy, vectors["model"])
+                start = repetition.broadcast()
+                if fault := difference(vectors, start, start):
+                    raise ConfigError(f"version 0 does not belong to the algorithm: {fault}")
+                repetition.adopt(vectors)
+            except ConfigError as error:
+                refuse(RefusalKind.POLICY, str(error))
+            with self._database.transaction():
+                self._database.set_fact("policy", content)
+                signed = self._sign(Receipt(policy.run, 0, policy.start, policy.digest.hex(), FIRST))
+                self._database.store("step", repetition.to_bytes())
+                add_key(self._database, policy, self._now())
+            self._run = resumed_run(self._database, self._identity, self._server)
+            return signed
+
+    def admit(self, offers: Sequence[OfferedUpload], check_only: bool = False) -> list[TripRecord]:
+        """Decide about uploads, in order. With `check_only` none is admitted, and only those are refused that
+        would be refused whatever else is in the batch."""
+        with self._call():
+            run = self._begun()
+            with self._database.transaction():
+                return [decide(run, self._database, offer, check_only) for offer in offers]
+
+    def close(self, batch: int, masked_digest: bytes) -> Codes:
+        """Release a full batch: return its mask sum less noise, once and for all."""
+        with self._call():
+            run = self._begun()
+            decided = self._decided(batch, run)
+            if decided is not None:
+                if decided.masked_digest != masked_digest:
+                    refuse(
+                        RefusalKind.HISTORY,
+                        f"batch {batch} was released for another masked sum, and it is released once",
+                    )
+                return self._recorded(batch, run.policy)
+            members, policy = self._full(run, batch), run.policy
+            if too_few(policy, members):
+                refuse(
+                    RefusalKind.TOO_FEW,
+                    f"batch {batch} has fewer than {policy.least_clients} effective clients; abandon it",
+                )
+            if policy.noise is not None and batch > policy.noise.allowed:
+                refuse(RefusalKind.BUDGET, f"the noise allows {policy.noise.allowed} steps, which were made")
+            seeds = self._database.seeds(batch)
+            weighted = [(seeds[one.trip], policy.weights(one.staleness)) for one in members]
+            release = weighted_masks(weighted, policy.lengths, policy.bits)
+            if run.noise is not None:
+                release -= run.noise.draw(batch - 1).astype(release.dtype)
+            with self._database.transaction():  # the noise is drawn once, because its state changes with it
+                self._database.decide(DecidedBatch(batch, masked_digest, False))
+                self._database.store("release", release.view(np.uint8).data)
+                self._database.store("noise", run.noise_bytes())
+                if self._now() - self._database.sealing_keys()[-1].made >= self._key_seconds:
+                    add_key(self._database, policy, self._now())
+            run.keys = stored_keys(self._database)
+            return self._recorded(batch, policy)
+
+    def publish(self, version: int, digest: str, total: Codes, vectors: Vectors) -> SignedReceipt:
+        """Repeat the step of a released batch, compare it with the server's version, and sign that one.
+
+        `total`: the sum without masks. With one helper it must be that of the masked sum which the batch was
+        released for. With several, only all of them together could check it.
+        """
+        with self._call():
+            run = self._begun()
+            if version == run.version:
+                if digest != run.receipt.receipt.digest:
+                    refuse(RefusalKind.HISTORY, f"version {version} was signed with another digest")
+                return run.receipt
+            decided = self._decided(version, run)
+            if decided is None:
+                refuse(RefusalKind.ORDER, f"batch {version} was not released, so there is no such version")
+            self._check_published(run, decided, digest, total, vectors)
+            before, members = run.repetition.broadcast(), run.book.full[version].members
+            if fault := difference(vectors, run.repetition.step(total, members), before):
+                run.repetition.take_back()
+                refuse(RefusalKind.HISTORY, f"version {version} is not the step of the released sum: {fault}")
+            run.repetition.adopt(vectors)
+            with self._database.transaction():
+                self._receipted(run, digest)
+            self._database.scrub()
+            return run.receipt
+
+    def abandon(self, batch: int) -> SignedReceipt:
+        """Give up a full batch, once and for all: nothing is released, and its version is that before."""
+        with self._call():
+            run = self._begun()
+            last = self._database.last_decided()
+            if last == DecidedBatch(batch, b"", True):
+                return run.receipt
+            if self._decided(batch, run) is not None:
+                refuse(RefusalKind.ORDER, f"batch {batch} was released, and cannot be abandoned any more")
+            self._full(run, batch)
+            run.repetition.skip()
+            with self._database.transaction():
+                self._database.decide(DecidedBatch(batch, b"", True))
+                self._receipted(run, run.receipt.receipt.digest)
+            self._database.scrub()
+            self._log.release(batch, {})
+            return run.receipt
+
+    # -- details -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """After an error that is not a refusal, memory and database may differ: no further call is made."""
+        if self._failed:
+            raise RunError("the helper has failed before; start it again")
+        try:
+            yield
+        except HelperRefusal:
+            raise
+        except BaseException:
+            self._failed = True
+            raise
+
+    def _begun(self) -> BegunRun:
+        if self._run is None:
+            refuse(RefusalKind.ORDER, "no run has begun here; send its policy first")
+        return self._run
+
+    def _decided(self, batch: int, run: BegunRun) -> DecidedBatch | None:
+        """Return the next batch if it was released, and None if it was not; refuse a batch out of order."""
+        if batch != run.version + 1:
+            refuse(
+                RefusalKind.ORDER,
+                f"batch {batch} is not the next one: the last version with a receipt is {run.version}",
+            )
+        last = self._database.last_decided()
+        return last if last is not None and last.number == batch else None
+
+    def _full(self, run: BegunRun, batch: int) -> list[AdmittedUpload]:
+        full = run.book.full.get(batch)
+        if full is None:
+            held, size = len(run.book.open.members), run.policy.batch_size(batch)
+            refuse(RefusalKind.ORDER, f"batch {batch} is not full: {held} of {size} uploads were admitted")
+        return full.members
+
+    def _recorded(self, batch: int, policy: Policy) -> Codes:
+        """Return the released bytes of the last batch, once their digest is in the log."""
+        release = np.frombuffer(self._database.load("release"), UNSIGNED[policy.bits])
+        self._log.release(batch, {"release": torch.from_numpy(release.view(np.uint8).copy())})
+        return release
+
+    def _check_published(
+        self, run: BegunRun, decided: DecidedBatch, digest: str, total: Codes, vectors: Vectors
+    ) -> None:
+        if digest_of(vectors) != digest:
+            refuse(RefusalKind.ORDER, "the new version does not have the digest that was said")
+        dtype, length = np.dtype(UNSIGNED[run.policy.bits]), sum(run.policy.lengths)
+        if len(total) != length or total.dtype != dtype:
+            refuse(RefusalKind.ORDER, f"the sum must have {length} numbers of {dtype}")
+        if len(run.policy.helpers) == 1:
+            masked = total + np.frombuffer(self._database.load("release"), dtype)
+            if blake3(masked.view(np.uint8).data).digest() != decided.masked_digest:
+                refuse(
+                    RefusalKind.HISTORY,
+                    "the sum is not that of the masked sum which the batch was released for",
+                )
+
+    def _receipted(self, run: BegunRun, digest: str) -> None:
+        """Sign the next version, and erase what its batch has no use for any more."""
+        run.receipt = self._sign(run.next_receipt(digest))
+        self._database.store("step", run.repetition.to_bytes())
+        self._database.erase("release")
+        self._database.erase_seeds(run.version)
+        run.book.remove(run.version)
+
+    def _sign(self, receipt: Receipt) -> SignedReceipt:
+        signed = sign_receipt(receipt, self._identity)
+        self._database.add_receipt(receipt.version, receipt.to_bytes(), signed.signature)
+        return signed
+
+    def _compare_log(self) -> None:
+        """Raise a ConfigError unless log and database are of one history; complete the log if the process
+        was killed between the two."""
+        last = self._database.last_decided()
+        number = 0 if last is None else last.number
+        if last is not None and self._run is not None and self._log.last == number - 1:
+            if last.abandoned:
+                self._log.release(number, {})
+            elif number > self._run.version:
+                self._recorded(number, self._run.policy)
+        if self._log.last != number:
+            raise ConfigError(
+                f"{LOG} knows of {self._log.last} batches and the database of {number}: a part of the folder "
+                f"was put back from a backup; {NEW_RUN}"
+            )
