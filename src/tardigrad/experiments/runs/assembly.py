@@ -48,6 +48,7 @@ from tardigrad.privacy.statement import NOTHING_PROMISED, statement
 from tardigrad.secure.integer_noise import COARSER
 from tardigrad.secure.policy import Policy
 from tardigrad.secure.policy_of_run import SecureRun, grid_with_headroom
+from tardigrad.secure.secure_statement import hidden_only, secure_aggregation
 from tardigrad.simulation.network import TripBytes
 
 NOT_KNOWN = TripBytes(0, 0)
@@ -130,10 +131,14 @@ class Assembly:
 
     def privacy_text(self, steps: int | None = None) -> str:
         """Return the text of privacy.md: what is promised, and how much of it `steps` have used."""
+        secure = None if self.config.secure is None else self.secure_run()
         if self.guarantee is None or self.config.privacy is None:
-            return NOTHING_PROMISED
-        algorithm, personal = self.config.algorithm.name, self.flat.has_personal
-        return statement(self.guarantee, self.config.privacy, algorithm, self.population, steps, personal)
+            return NOTHING_PROMISED if secure is None else hidden_only(secure, not self.served)
+        aggregation = None if secure is None else secure_aggregation(secure, not self.served)
+        return statement(
+            self.guarantee, self.config.privacy, self.config.algorithm.name, self.population, steps,
+            self.flat.has_personal, aggregation,
+        )  # fmt: skip
 
     def write_texts(self, folder: RunFolder) -> None:
         """Write the files that say how the data was prepared and what privacy is promised."""

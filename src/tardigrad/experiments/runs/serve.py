@@ -37,6 +37,7 @@ from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.privacy.settings import Privacy
 from tardigrad.secure.secure_settings import Secure
+from tardigrad.service.access.identity import own_identity
 from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.finished_run import tell_over
 from tardigrad.service.server.lifecycle import ServedRun
@@ -151,9 +152,10 @@ def serve(
             asyncio.run(tell_over(plan, endpoint, str(folder.summary["stopped_by"]), listening))
             return result_of(folder)
         version = 0 if snapshot is None else int(snapshot[1]["values"]["aggregator"]["version"])
-        secrets = open_secrets(assembly.config, assembly.guarantee, path, version, outside, moved)
+        noisy = config.secure is None  # the helpers of a secure run add the noise
+        secrets = open_secrets(assembly.config, assembly.guarantee, path, version, outside, moved, noisy)
         stack.enter_context(closing(secrets))
-        plan = make_plan(assembly, secrets)
+        plan = make_plan(assembly, secrets, None if config.secure is None else own_identity(keys))
         if begun:
             folder.go_on()
         assembly.write_texts(folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from tardigrad.core.files import write_text
 from tardigrad.core.snapshot import read_snapshot, write_snapshot
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import ConfigError, RunError
+from tardigrad.service.protocol.wire import digest_of
 
 PENDING = re.compile(r"pending-(0|[1-9][0-9]*)\.safetensors")
 
@@ -36,6 +38,11 @@ class TrainedUpload:
     """The kind of the encoding of the upload; "" if it has none."""
     seeds: tuple[bytes, ...] = ()
     """In a secure run, the seeds of the masks that are on the upload, one for each helper."""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """The digest of the vectors as they are sent."""
+        return digest_of(self.upload.vectors)
 
 
 class ClientMemory:

@@ -28,7 +28,6 @@ from tardigrad.service.client.guardrails import Guardrails
 from tardigrad.service.client.seen_receipts import SeenReceipts
 from tardigrad.service.protocol.task_settings import upload_encoding
 from tardigrad.service.protocol.v1 import service_pb2 as v1
-from tardigrad.service.protocol.wire import digest_of
 
 CODES = "/codes"
 """How the names of vectors end that are codes on the grid."""
@@ -118,7 +117,7 @@ class SecureTrips:
         not of its helper."""
         from tardigrad.secure.envelopes import Purpose, seal
 
-        policy, digest = self.policy, digest_of(finished.upload.vectors)
+        policy, digest = self.policy, finished.digest
         if len(finished.seeds) != len(policy.helpers):
             raise RunError(
                 f"the upload of trip {finished.trip} is not masked for this run, so it is not sent; remove "
@@ -186,8 +185,9 @@ def secure_trips(joined: v1.Joined, guardrails: Guardrails, client: str, state: 
 def _check_grid(policy: Policy) -> None:
     """Raise a ConfigError if the settings ask for another grid than the one that the policy has."""
     grid = upload_encoding(policy.settings)
-    if not isinstance(grid, Grid) or (grid.bits, grid.step, grid.largest, grid.denominator) != (
-        policy.bits, policy.step, policy.largest, policy.denominator,
+    signed = policy.bits, policy.step, policy.largest, policy.denominator, policy.norm
+    if not isinstance(grid, Grid) or signed != (
+        grid.bits, grid.step, grid.largest, grid.denominator, grid.norm(sum(policy.lengths)),
     ):  # fmt: skip
         raise ConfigError(
             "the settings of the policy ask for another grid than the policy has, so nothing is trained"

@@ -97,6 +97,8 @@ def _handlers(servicer: v1_grpc.FederationServicer) -> grpc.GenericRpcHandler:
             servicer.Deliver, received, v1.Answer.SerializeToString),
         "GiveUp": grpc.unary_unary_rpc_method_handler(
             servicer.GiveUp, parsed_signed, v1.GivenUp.SerializeToString),
+        "OfferKeys": grpc.unary_unary_rpc_method_handler(
+            servicer.OfferKeys, parsed_signed, v1.OfferedKeys.SerializeToString),
         "Watch": grpc.unary_stream_rpc_method_handler(
             servicer.Watch, parsed_signed, v1.Progress.SerializeToString),
     })  # fmt: skip

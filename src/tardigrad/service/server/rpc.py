@@ -66,7 +66,7 @@ class Call:
 
 
 class Servicer(v1_grpc.FederationServicer):
-    """The five calls of the protocol."""
+    """The six calls of the protocol."""
 
     def __init__(self, coordinator: Coordinator, gate: RequestVerifier, facts: TaskFacts) -> None:
         self._coordinator, self._gate, self._facts = coordinator, gate, facts
@@ -116,6 +116,8 @@ class Servicer(v1_grpc.FederationServicer):
                 raise Refused(Cause.TOO_OLD, wrong_encoding("", encoding))
             if self._facts.encoded and join.revision < KNOWS_ENCODINGS:
                 raise Refused(Cause.TOO_OLD, "this run sends encoded versions; upgrade this client")
+            link = self._coordinator.link
+            content, signatures = (b"", ()) if link is None else link.policy(join.revision)
             shapes = [v1.Shape(sizes=shape) for shape in self._facts.shapes]
             rate = self._coordinator.settings.requests_per_second
             return v1.Joined(
@@ -125,7 +127,17 @@ class Servicer(v1_grpc.FederationServicer):
                 requests_per_second=rate,
                 declaration=self._facts.declaration,
                 settings=self._facts.settings,
+                policy=content,
+                policy_signatures=signatures,
             )
+
+    async def OfferKeys(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> v1.OfferedKeys:
+        """Tell a client of a secure run the keys that it seals its seeds to."""
+        async with self._answering("OfferKeys", context) as call:
+            await self._admit(request, call)
+            if self._coordinator.link is None:
+                raise Refused(Cause.UNSOLICITED, "this run is not secure, so that it has no helpers")
+            return v1.OfferedKeys(keys=self._coordinator.link.keys())
 
     async def FetchTask(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> None:
         """Send a task, or why there is none now."""
@@ -155,6 +167,7 @@ class Servicer(v1_grpc.FederationServicer):
                 evaluate=coordinator.run_state.wants_reports(ticket.version),
                 epoch=epoch,
                 since=since,
+                receipts=[] if coordinator.link is None else coordinator.link.receipts(ticket.version),
             )
             await unless_silent(context.write(v1.TaskPart(header=header)), idle)
             for part in self._parts((ticket.version, since), broadcast):
@@ -204,7 +217,8 @@ class Servicer(v1_grpc.FederationServicer):
                 facts.metrics if wanted else frozenset(),
             )  # fmt: skip
             coordinator.counters.dropped(call.client, reported.dropped)
-            return self._answer(await self.reception.receive(call.client, header, reported, context))
+            signed = b"" if coordinator.link is None else coordinator.link.signed(header, first.header)
+            return self._answer(await self.reception.receive(call.client, header, reported, context, signed))
 
     def _answer(self, recorded: RecordedAnswer | None) -> v1.Answer:
         """Return the answer to an upload; None stands for an upload that came after the end of the run."""
