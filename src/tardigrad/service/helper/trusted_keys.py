@@ -5,7 +5,7 @@ from __future__ import annotations
 from cryptography.exceptions import InvalidSignature
 from google.protobuf.message import DecodeError
 
-from tardigrad.secure.admission import OfferedUpload
+from tardigrad.secure.admission import NO_TRIP, OfferedUpload
 from tardigrad.service.access.enrolment import Enrolled, public_key
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.server.listener import parsed_signed
@@ -42,17 +42,17 @@ class ServerKey:
 def offered(delivery: bytes, enrolled: Enrolled) -> OfferedUpload:
     """Return what a helper uses of a delivery that a client has signed. `enrolled`: the helper's own list."""
     signed, claim, header = parsed_signed(delivery), v1.Claim(), v1.UploadHeader()
-    fault = ""
     try:
         claim.ParseFromString(signed.claim)
         header.ParseFromString(claim.content)
     except DecodeError:
-        fault = "the delivery is not a signed header"
-    if not fault and claim.method != "Deliver":
-        fault = "signed for another call"
-    if not fault and not enrolled.knows(claim.client):
+        claim.Clear()
+    if claim.method != "Deliver":
+        return OfferedUpload("", "", NO_TRIP, 0, b"", (), "this is not the signed header of an upload")
+    fault = ""
+    if not enrolled.knows(claim.client):
         fault = "the client is not on the helper's own list"
-    if not fault and not enrolled.signed(claim.client, signed.signature, signed.claim):
+    elif not enrolled.signed(claim.client, signed.signature, signed.claim):
         fault = "not signed with the key that the client is enrolled with at the helper"
     envelopes = tuple((one.key_id, one.sealed) for one in header.envelopes)
     return OfferedUpload(
