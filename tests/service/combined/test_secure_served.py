@@ -11,7 +11,7 @@ import tardigrad as td
 
 CONFIG = td.Config(
     algorithm=td.FedBuff(), data=td.Digits(partition=td.IID(clients=6)), model=td.MLP(hidden=(8,)),
-    pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=2), secure=td.Secure(least_clients=2),
+    pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=3), secure=td.Secure(least_clients=2),
     stop=td.Stop(trips=24), evaluation=td.Evaluation(every_steps=2), local=td.Local(batch_size=32, lr=0.1),
     service={"requests_per_second": 10_000, "snapshot_seconds": 1e6},
 )  # fmt: skip
