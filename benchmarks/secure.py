@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 from report import Machine, sentence, table, write
-from tardigrad.service.access.identity import own_identity
 
 from service import MODEL, SIZE, Crew, Load, processor_seconds, set_up
 from tardigrad.core.upload import Upload, Vectors
@@ -35,6 +34,7 @@ from tardigrad.secure.masks import masked, new_seeds
 from tardigrad.secure.policy import Policy, read_policy
 from tardigrad.service.access.certificates import AUTHORITY, make_certificates
 from tardigrad.service.access.enrolment import LIST, public_text
+from tardigrad.service.access.identity import own_identity
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
 from tardigrad.service.protocol.v1 import service_pb2 as v1
@@ -162,9 +162,7 @@ def start_helper(folder: Path, keys: Path) -> tuple[Started, str]:
     make_certificates(own, ["localhost", "127.0.0.1"])
     (own / LIST).write_text((keys / LIST).read_text())
     server = public_text(own_identity(keys))
-    helper = Started(
-        "helper", "--out", folder / "helper", "--keys", own, "--listen", "127.0.0.1:0", "--server", server
-    )
+    helper = Started("helper", "--out", folder / "helper", "--keys", own, "--port", 0, "--server", server)
     return helper, public_text(own_identity(own))
 
 

@@ -9,8 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import tardigrad as td
 from tardigrad.privacy.releases import digest_of
+from tardigrad.secure.admission import OfferedUpload
 from tardigrad.secure.envelopes import Purpose, seal
-from tardigrad.secure.helper_state import HelperState, OfferedUpload
+from tardigrad.secure.helper_state import HelperState
 from tardigrad.secure.masks import masked, new_seeds
 from tardigrad.secure.policy import CodedVector, Facts, Policy
 from tardigrad.service.access.enrolment import public_text
@@ -57,7 +58,7 @@ class World:
         options = {"key_seconds": 0.0} | options
         return HelperState(folder, self.identities[helper], public_text(self.server), **options)
 
-    def offer(self, states, client, version=0, trip=None, codes=None, **purpose):
+    def offer(self, states, client, version=0, trip=None, codes=None, purpose=()):
         """An upload with its envelopes to these helpers, which may be sealed for another purpose."""
         trip = next(self.trips) if trip is None else trip
         if codes is None:
@@ -73,7 +74,7 @@ class World:
                 "policy": self.policy.digest, "helper": state.identity, "key": key.key_id, "trip": trip,
                 "version": version, "client": client, "digest": digest,
             }  # fmt: skip
-            envelopes.append((key.key_id, seal(seed, key.public, Purpose(**(about | purpose)).info())))
+            envelopes.append((key.key_id, seal(seed, key.public, Purpose(**(about | dict(purpose))).info())))
         return OfferedUpload(client, self.policy.run, trip, version, digest, tuple(envelopes))
 
     def filled(self, states, version=0, clients=("ann", "bob", "eve"), starts=None):

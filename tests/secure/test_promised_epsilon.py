@@ -9,6 +9,8 @@ import tardigrad as td
 from tardigrad.core.participation import Limits
 from tardigrad.core.staleness import Constant
 from tardigrad.errors import ConfigError
+from tardigrad.experiments.runs.simulation_assembly import build
+from tardigrad.secure.masked_grid import MaskedGridLayer
 from tardigrad.secure.policy import CodedVector, Facts, HelperNoise, Policy
 from tardigrad.secure.promised_epsilon import check_epsilon, epsilon_of
 
@@ -48,6 +50,27 @@ def test_promise_that_the_noise_keeps_is_accepted_and_a_smaller_one_is_refused()
     check_epsilon(policy_of(1.1 * true))
     with pytest.raises(ConfigError, match=r"promises an epsilon of 1, but its noise gives [34]\."):
         check_epsilon(policy_of(1.0))
+
+
+@pytest.mark.parametrize(
+    "noise", [td.BLT(), td.Tree(), td.Tree(restart_every=3), td.Independent()], ids=lambda noise: str(noise)
+)
+@pytest.mark.parametrize("multiplier", [0.5, 40.0])
+def test_policies_of_private_runs_promise_what_their_noise_gives(noise, multiplier):
+    config = td.Config(
+        data=td.Digits(partition=td.IID(clients=40)), model=td.MLP(hidden=(4,)), buffer=td.Buffer(size=4),
+        pace=td.Asynchronous(concurrency=8), stop=td.Stop(steps=8), secure=td.Secure(),
+        privacy=td.Participation(
+            noise=noise, noise_multiplier=multiplier, delta=DELTA, clip=0.5, participations=2, separation=3
+        ),
+    )  # fmt: skip
+    (layer,) = (one for one in build(config).aggregator.layers if isinstance(one, MaskedGridLayer))
+    policy = layer._helpers.policy
+    check_epsilon(policy)
+    assert epsilon_of(policy) == pytest.approx(policy.noise.epsilon, rel=1e-4)
+    lie = policy.noise.model_copy(update={"epsilon": 0.99 * policy.noise.epsilon})
+    with pytest.raises(ConfigError, match="promises an epsilon of"):
+        check_epsilon(policy.model_copy(update={"noise": lie}))
 
 
 def test_claimed_multiplier_does_not_replace_noise():

@@ -30,8 +30,8 @@ SUMS = (
     "number is without noise; epsilon includes the effect of this rounding (see docs/privacy.md)."
 )
 EXACT_SUMS = (
-    "Sums are sums of integers, and exact. Noise has whole cells and a part that is uniform within a cell, so "
-    "that no bit of a released number is without noise; epsilon includes the effect of the cells (see "
+    "Sums are sums of integers, and exact. Noise has whole cells and a part that is uniform within a cell, "
+    "so that no bit of a released number is without noise; epsilon includes the effect of the cells (see "
     "docs/privacy.md)."
 )
 

@@ -6,7 +6,9 @@ from pydantic import PositiveFloat, PositiveInt
 
 from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError
+from tardigrad.secure.integer_noise import tail
 from tardigrad.secure.policy import Policy
+from tardigrad.secure.promised_epsilon import check_epsilon
 
 
 class HelperGuardrails(Setting):
@@ -37,11 +39,12 @@ def check_policy(policy: Policy, identity: str, server: str, guardrails: HelperG
                 f"a batch has {size} uploads, fewer than the {policy.least_clients} clients that must hide "
                 "each other in it (least_clients)"
             )
-        if size * policy.denominator * policy.largest >= 2 ** (policy.bits - 1):
+        if size * policy.denominator * policy.largest + _tail(policy) >= 2 ** (policy.bits - 1):
             raise ConfigError(
-                f"a sum of {size} uploads of weight {policy.denominator} with codes up to {policy.largest} "
-                f"does not fit into {policy.bits} bits"
+                f"a sum of {size} uploads of weight {policy.denominator} with codes up to {policy.largest}, "
+                f"and the noise of all helpers, does not fit into {policy.bits} bits"
             )
+    check_epsilon(policy)
     if policy.least_clients < guardrails.least_clients:
         raise ConfigError(
             f"the policy lets {policy.least_clients} clients hide each other in a batch; the operator of "
@@ -53,9 +56,21 @@ def check_policy(policy: Policy, identity: str, server: str, guardrails: HelperG
             f"the policy allows {'any number of' if steps is None else steps} steps; the operator of this "
             f"helper allows {guardrails.most_steps} (--most-steps)"
         )
+    if policy.noise is not None and policy.noise.allowed > policy.noise.steps:
+        raise ConfigError(
+            f"the noise is planned for {policy.noise.steps} steps, but {policy.noise.allowed} are allowed"
+        )
     epsilon = None if policy.noise is None or policy.noise.seed is not None else policy.noise.epsilon
     if guardrails.most_epsilon is not None and (epsilon is None or epsilon > guardrails.most_epsilon):
         raise ConfigError(
             f"the policy promises {'no privacy' if epsilon is None else f'epsilon {epsilon:g}'}; the "
             f"operator of this helper allows epsilon {guardrails.most_epsilon:g} (--most-epsilon)"
         )
+
+
+def _tail(policy: Policy) -> int:
+    """Return how large the noise of all helpers can be in a sum."""
+    noise = policy.noise
+    if noise is None:
+        return 0
+    return tail(noise.noise(), noise.deviation, noise.steps, sum(policy.lengths), len(policy.helpers))

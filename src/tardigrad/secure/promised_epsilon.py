@@ -6,6 +6,8 @@ import math
 
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.accounting import MOST_STEPS, ByParticipation
+from tardigrad.privacy.grid import cost
+from tardigrad.secure.integer_noise import COARSER, cell_of
 from tardigrad.secure.policy import Policy
 
 TOLERANCE = 1e-6
@@ -15,8 +17,8 @@ TOLERANCE = 1e-6
 def epsilon_of(policy: Policy) -> float:
     """Return the epsilon that the noise of one helper gives, and infinity if it promises nothing.
 
-    A client changes a weighted sum of codes by at most the largest norm times the largest weight. Noise is
-    rounded to integers after it is added to an integer sum, which costs nothing.
+    A client changes a weighted sum of codes by at most the largest norm times the largest weight. Where noise
+    comes in cells of more than one integer, that costs what the accounting counts as rounding.
     """
     noise = policy.noise
     if noise is None or policy.limits is None or policy.norm is None or noise.seed is not None:
@@ -24,7 +26,8 @@ def epsilon_of(policy: Policy) -> float:
     if max(noise.steps, noise.allowed) > MOST_STEPS:
         raise ConfigError(f"the noise is planned for {noise.steps} steps; at most {MOST_STEPS} are possible")
     multiplier = noise.deviation / (policy.norm * policy.denominator)
-    mode = ByParticipation(noise.noise(), *policy.limits)
+    rounding = cost(COARSER * sum(policy.lengths)) if cell_of(noise.deviation) > 1 else 0.0
+    mode = ByParticipation(noise.noise(), *policy.limits, rounding)
     return mode.epsilon(multiplier, noise.steps, noise.delta, min(noise.allowed, noise.steps))
 
 

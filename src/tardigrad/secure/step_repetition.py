@@ -12,7 +12,6 @@ from typing import ClassVar, cast
 import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from tardigrad.algorithms.aggregator import Aggregator, AggregatorState
@@ -23,6 +22,7 @@ from tardigrad.core.upload import Member, Vectors, WeightedSum
 from tardigrad.errors import ConfigError
 from tardigrad.secure.batches import AdmittedUpload
 from tardigrad.secure.policy import CodedVector, Policy
+from tardigrad.secure.stored_state import from_bytes, to_bytes
 
 OF_CHANGE = 1e-4
 OF_VALUE = 4
@@ -141,9 +141,7 @@ class StepRepetition:
     def to_bytes(self) -> bytes:
         """Return the state, to be stored."""
         tensors, document = self._aggregator.snapshot()
-        stored = {name: value.detach().contiguous().clone() for name, value in tensors.items()}
-        stored["model/type"] = self._start[:0]
-        return save(stored, {"document": json.dumps(document), "length": str(len(self._start))})
+        return to_bytes(tensors | {"start": self._start[:0]}, {"length": len(self._start), **document})
 
 
 def _upload_name(vector: CodedVector) -> str:
@@ -153,11 +151,10 @@ def _upload_name(vector: CodedVector) -> str:
 
 def stored_repetition(policy: Policy, content: bytes) -> StepRepetition:
     """Return the repetition from its `to_bytes()`."""
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-    tensors = load(content)
-    model = tensors.pop("model/type").new_zeros(int(header["length"]))
+    tensors, document = from_bytes(content)
+    model = tensors.pop("start").new_zeros(cast(int, document.pop("length")))
     repetition = StepRepetition(policy, model)
-    repetition._aggregator.restore(tensors, cast(AggregatorState, json.loads(header["document"])))
+    repetition._aggregator.restore(tensors, cast(AggregatorState, document))
     return repetition
 
 

@@ -24,12 +24,13 @@ from upload_clients import SIMULATION
 
 import tardigrad as td
 from tardigrad.core.upload import Task, Upload
+from tardigrad.encodings.common_grid import Grid
 from tardigrad.errors import ConfigError, RunError, TardigradError
+from tardigrad.secure.helper_refusals import RESEAL
 from tardigrad.secure.policy import HelperNoise
 from tardigrad.secure.receipts import Receipt, sign_receipt
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment, ClientTrainer
-from tardigrad.service.client.participant import RESEAL
 from tardigrad.service.protocol.task_settings import to_json
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 
@@ -151,15 +152,19 @@ def test_upload_of_a_plain_run_is_never_sent_in_a_secure_one(tmp_path):
 # -- lies of the server: the client stops with a sentence, and has sent nothing ------------------------
 
 
+CLIPPED = Grid(uploads=2, clip=1.0)
+NORM = CLIPPED.norm(len(START["model"]))
 NOISE = {
-    "mechanism": td.Independent(), "deviation": 100.0 * GRID.denominator, "steps": 5, "allowed": 5,
+    "mechanism": td.Independent(), "deviation": NORM * GRID.denominator, "steps": 5, "allowed": 5,
     "noise_multiplier": 1.0, "epsilon": 8.0, "delta": 1e-6,
 }  # fmt: skip
 
 
 def noisy(**changes):
     """The script of a server whose helper adds noise."""
-    return honest(noise=HelperNoise(**NOISE | changes), norm=100.0, limits=(1, 1))
+    settings = to_json(td.FedBuff(), td.Local(steps=2), encoding=CLIPPED)
+    noise = HelperNoise(**NOISE | changes)
+    return honest(noise=noise, norm=NORM, limits=(1, 1), settings=settings)
 
 
 def forged(script):
@@ -232,9 +237,9 @@ def test_policy_that_the_pinned_helper_has_not_signed_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"step": 2 * GRID.step}, {"bits": 16}, {"denominator": 1}, {"largest": 1},
+    [{"step": 2 * GRID.step}, {"bits": 16}, {"denominator": 1}, {"largest": 1}, {"norm": 1.0},
      {"settings": to_json(td.FedBuff(), td.Local())}],
-    ids=["step", "bits", "denominator", "largest", "no grid"],
+    ids=["step", "bits", "denominator", "largest", "norm", "no grid"],
 )  # fmt: skip
 def test_policy_whose_settings_ask_for_another_grid_is_refused(change, tmp_path):
     server, error = took_part(honest(**change), tmp_path)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tardigrad.algorithms.algorithm import Individual, SumOnly
+from tardigrad.algorithms.algorithm import SumOnly
+from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.bookkeeping import Buffer
 from tardigrad.core.staleness import Constant
 from tardigrad.encodings.broadcasts import Float32Broadcast
@@ -32,6 +33,11 @@ def secure_buffer(secure: Secure | None, buffer: Buffer) -> Buffer:
         raise ConfigError(
             "buffer.once_per_client: must be true in a secure run, because the uploads of one client would "
             "not hide each other; leave it out"
+        )
+    if buffer.weights != "equal":
+        raise ConfigError(
+            "buffer.weights: in a secure run all clients weigh the same, because the server does not know "
+            "their examples; leave it out"
         )
     return buffer.model_copy(update={"once_per_client": True, "most_per_client": None})
 
@@ -66,10 +72,15 @@ def check_secure(config: Config) -> None:
     secure, algorithm = config.secure, config.algorithm
     if secure is None:
         return
-    if isinstance(algorithm, Individual) or not isinstance(algorithm, SumOnly):
+    if not isinstance(algorithm, SumOnly):
         raise ConfigError(
             f"algorithm.kind: {algorithm.name} looks at every upload by itself, and a secure run knows only "
             "their sum; use an algorithm that needs only the sum, such as 'fedbuff', or leave [secure] out"
+        )
+    if algorithm.single_upload:
+        raise ConfigError(
+            f"algorithm.kind: {algorithm.name} makes a step of each upload, which would be the whole sum; "
+            "use an algorithm that adds up several, such as 'fedbuff', or leave [secure] out"
         )
     size, least = config.buffer.size, secure.least_clients
     assert least is not None, "resolved"
@@ -83,11 +94,6 @@ def check_secure(config: Config) -> None:
             f"buffer.size: {size} uploads make a step, but at least {least} clients must hide each other "
             f"(secure.least_clients); give at least {least}"
         )
-    if config.buffer.weights != "equal":
-        raise ConfigError(
-            "buffer.weights: in a secure run all clients weigh the same, because the server does not know "
-            "their examples; leave it out"
-        )
     if algorithm.averages_memories and not isinstance(algorithm.law, Constant):
         raise ConfigError(
             f"algorithm.staleness: {algorithm.name} keeps a mean of what clients remember, which is wrong "
@@ -99,7 +105,32 @@ def check_secure(config: Config) -> None:
             "broadcast.kind: the helpers of a secure run repeat each step and compare what clients download, "
             "which must be the model itself; leave it out"
         )
+    for name in ("norm_bound", "examples_bound"):
+        if config.service is not None and getattr(config.service, name) is not None:
+            raise ConfigError(
+                f"service.{name}: the server of a secure run does not see uploads, so that it cannot refuse "
+                "one by its values; leave it out"
+            )
     _check_noise(config, secure)
+
+
+def check_secure_server(config: Config) -> None:
+    """Raise a ConfigError if a config cannot be a secure run on a server."""
+    secure = config.secure
+    if secure is None:
+        return
+    if isinstance(secure.helpers, int):
+        raise ConfigError(
+            "secure.helpers: a server must know its helpers; give each as { address = 'HOST:PORT', identity "
+            "= '...' }, with the identity that `tardigrad helper` prints"
+        )
+    if not secure.masks:
+        raise ConfigError("secure.masks: false is for simulations; leave it out")
+    if not isinstance(config.algorithm, BUILT_IN):
+        raise ConfigError(
+            f"algorithm.kind: {config.algorithm.name} is not built in, and the helpers of a secure run could "
+            "not repeat its steps; use an algorithm that is built in, or leave [secure] out"
+        )
 
 
 def _check_noise(config: Config, secure: Secure) -> None:

@@ -17,6 +17,7 @@ from tardigrad.data.tables.preparation import Preparation
 from tardigrad.encodings.layer import EncodingLayer
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.config.secure_rules import check_secure_server
 from tardigrad.experiments.runs.assembly import Assembly, assemble
 from tardigrad.experiments.runs.model_and_data import make_federation, make_module
 from tardigrad.experiments.runs.private_run import Secrets
@@ -152,6 +153,7 @@ def _check_config(config: Config) -> None:
             "privacy.kind: 'poisson' rests on clients that are sampled at random, which real ones are not; "
             "use 'participation', which assumes nothing about who comes when"
         )
+    check_secure_server(config)
     settings = config.service or ServiceSettings()
     for name in ("norm_bound", "examples_bound"):
         if config.secure is not None and getattr(settings, name) is not None:

@@ -12,6 +12,7 @@ import grpc
 
 from tardigrad.core.upload import Vectors
 from tardigrad.errors import RunError, TardigradError
+from tardigrad.secure.helper_refusals import RESEAL
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment, ClientTrainer
@@ -32,8 +33,6 @@ LOST = (
 """Statuses of a delivery after which the trip is dropped."""
 GIVE_BACK_SECONDS = 5.0
 """How long a client that leaves tries to give its ticket back."""
-RESEAL = "sealed to an old key"
-"""Why an upload did not count that a helper could not open; it can be sealed again."""
 SPENT = "this client took part as often as privacy allows"
 
 

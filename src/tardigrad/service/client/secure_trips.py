@@ -185,8 +185,9 @@ def secure_trips(joined: v1.Joined, guardrails: Guardrails, client: str, state: 
 def _check_grid(policy: Policy) -> None:
     """Raise a ConfigError if the settings ask for another grid than the one that the policy has."""
     grid = upload_encoding(policy.settings)
-    if not isinstance(grid, Grid) or (grid.bits, grid.step, grid.largest, grid.denominator) != (
-        policy.bits, policy.step, policy.largest, policy.denominator,
+    signed = policy.bits, policy.step, policy.largest, policy.denominator, policy.norm
+    if not isinstance(grid, Grid) or signed != (
+        grid.bits, grid.step, grid.largest, grid.denominator, grid.norm(sum(policy.lengths)),
     ):  # fmt: skip
         raise ConfigError(
             "the settings of the policy ask for another grid than the policy has, so nothing is trained"

@@ -16,7 +16,9 @@ from google.protobuf.message import DecodeError, Message
 
 from tardigrad.core.upload import Vectors
 from tardigrad.errors import ConfigError
-from tardigrad.secure.helper_state import HelperKey, HelperRefusal, HelperState, OfferedUpload, RefusalKind
+from tardigrad.secure.admission import OfferedUpload
+from tardigrad.secure.helper_refusals import HelperRefusal, RefusalKind
+from tardigrad.secure.helper_state import HelperKey, HelperState
 from tardigrad.secure.masks import UNSIGNED
 from tardigrad.secure.receipts import SignedReceipt
 from tardigrad.service.access.enrolment import Enrolled, public_key
