@@ -77,7 +77,7 @@ def test_repeated_step_has_the_bits_of_the_servers(algorithm):
         ({"settings": to_json(td.FedAsync(), td.Local())}, "looks at every upload by itself"),
         ({"settings": "{}"}, "cannot be read"),
         ({"settings": '{"algorithm": {"kind": "own.py:Own"}}'}, "an algorithm of its own"),
-        ({"settings": to_json(td.SCAFFOLD(), td.Local())}, "scaffold uploads .*control.* but the policy says"),
+        ({"settings": to_json(td.SCAFFOLD(), td.Local())}, "scaffold uploads .*control"),
         ({"vectors": (CodedVector(name="delta", length=NUMBERS - 1),)}, "but the policy says"),
         ({"vectors": (CodedVector(name="delta", length=NUMBERS, discounted=False),)}, "but the policy says"),
         ({"law": td.Constant()}, "weighs late uploads by"),
