@@ -139,4 +139,6 @@ def _as_json(record):
 
 
 def _with_bytes(document):
-    return document | {name: bytes.fromhex(document[name]) for name in ("digest", "signed") if name in document}
+    return document | {
+        name: bytes.fromhex(document[name]) for name in ("digest", "signed") if name in document
+    }
