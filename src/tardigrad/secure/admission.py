@@ -12,6 +12,8 @@ from tardigrad.secure.helper_refusals import RESEAL
 
 LARGEST_NUMBER = 2**63 - 1
 """Of a trip or a version that the database can store."""
+NO_TRIP = 2**64 - 1
+"""The trip of bytes that are not an upload."""
 
 
 class OfferedUpload(NamedTuple):
@@ -42,7 +44,7 @@ def decide(
     trip, client, version, digest = offer.trip, offer.client, offer.version, offer.digest
     undecided = TripRecord(trip, client, version, digest, 0, 0, 0, "")
     if max(trip, version) > LARGEST_NUMBER:
-        return undecided._replace(refusal=Reason.UNKNOWN.value)
+        return undecided._replace(refusal=offer.fault or Reason.UNKNOWN.value)
     known = database.trip(trip)
     if known is not None:
         same = (known.client, known.version, known.digest) == (client, version, digest)

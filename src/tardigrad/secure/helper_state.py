@@ -37,7 +37,7 @@ from tardigrad.secure.helper_refusals import HelperRefusal, RefusalKind, refuse
 from tardigrad.secure.masks import UNSIGNED, Codes, weighted_masks
 from tardigrad.secure.policy import Policy, read_policy
 from tardigrad.secure.receipts import FIRST, Receipt, SignedReceipt, sign_receipt
-from tardigrad.secure.step_repetition import StepRepetition, difference
+from tardigrad.secure.step_repetition import begun_repetition, difference
 
 LOG = "releases.log"
 KEY_SECONDS = 60.0
@@ -184,11 +184,7 @@ class HelperState:
                 check_policy(policy, self.identity, self._server, self._guardrails)
                 if digest_of(vectors) != policy.start:
                     raise ConfigError("version 0 does not have the digest that the policy says")
-                repetition = StepRepetition(policy, vectors["model"])
-                start = repetition.broadcast()
-                if fault := difference(vectors, start, start):
-                    raise ConfigError(f"version 0 does not belong to the algorithm: {fault}")
-                repetition.adopt(vectors)
+                repetition = begun_repetition(policy, vectors)
             except ConfigError as error:
                 refuse(RefusalKind.POLICY, str(error))
             with self._database.transaction():

@@ -43,7 +43,7 @@ def algorithm_of(settings: str) -> SumOnly:
                 "use one that is built in"
             )
         algorithm = TypeAdapter(BuiltIn).validate_python(table)
-    except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ValidationError) as error:
         said = " ".join(str(error).split())[:300]
         raise ConfigError(
             f"the settings in the policy cannot be read ({said}); is the server newer?"
@@ -147,6 +147,25 @@ class StepRepetition:
 def _upload_name(vector: CodedVector) -> str:
     """Return the name of a vector before it was encoded."""
     return vector.name.removesuffix("/codes")
+
+
+def begun_repetition(policy: Policy, vectors: Vectors) -> StepRepetition:
+    """Return the repetition before the first step, from version 0 as clients download it. Raise a ConfigError
+    if that is not what the policy's algorithm begins with."""
+    model = vectors.get("model", torch.zeros(0, dtype=torch.int8))
+    if model.dim() != 1 or not model.is_floating_point():
+        raise ConfigError("version 0 must have a flat vector of floats called model")
+    try:
+        repetition = StepRepetition(policy, model)
+        start = repetition.broadcast()
+        fault = difference(vectors, start, start)
+    except (ValueError, RuntimeError, ArithmeticError) as error:  # whatever the server's settings lead to
+        said = " ".join(str(error).split())[:300]
+        raise ConfigError(f"the algorithm does not begin with the policy's settings ({said})") from None
+    if fault is not None:
+        raise ConfigError(f"version 0 does not belong to the algorithm: {fault}")
+    repetition.adopt(vectors)
+    return repetition
 
 
 def stored_repetition(policy: Policy, content: bytes) -> StepRepetition:

@@ -15,6 +15,7 @@ from tardigrad.service.access.enrolment import LIST, public_text
 from tardigrad.service.access.identity import own_identity
 from tardigrad.service.access.new_clients import add_clients
 from tardigrad.service.helper.helper_lifecycle import listening_helper
+from tardigrad.service.helper.helper_rpc import HelperServicer
 from tardigrad.service.server.endpoint import Endpoint
 
 
@@ -29,6 +30,8 @@ class RunningHelper:
     keys: Path
     state: HelperState | None = None
     """What it knows, if it is in this process."""
+    servicer: HelperServicer | None = None
+    """Its calls, if it is in this process."""
     process: subprocess.Popen | None = None
 
     @property
@@ -63,8 +66,8 @@ async def running_helper(folder, server: Ed25519PrivateKey, clients=(), port=0, 
     keys, out = folder / "helper-keys", folder / "helper"
     with HelperState(out, own_identity(keys), server, **options) as state:
         endpoint = Endpoint(port=port, keys=keys, insecure=True)
-        async with listening_helper(state, endpoint, server) as (_, port):
-            yield RunningHelper(port, identity, out, keys, state)
+        async with listening_helper(state, endpoint, server) as (servicer, port):
+            yield RunningHelper(port, identity, out, keys, state, servicer)
 
 
 @contextlib.contextmanager

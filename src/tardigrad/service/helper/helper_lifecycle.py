@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from tardigrad.secure.helper_state import HelperState
 from tardigrad.service.access.enrolment import LIST, Enrolled
 from tardigrad.service.access.signed_requests import RequestVerifier
-from tardigrad.service.helper.helper_rpc import NAME, HelperServicer, ServerKey, handlers
+from tardigrad.service.helper.helper_rpc import NAME, HelperServicer, handlers
+from tardigrad.service.helper.trusted_keys import ServerKey
 from tardigrad.service.protocol.refusals import log
 from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.listener import Listener

@@ -11,64 +11,39 @@ from typing import TypeVar
 import grpc
 import numpy as np
 from blake3 import blake3
-from cryptography.exceptions import InvalidSignature
-from google.protobuf.message import DecodeError, Message
 
 from tardigrad.core.upload import Vectors
 from tardigrad.errors import ConfigError
-from tardigrad.secure.admission import OfferedUpload
 from tardigrad.secure.helper_refusals import HelperRefusal, RefusalKind
-from tardigrad.secure.helper_state import HelperKey, HelperState
+from tardigrad.secure.helper_state import HelperState
 from tardigrad.secure.masks import UNSIGNED
-from tardigrad.secure.receipts import SignedReceipt
-from tardigrad.service.access.enrolment import Enrolled, public_key
+from tardigrad.service.access.enrolment import Enrolled
 from tardigrad.service.access.signed_requests import RequestVerifier
-from tardigrad.service.protocol.refusals import Cause, Refusals, Refused, log
+from tardigrad.service.helper.helper_messages import (
+    IDLE_SECONDS,
+    Part,
+    begin_part,
+    key_message,
+    parsed,
+    publish_part,
+    receipt_message,
+    received_bytes,
+    version_layout,
+)
+from tardigrad.service.helper.trusted_keys import offered
+from tardigrad.service.protocol.refusals import LONGEST, Cause, Refusals, Refused, log
 from tardigrad.service.protocol.v1 import helper_pb2 as helper_v1
 from tardigrad.service.protocol.v1 import helper_pb2_grpc as helper_v1_grpc
 from tardigrad.service.protocol.v1 import service_pb2 as v1
-from tardigrad.service.protocol.wire import CHUNK, TYPES, Layout, from_wire, layout_of, size_of, unpacked
+from tardigrad.service.protocol.wire import CHUNK, Layout, from_wire, layout_of, size_of, unpacked
 from tardigrad.service.server.limits import unless_silent
 from tardigrad.service.server.listener import parsed_signed
 
 NAME = "tardigrad.v1.Helper"
-SERVER = "server"
-"""The name under which a server signs its requests."""
-IDLE_SECONDS = 30.0
-"""Seconds that a server may be silent in the middle of a request."""
 MOST_PLACES = 16_384
 """Places in a greeting."""
-MOST_BYTES = 2**35
-"""Bytes of the largest version that is received."""
 
-M = TypeVar("M", bound=Message)
 T = TypeVar("T")
-Part = helper_v1.BeginPart | helper_v1.PublishPart
-
-
-class ServerKey:
-    """The one server that may call, by its public key in base64."""
-
-    def __init__(self, public: str) -> None:
-        self._key = public_key(public, "--server")
-
-    def __len__(self) -> int:
-        return 1
-
-    def refresh(self) -> None:
-        """Do nothing: the key does not change."""
-
-    def knows(self, client: str) -> bool:
-        """Return whether this is the name of the server."""
-        return client == SERVER
-
-    def signed(self, client: str, signature: bytes, content: bytes) -> bool:
-        """Return whether the server has signed this."""
-        try:
-            self._key.verify(signature, content)
-        except InvalidSignature:
-            return False
-        return client == SERVER
 
 
 class HelperServicer(helper_v1_grpc.HelperServicer):
@@ -95,14 +70,11 @@ class HelperServicer(helper_v1_grpc.HelperServicer):
             self.refusals.note("", method, refused)
             await context.abort(refused.status, refused.sentence, self._trailing(refused.why.value))
         except HelperRefusal as refusal:
-            log.warning(
-                "refused %s: %s", method, refusal.sentence,
-                extra={"event": "refused", "method": method, "why": refusal.kind.value},
-            )  # fmt: skip
-            self.refusals.counts[refusal.kind.value] += 1
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION, refusal.sentence, self._trailing(refusal.kind.value)
-            )
+            why, sentence = refusal.kind.value, refusal.sentence[:LONGEST]
+            extra = {"event": "refused", "method": method, "why": why}
+            log.warning("refused %s: %s", method, sentence, extra=extra)
+            self.refusals.counts[why] += 1
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, sentence, self._trailing(why))
         except Exception:
             if not context.done():
                 raise
@@ -128,7 +100,7 @@ class HelperServicer(helper_v1_grpc.HelperServicer):
     async def Greet(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> helper_v1.Greeting:
         """Compare histories, and tell the server what this helper has."""
         async with self._answering("Greet", context):
-            asked = _parsed(helper_v1.GreetRequest(), await self._content(request, "Greet"))
+            asked = parsed(helper_v1.GreetRequest(), await self._content(request, "Greet"))
             return await self._decide(lambda: self._greeting(asked))
 
     def _greeting(self, asked: helper_v1.GreetRequest) -> helper_v1.Greeting:
@@ -138,8 +110,8 @@ class HelperServicer(helper_v1_grpc.HelperServicer):
         if state.policy is not None and state.receipt is not None:
             greeting.run, greeting.policy_signature = state.policy.run, state.policy_signature
             greeting.open_batch = state.open_batch
-            greeting.receipt.CopyFrom(_receipt(state.receipt))
-            greeting.key.CopyFrom(_key(state.key))
+            greeting.receipt.CopyFrom(receipt_message(state.receipt))
+            greeting.key.CopyFrom(key_message(state.key))
             for one, digest in state.places()[:MOST_PLACES]:
                 greeting.places.add(trip=one.trip, batch=one.batch, position=one.place, digest=digest)
         return greeting
@@ -149,12 +121,10 @@ class HelperServicer(helper_v1_grpc.HelperServicer):
     ) -> helper_v1.Begun:
         """Receive a policy and version 0, and sign both."""
         async with self._answering("Begin", context):
-            asked = _parsed(helper_v1.BeginRequest(), await self._header(context, "Begin"))
-            layout = from_wire(asked.vectors)
-            if any(dtype not in TYPES for _, dtype, _ in layout) or size_of(layout) > MOST_BYTES:
-                raise Refused(Cause.SHAPE, f"version 0 must have at most {MOST_BYTES} bytes of known types")
-            (payload,) = await _received(context, size_of(layout))
-            vectors = _vectors(payload, layout)
+            asked = parsed(helper_v1.BeginRequest(), await self._header(context, "Begin"))
+            layout = version_layout(asked)
+            (payload,) = await received_bytes(context, size_of(layout))
+            vectors = unpacked(payload, layout)
             return await self._decide(lambda: self._begun(asked.policy, vectors))
 
     def _begun(self, policy: bytes, vectors: Vectors) -> helper_v1.Begun:
@@ -164,13 +134,15 @@ class HelperServicer(helper_v1_grpc.HelperServicer):
         if new:
             log.info("the run %s begins", receipt.receipt.run, extra={"event": "begin"})
         return helper_v1.Begun(
-            policy_signature=state.policy_signature, receipt=_receipt(receipt), key=_key(state.key)
+            policy_signature=state.policy_signature,
+            receipt=receipt_message(receipt),
+            key=key_message(state.key),
         )
 
     async def Admit(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> helper_v1.Admitted:
         """Decide about uploads, in order."""
         async with self._answering("Admit", context):
-            asked = _parsed(helper_v1.AdmitRequest(), await self._content(request, "Admit"))
+            asked = parsed(helper_v1.AdmitRequest(), await self._content(request, "Admit"))
             return await self._decide(lambda: self._admitted(asked))
 
     def _admitted(self, asked: helper_v1.AdmitRequest) -> helper_v1.Admitted:
@@ -185,12 +157,12 @@ class HelperServicer(helper_v1_grpc.HelperServicer):
             )
             for one in self._state.admit(offers, asked.check_only)
         ]
-        return helper_v1.Admitted(places=places, key=_key(self._state.key))
+        return helper_v1.Admitted(places=places, key=key_message(self._state.key))
 
     async def Close(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> None:
         """Release a batch: the mask sum less noise, in chunks."""
         async with self._answering("Close", context):
-            asked = _parsed(helper_v1.CloseRequest(), await self._content(request, "Close"))
+            asked = parsed(helper_v1.CloseRequest(), await self._content(request, "Close"))
             release = await self._decide(lambda: self._state.close(asked.batch, asked.masked_digest))
             log.info("batch %d is released", asked.batch, extra={"event": "release"})
             content = release.view(np.uint8)
@@ -207,18 +179,18 @@ class HelperServicer(helper_v1_grpc.HelperServicer):
     ) -> helper_v1.Receipted:
         """Receive a version and the sum that it was made of, and sign it."""
         async with self._answering("Publish", context):
-            asked = _parsed(helper_v1.PublishRequest(), await self._header(context, "Publish"))
+            asked = parsed(helper_v1.PublishRequest(), await self._header(context, "Publish"))
             bits, length, layout = await self._decide(self._expected)
             if from_wire(asked.vectors) != layout:
                 raise Refused(Cause.SHAPE, "the new version does not have the vectors of the one before")
             size = length * bits // 8
-            codes, payload = await _received(context, size, size_of(layout))
+            codes, payload = await received_bytes(context, size, size_of(layout))
             total, vectors = codes.view(UNSIGNED[bits]), unpacked(payload, layout)
             signed = await self._decide(
                 lambda: self._state.publish(asked.version, asked.digest.hex(), total, vectors)
             )
             log.info("version %d has a receipt", asked.version, extra={"event": "receipt"})
-            return helper_v1.Receipted(receipt=_receipt(signed), key=_key(self._state.key))
+            return helper_v1.Receipted(receipt=receipt_message(signed), key=key_message(self._state.key))
 
     def _expected(self) -> tuple[int, int, Layout]:
         """Return the bits and the number of the codes of a sum, and the layout of a version."""
@@ -230,10 +202,10 @@ class HelperServicer(helper_v1_grpc.HelperServicer):
     async def Abandon(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> helper_v1.Receipted:
         """Give a batch up."""
         async with self._answering("Abandon", context):
-            asked = _parsed(helper_v1.AbandonRequest(), await self._content(request, "Abandon"))
+            asked = parsed(helper_v1.AbandonRequest(), await self._content(request, "Abandon"))
             signed = await self._decide(lambda: self._state.abandon(asked.batch))
             log.warning("batch %d is abandoned: %s", asked.batch, asked.reason, extra={"event": "abandon"})
-            return helper_v1.Receipted(receipt=_receipt(signed), key=_key(self._state.key))
+            return helper_v1.Receipted(receipt=receipt_message(signed), key=key_message(self._state.key))
 
     async def _header(self, context: grpc.aio.ServicerContext, method: str) -> bytes:
         """Return the content of the signed header that a streamed request begins with."""
@@ -243,105 +215,19 @@ class HelperServicer(helper_v1_grpc.HelperServicer):
         return await self._content(first.header, method)
 
 
-def offered(delivery: bytes, enrolled: Enrolled) -> OfferedUpload:
-    """Return what a helper uses of a delivery that a client has signed. `enrolled`: the helper's own list."""
-    signed, claim, header = parsed_signed(delivery), v1.Claim(), v1.UploadHeader()
-    fault = ""
-    try:
-        claim.ParseFromString(signed.claim)
-        header.ParseFromString(claim.content)
-    except DecodeError:
-        fault = "the delivery is not a signed header"
-    if not fault and claim.method != "Deliver":
-        fault = "signed for another call"
-    if not fault and not enrolled.knows(claim.client):
-        fault = "the client is not on the helper's own list"
-    if not fault and not enrolled.signed(claim.client, signed.signature, signed.claim):
-        fault = "not signed with the key that the client is enrolled with at the helper"
-    envelopes = tuple((one.key_id, one.sealed) for one in header.envelopes)
-    return OfferedUpload(
-        claim.client, header.run, header.trip, header.version, header.digest, envelopes, fault
-    )
-
-
-async def _received(context: grpc.aio.ServicerContext, *sizes: int) -> list[np.ndarray]:
-    """Receive so many bytes, in chunks, into arrays of these sizes; raise `Refused` if they are not all."""
-    try:
-        arrays = [np.empty(size, np.uint8) for size in sizes]
-    except MemoryError:
-        raise Refused(Cause.FULL, f"this helper has no room for {sum(sizes)} bytes") from None
-    rest = [array for array in arrays if len(array)]
-    while True:
-        part = await unless_silent(context.read(), IDLE_SECONDS)
-        if part is grpc.aio.EOF or not isinstance(part, Part):
-            break
-        chunk = np.frombuffer(part.chunk, np.uint8)
-        if part.WhichOneof("part") != "chunk" or len(chunk) > sum(map(len, rest)):
-            raise Refused(Cause.LENGTH, f"after the header come {sum(sizes)} bytes in chunks")
-        while len(chunk):
-            taken = min(len(chunk), len(rest[0]))
-            rest[0][:taken] = chunk[:taken]
-            chunk, rest[0] = chunk[taken:], rest[0][taken:]
-            if not len(rest[0]):
-                del rest[0]
-    if rest:
-        raise Refused(Cause.LENGTH, f"{sum(map(len, rest))} of {sum(sizes)} bytes are missing")
-    return arrays
-
-
-def _vectors(payload: np.ndarray, layout: Layout) -> Vectors:
-    if len({name for name, _, _ in layout}) < len(layout) or "model" not in {name for name, _, _ in layout}:
-        raise Refused(Cause.SHAPE, "a version has a vector called model, and each name once")
-    return unpacked(payload, layout)
-
-
-def _parsed(message: M, content: bytes) -> M:
-    try:
-        message.ParseFromString(content)
-    except DecodeError:
-        raise Refused(Cause.UNSIGNED, f"the request's content is not a {type(message).__name__}") from None
-    return message
-
-
-def _receipt(signed: SignedReceipt) -> v1.SignedReceipt:
-    return v1.SignedReceipt(receipt=signed.receipt.to_bytes(), signature=signed.signature)
-
-
-def _key(key: HelperKey | None) -> v1.OfferedKey:
-    return (
-        v1.OfferedKey()
-        if key is None
-        else v1.OfferedKey(key_id=key.key_id, public_key=key.public, signature=key.signature)
-    )
-
-
 def handlers(servicer: HelperServicer) -> grpc.GenericRpcHandler:
     """Return the calls by their names. Malformed bytes become empty requests, which are not signed."""
     return grpc.method_handlers_generic_handler(NAME, {
         "Greet": grpc.unary_unary_rpc_method_handler(
             servicer.Greet, parsed_signed, helper_v1.Greeting.SerializeToString),
         "Begin": grpc.stream_unary_rpc_method_handler(
-            servicer.Begin, _begin_part, helper_v1.Begun.SerializeToString),
+            servicer.Begin, begin_part, helper_v1.Begun.SerializeToString),
         "Admit": grpc.unary_unary_rpc_method_handler(
             servicer.Admit, parsed_signed, helper_v1.Admitted.SerializeToString),
         "Close": grpc.unary_stream_rpc_method_handler(
             servicer.Close, parsed_signed, helper_v1.ReleasePart.SerializeToString),
         "Publish": grpc.stream_unary_rpc_method_handler(
-            servicer.Publish, _publish_part, helper_v1.Receipted.SerializeToString),
+            servicer.Publish, publish_part, helper_v1.Receipted.SerializeToString),
         "Abandon": grpc.unary_unary_rpc_method_handler(
             servicer.Abandon, parsed_signed, helper_v1.Receipted.SerializeToString),
     })  # fmt: skip
-
-
-def _begin_part(data: bytes) -> helper_v1.BeginPart:
-    try:
-        return helper_v1.BeginPart.FromString(data)
-    except DecodeError:
-        return helper_v1.BeginPart()
-
-
-def _publish_part(data: bytes) -> helper_v1.PublishPart:
-    try:
-        return helper_v1.PublishPart.FromString(data)
-    except DecodeError:
-        return helper_v1.PublishPart()
