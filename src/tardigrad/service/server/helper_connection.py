@@ -120,12 +120,12 @@ class HelperConnection:
         """Close a batch and return what the helper releases for it. `length`: how many integers that are."""
         content = helper_v1.CloseRequest(batch=batch, masked_digest=masked_digest)
         release = np.empty(length, UNSIGNED[bits])
-        size = release.nbytes
+        payload = release.view(np.uint8)
         call = self._stub.Close(
-            self._signer.sign("Close", content.SerializeToString()), timeout=_seconds(size)
+            self._signer.sign("Close", content.SerializeToString()), timeout=_seconds(len(payload))
         )
-        header = await self._asked(self._filled(call, release.view(np.uint8)))
-        if (header.batch, header.length) != (batch, length) or header.digest != blake3(release.data).digest():
+        header = await self._asked(self._filled(call, payload))
+        if (header.batch, header.length) != (batch, length) or header.digest != blake3(payload.data).digest():
             raise HelperAway(f"the helper at {self.address} sent a release that is not whole")
         return release
 

@@ -192,6 +192,11 @@ class HelperLink:
             body.release()
         self._bodies.clear()
 
+    @property
+    def away(self) -> float | None:
+        """Seconds for which a helper could not be reached; None if all are there."""
+        return None if self.away_since is None else self._run_time.now() - self.away_since
+
     def was_there(self, since: float) -> bool:
         """Return whether no helper was away since this time of the run."""
         return self.away_since is None and self.back <= since

@@ -151,7 +151,7 @@ def coordinate(
         plan.stop,
         plan.evaluation,
         plan.aggregator.download_sizes(),
-        bytes_of(uploads.layout),
+        bytes_of(uploads.layout) + sum(layer.wire.extra_bytes for layer in plan.aggregator.layers),
         centrally=plan.evaluate is not None or plan.untold,
         admission=None if plan.untold else _admission(plan),
         budget=plan.budget,
