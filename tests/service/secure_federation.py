@@ -116,7 +116,9 @@ class SecureFederation:
             for what, client, trip in steps:
                 if client not in present:
                     present[client] = await stack.enter_async_context(self.client(running, client))
-                found = await unless_over(running, getattr(present[client], what)(*[trip] * (what != "fetch")))
+                found = await unless_over(
+                    running, getattr(present[client], what)(*[trip] * (what != "fetch"))
+                )
                 assert what != "fetch" or found == trip
                 self.done += 1
 

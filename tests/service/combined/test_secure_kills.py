@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import sqlite3
@@ -31,8 +32,8 @@ KILLS = 60 if SOAK else 6
 """Of server and helper together; clients die besides."""
 CONFIG = td.Config(
     algorithm=td.FedBuff(momentum="ema"), data=td.Digits(partition=td.IID(clients=6)),
-    model=td.MLP(hidden=(8,)), pace=td.Asynchronous(concurrency=4), buffer=td.Buffer(size=3, once_per_client=True),
-    secure=td.Secure(least_clients=2), stop=td.Stop(trips=120 if SOAK else 24),
+    model=td.MLP(hidden=(8,)), pace=td.Asynchronous(concurrency=4),
+    buffer=td.Buffer(size=3, once_per_client=True), secure=td.Secure(least_clients=2), stop=td.Stop(trips=120 if SOAK else 24),
     privacy=td.Participation(participations=100, separation=1, noise_multiplier=0.5, clip=0.5),
     evaluation=td.Evaluation(every_steps=2), local=td.Local(batch_size=32, lr=0.1),
     service={"requests_per_second": 10_000, "linger_seconds": 0.1, "snapshot_seconds": 0.05},
@@ -163,7 +164,7 @@ def assert_one_history(folder, config, events, seen):
         rows = database.execute("SELECT receipt FROM receipts ORDER BY version").fetchall()
     receipts = [read_receipt(row[0]) for row in rows]
     assert len(receipts) == steps + 1
-    for before, after in zip(receipts, receipts[1:]):
+    for before, after in itertools.pairwise(receipts):
         assert after.follows(before)
     assert {one.version: one.digest for one in receipts} | seen == {
         one.version: one.digest for one in receipts
