@@ -33,7 +33,8 @@ KILLS = 60 if SOAK else 6
 CONFIG = td.Config(
     algorithm=td.FedBuff(momentum="ema"), data=td.Digits(partition=td.IID(clients=6)),
     model=td.MLP(hidden=(8,)), pace=td.Asynchronous(concurrency=4),
-    buffer=td.Buffer(size=3, once_per_client=True), secure=td.Secure(least_clients=2), stop=td.Stop(trips=120 if SOAK else 24),
+    buffer=td.Buffer(size=3, once_per_client=True), secure=td.Secure(least_clients=2),
+    stop=td.Stop(trips=120 if SOAK else 24),
     privacy=td.Participation(participations=100, separation=1, noise_multiplier=0.5, clip=0.5),
     evaluation=td.Evaluation(every_steps=2), local=td.Local(batch_size=32, lr=0.1),
     service={"requests_per_second": 10_000, "linger_seconds": 0.1, "snapshot_seconds": 0.05},

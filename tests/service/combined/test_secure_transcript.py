@@ -1,4 +1,4 @@
-"""What the server of a secure run stores and receives holds no unmasked upload, nor anything of its client."""
+"""What the server of a secure run stores and receives holds no unmasked upload, nor its client's numbers."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The link to the helpers: envelopes to old keys, refusals by a helper, disks that are full, runs that end."""
+"""The link to the helpers: envelopes to old keys, refusals by a helper, and disks that are full."""
 
 import asyncio
 import contextlib
@@ -37,13 +37,11 @@ def federation(tmp_path, simulation):
 @contextlib.asynccontextmanager
 async def started(federation, clients=range(4), **options):
     """A server, a helper, and clients that are connected."""
-    async with federation.helper() as helper, federation.serving(**options) as running:
-        async with contextlib.AsyncExitStack() as stack:
-            yield (
-                helper,
-                running,
-                [await stack.enter_async_context(federation.client(running, client)) for client in clients],
-            )
+    async with contextlib.AsyncExitStack() as stack:
+        helper = await stack.enter_async_context(federation.helper())
+        running = await stack.enter_async_context(federation.serving(**options))
+        puppets = [await stack.enter_async_context(federation.client(running, client)) for client in clients]
+        yield helper, running, puppets
 
 
 def done(scene):
@@ -96,7 +94,7 @@ def test_client_that_is_not_on_the_helpers_list_is_refused_in_the_helpers_words(
 
 def test_second_delivery_with_other_values_is_refused(federation):
     async def scene():
-        async with started(federation, [0]) as (_, running, (puppet,)):
+        async with started(federation, [0]) as (_, _, (puppet,)):
             trip = await puppet.fetch()
             assignment = puppet.holding[trip]
             assert (await puppet.deliver(trip)).accepted
