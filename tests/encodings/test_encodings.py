@@ -66,6 +66,32 @@ def test_pieces_cover_the_vector_in_order_and_are_the_callers_own(encoding):
 
 
 @every
+def test_bits_do_not_depend_on_the_size_of_pieces(encoding, monkeypatch):
+    vector = some(PIECE + 1000)
+    parts = encoded(encoding, vector)
+    whole = encoding.decode("delta", parts, len(vector))
+    for module in ("encoding", "blocks", "int4", "topk", "randomk", "bfloat16", "float32", "common_grid"):
+        monkeypatch.setattr(f"tardigrad.encodings.{module}.PIECE", 1 << 13)
+    again = encoded(encoding, vector)
+    assert all(torch.equal(part, again[name]) for name, part in parts.items())
+    assert torch.equal(encoding.decode("delta", parts, len(vector)), whole)
+
+
+@every
+@pytest.mark.parametrize("length", [1, 1023, 1024, 1025, PIECE + 5])
+def test_norms_of_pieces_are_those_of_the_decoded_vector(encoding, length):
+    parts = encoded(encoding, some(length))
+    expected = float(torch.linalg.vector_norm(encoding.decode("delta", parts, length).double()))
+    assert math.hypot(*encoding.norms("delta", parts, length)) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("encoding", [td.Int8(), td.Int4(), td.Sign()], ids=name_of)
+def test_norm_of_huge_numbers_does_not_overflow(encoding):
+    parts = encoded(encoding, torch.full((2000,), 3e38))
+    assert math.hypot(*encoding.norms("delta", parts, 2000)) == pytest.approx(3e38 * 2000**0.5, rel=1e-3)
+
+
+@every
 def test_bits_depend_on_the_seed_alone(encoding):
     vector = some(70_001)
     one = encoded(encoding, vector, seed=3)

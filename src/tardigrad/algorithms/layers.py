@@ -158,6 +158,10 @@ class DecodingLayer(UploadLayer):
     def pieces(self, vectors: Vectors) -> Iterator[tuple[str, int, Tensor]]:
         """Yield the vectors of an upload, decoded: names, offsets and pieces, in order."""
 
+    @abstractmethod
+    def norms(self, vectors: Vectors) -> Iterator[float]:
+        """Yield the norms of the decoded pieces, in order."""
+
     def summands(self, vectors: Vectors) -> Iterator[tuple[str, int, Tensor]]:
         """Yield what is added up: the decoded pieces, or integers that `release` decodes."""
         return self.pieces(vectors)

@@ -104,8 +104,9 @@ class Grid(Encoding):
 
     def integers(self, name: str, parts: Vectors, length: int) -> Iterator[tuple[int, Tensor]]:
         """Yield the codes in pieces, as integers that can be added up."""
-        for first in range(0, length, PIECE):
-            yield first, parts[f"{name}/codes"][first : first + PIECE].long()
+        step = PIECE // 2  # they are twice as long as other pieces, and are decoded in float64
+        for first in range(0, length, step):
+            yield first, parts[f"{name}/codes"][first : first + step].long()
 
     def pieces(self, name: str, parts: Vectors, length: int) -> Iterator[tuple[int, Tensor]]:
         for first, codes in self.integers(name, parts, length):

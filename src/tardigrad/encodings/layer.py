@@ -103,6 +103,10 @@ class EncodingLayer(DecodingLayer):
             for first, piece in self.encoding.pieces(name, vectors, length):
                 yield name, first, piece
 
+    def norms(self, vectors: Vectors) -> Iterator[float]:
+        for name, length in self.lengths.items():
+            yield from self.encoding.norms(name, vectors, length)
+
     def add(self, buffer: UploadBuffer, delivery: Accepted, upload: Upload, start: Tensor) -> Upload:
         """Decode the upload if a layer or the algorithm needs it whole; else the aggregator adds up its
         pieces."""

@@ -94,7 +94,7 @@ class WireServer:
 
     def _receipted(self, found):
         self.key = _key(found.key)
-        return SignedReceipt(read_receipt(found.receipt.receipt), found.receipt.signature)
+        return signed_receipt(found.receipt)
 
     async def round(self, version, keys, clients=("ann", "bob", "eve")):
         """A whole batch with this helper alone: return the trips, the sum, and the receipt."""
@@ -112,6 +112,11 @@ class WireServer:
 class _Key:
     def __init__(self, message):
         self.key_id, self.public, self.signature = message.key_id, message.public_key, message.signature
+
+
+def signed_receipt(message):
+    """The receipt in a message."""
+    return SignedReceipt(read_receipt(message.receipt), message.signature)
 
 
 def _key(message):

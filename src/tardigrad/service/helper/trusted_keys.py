@@ -6,10 +6,12 @@ from cryptography.exceptions import InvalidSignature
 from google.protobuf.message import DecodeError
 
 from tardigrad.secure.admission import NO_TRIP, OfferedUpload
-from tardigrad.service.access.enrolment import Enrolled, public_key
+from tardigrad.service.access.enrolment import NAME, Enrolled, public_key
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.server.listener import parsed_signed
 
+DIGEST = 32
+"""Bytes of the digest of an upload."""
 SERVER = "server"
 """The name under which a server signs its requests to helpers."""
 
@@ -47,7 +49,7 @@ def offered(delivery: bytes, enrolled: Enrolled) -> OfferedUpload:
         header.ParseFromString(claim.content)
     except DecodeError:
         claim.Clear()
-    if claim.method != "Deliver":
+    if claim.method != "Deliver" or len(header.digest) != DIGEST or not NAME.fullmatch(claim.client):
         return OfferedUpload("", "", NO_TRIP, 0, b"", (), "this is not the signed header of an upload")
     fault = ""
     if not enrolled.knows(claim.client):
