@@ -15,6 +15,7 @@ from tardigrad.service.access.new_clients import add_clients
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.guardrails import Guardrails
 from tardigrad.service.client.secure_trips import secure_trips
+from tardigrad.service.server.clock import SYSTEM
 
 
 class SecurePuppet(Puppet):
@@ -70,7 +71,9 @@ class SecureFederation:
         add_clients(keys / LIST, {name: public_text(key) for name, key in self.signers.items()})
         self.ports = [0] * helpers
         self.identities = [None] * helpers
-        self.puppets = {}
+        self.puppets, self.clock = {}, SYSTEM
+        self.done = 0
+        """Steps of traces that clients have done."""
 
     @contextlib.asynccontextmanager
     async def helper(self, number=0, **options):
@@ -102,7 +105,7 @@ class SecureFederation:
                 del self.record.events[snapshot[1]["events"] :]
         async with serving(
             config, folder or self.store, self.record, snapshot, self.signers, identity=self.server,
-            keys=self.store / "keys", **options,
+            keys=self.store / "keys", clock=self.clock, **options,
         ) as running:  # fmt: skip
             yield running
 
@@ -115,6 +118,7 @@ class SecureFederation:
                     present[client] = await stack.enter_async_context(self.client(running, client))
                 found = await unless_over(running, getattr(present[client], what)(*[trip] * (what != "fetch")))
                 assert what != "fetch" or found == trip
+                self.done += 1
 
     @contextlib.asynccontextmanager
     async def client(self, running, client):
@@ -123,7 +127,7 @@ class SecureFederation:
             async with asyncio.timeout(PATIENCE):
                 while True:
                     try:
-                        connection = await stack.enter_async_context(running.connect(str(client)))
+                        connection = await stack.enter_async_context(running.connect(str(client), self.clock))
                         break
                     except grpc.aio.AioRpcError as error:
                         assert error.code() is grpc.StatusCode.UNAVAILABLE
