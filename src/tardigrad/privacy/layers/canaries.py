@@ -209,6 +209,19 @@ class Auditor:
         is."""
         return canary_scores(self.record, list(self.drawn.included.values()), self.guarantee)
 
+    def scores_of_models(self, first: Tensor, last: Tensor) -> tuple[list[float], list[bool]] | None:
+        """Return the same for an observer who sees nothing but these two models; None if clients do not
+        upload changes of the model."""
+        if "delta" not in self._shapes:
+            return None
+        begin = sum(self._sizes[: list(self._shapes).index("delta")])
+        change = (first - last).reshape(-1).float().cpu()
+        columns = self._signs[:, begin : begin + len(change)]
+        along = torch.cat([signs.float() @ change for signs in columns.split(CHUNK)]).double().numpy()
+        present = np.array(self.record.weights).any(axis=0)
+        seen, truth = along[present], np.array(list(self.drawn.included.values()))[present]
+        return (seen - np.median(seen)).tolist(), truth.tolist()
+
     def covariance(self) -> Matrix:
         """Return the covariance of the noise between the observed steps, for a multiplier of 1."""
         return noise_covariance(self.guarantee, len(self.record.weights))
