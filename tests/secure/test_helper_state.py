@@ -405,7 +405,7 @@ def test_seeds_keys_and_releases_are_erased_from_the_disk(world, state, tmp_path
     secrets = [*seeds, *keys, release]
 
     def on_disk():
-        files = [file.read_bytes() for file in (tmp_path / "helper").iterdir()]
+        files = [file.read_bytes() for file in (tmp_path / "helper").rglob("*") if file.is_file()]
         return [any(secret in content for content in files) for secret in secrets]
 
     assert on_disk() == [True] * 5

@@ -6,18 +6,22 @@ import base64
 import os
 from dataclasses import dataclass
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tardigrad.errors import ConfigError
+from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.secure.batches import BatchBook
 from tardigrad.secure.envelopes import SealingKey, new_sealing_key, stored_sealing_key
 from tardigrad.secure.helper_database import HelperDatabase, SealingKeyRecord
 from tardigrad.secure.integer_noise import IntegerNoise
+from tardigrad.secure.masks import UNSIGNED, Codes
 from tardigrad.secure.policy import Policy, policy_digest, read_policy
 from tardigrad.secure.receipts import Receipt, SignedReceipt, read_receipt
 from tardigrad.secure.step_repetition import StepRepetition, stored_repetition
-from tardigrad.secure.stored_state import from_bytes, to_bytes
+from tardigrad.secure.stored_state import from_bytes
 
+PUT_BACK = f"a part of the folder was put back from a backup; {NEW_RUN}"
 KEPT_KEYS = 2
 """Keys whose envelopes can be opened: the newest and the one before."""
 
@@ -40,6 +44,8 @@ class BegunRun:
     """The newest."""
     keys: dict[bytes, SealingKey]
     """By identifier, the newest last."""
+    release: Codes | None = None
+    """What was released for the batch that has no receipt yet; None if it was not released."""
 
     @property
     def version(self) -> int:
@@ -50,10 +56,6 @@ class BegunRun:
         """Return the receipt of the next version, which has this digest."""
         last = self.receipt.receipt
         return Receipt(last.run, last.version + 1, digest, last.policy, last.hash)
-
-    def noise_bytes(self) -> bytes:
-        """Return the state of the noise, to be stored."""
-        return b"" if self.noise is None else to_bytes(*self.noise.snapshot())
 
 
 def resumed_run(database: HelperDatabase, identity: Ed25519PrivateKey, server: str) -> BegunRun | None:
@@ -76,15 +78,24 @@ def resumed_run(database: HelperDatabase, identity: Ed25519PrivateKey, server: s
         book.ledger.restore({"entries": database.participations(version)}, version + 1)
     for admitted, _ in database.members(version):
         book.enter(admitted)
-    noise = None
+    released, values, noise = database.last_released(), database.values, None
+    step = values.load("step", version)
+    if not step:
+        raise ConfigError(f"the state of version {version} is gone: {PUT_BACK}")
+    for name, number in (("step", version), ("release", released), ("noise", released)):
+        values.keep(name, number, secret=name == "noise")  # what did not come to count
     if policy.noise is not None:
         noise = IntegerNoise(policy.noise, sum(policy.lengths), position)
-        if stored := database.load("noise"):
-            noise.restore(*from_bytes(stored))
+        if released:
+            noise.restore(*from_bytes(values.load("noise", released)))
+    release = None
+    if released == version + 1:
+        release = np.frombuffer(bytearray(values.load("release", released)), UNSIGNED[policy.bits])
     digest = policy_digest(content)
     return BegunRun(
         policy, digest, identity.sign(digest), position, book,
-        stored_repetition(policy, database.load("step")), noise, receipt, stored_keys(database),
+        stored_repetition(policy, step), noise, receipt, stored_keys(database),
+        release,
     )  # fmt: skip
 
 

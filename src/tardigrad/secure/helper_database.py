@@ -1,7 +1,8 @@
 """What a helper keeps: one SQLite database, so that whatever belongs together changes together or not at all.
+Large values are in files beside it (`large_values.py`).
 
-Seeds, keys, noise state and released bytes are erased once they are not needed: SQLite overwrites deleted
-rows, and `scrub` empties the write-ahead log.
+Seeds and keys are erased once they are not needed: SQLite overwrites deleted rows, and `scrub` empties the
+write-ahead log.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from tardigrad.core.folder_lock import FolderLock
 from tardigrad.core.participation import ClientId
 from tardigrad.errors import RunError
 from tardigrad.secure.batches import AdmittedUpload
+from tardigrad.secure.large_values import LargeValues
 
 FILE = "helper.db"
+VALUES = "values"
 FORMAT = b"tardigrad-helper-1"
-PIECE = 1 << 20
-"""Bytes of a piece of a large value."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS trips (
@@ -35,8 +36,6 @@ CREATE TABLE IF NOT EXISTS batches (
     number INTEGER PRIMARY KEY, masked_digest BLOB NOT NULL, abandoned INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS receipts (
     version INTEGER PRIMARY KEY, receipt BLOB NOT NULL, signature BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS pieces (
-    name TEXT NOT NULL, number INTEGER NOT NULL, content BLOB NOT NULL, PRIMARY KEY (name, number));
 """
 
 
@@ -85,6 +84,7 @@ class HelperDatabase:
         self._lock.acquire()
         self._file = folder / FILE
         try:
+            self.values = LargeValues(folder / VALUES)
             if not self._file.exists():
                 self._file.touch(0o600)
             self._connection = sqlite3.connect(self._file, isolation_level=None, check_same_thread=False)
@@ -135,34 +135,16 @@ class HelperDatabase:
         self._connection.close()
         self._lock.release()
 
-    # -- facts and large values --------------------------------------------------------------------
+    # -- facts -------------------------------------------------------------------------------------
 
     def fact(self, name: str) -> bytes | None:
-        """Return a small value, or None if there is none of this name."""
+        """Return a value, or None if there is none of this name."""
         row = self._connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else bytes(row[0])
 
     def set_fact(self, name: str, value: bytes) -> None:
-        """Store a small value."""
+        """Store a value."""
         self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
-
-    def store(self, name: str, content: memoryview | bytes) -> None:
-        """Store a large value in the place of the one before."""
-        self.erase(name)
-        whole = memoryview(content).cast("B")
-        self._connection.executemany(
-            "INSERT INTO pieces VALUES (?, ?, ?)",
-            ((name, n, whole[first : first + PIECE]) for n, first in enumerate(range(0, len(whole), PIECE))),
-        )
-
-    def load(self, name: str) -> bytes:
-        """Return a large value; b"" if there is none of this name."""
-        query = "SELECT content FROM pieces WHERE name = ? ORDER BY number"
-        return b"".join(row[0] for row in self._connection.execute(query, (name,)))
-
-    def erase(self, name: str) -> None:
-        """Delete a large value."""
-        self._connection.execute("DELETE FROM pieces WHERE name = ?", (name,))
 
     # -- uploads -----------------------------------------------------------------------------------
 
@@ -225,6 +207,11 @@ class HelperDatabase:
         """Return the last batch that was released or abandoned, or None if there was none."""
         row = self._connection.execute("SELECT * FROM batches ORDER BY number DESC LIMIT 1").fetchone()
         return None if row is None else DecidedBatch(row[0], row[1], bool(row[2]))
+
+    def last_released(self) -> int:
+        """Return the number of the last batch that was released, or 0 if there was none."""
+        row = self._connection.execute("SELECT max(number) FROM batches WHERE NOT abandoned").fetchone()
+        return int(row[0] or 0)
 
     def decide(self, batch: DecidedBatch) -> None:
         """Store that a batch was released or abandoned."""

@@ -23,6 +23,7 @@ from tardigrad.privacy.releases import NEW_RUN, ReleaseLog, digest_of
 from tardigrad.secure.admission import OfferedUpload, decide
 from tardigrad.secure.batches import AdmittedUpload, too_few
 from tardigrad.secure.begun_run import (
+    PUT_BACK,
     BegunRun,
     add_key,
     public_text_of,
@@ -38,6 +39,7 @@ from tardigrad.secure.masks import UNSIGNED, Codes, weighted_masks
 from tardigrad.secure.policy import Policy, read_policy
 from tardigrad.secure.receipts import FIRST, Receipt, SignedReceipt, sign_receipt
 from tardigrad.secure.step_repetition import begun_repetition, difference
+from tardigrad.secure.stored_state import to_bytes
 
 LOG = "releases.log"
 KEY_SECONDS = 60.0
@@ -79,10 +81,10 @@ class HelperState:
         """The helper's public key in base64."""
         self._database = HelperDatabase(folder)
         try:
-            self._run = resumed_run(self._database, identity, server)
-            self._log = ReleaseLog(folder / LOG, guard, moved, begun=self._run is not None)
+            begun = self._database.fact("policy") is not None
+            self._log = ReleaseLog(folder / LOG, guard, moved, begun=begun)
             try:
-                self._compare_log()
+                self._run = self._resumed()
             except BaseException:
                 self._log.close()
                 raise
@@ -187,10 +189,10 @@ class HelperState:
                 repetition = begun_repetition(policy, vectors)
             except ConfigError as error:
                 refuse(RefusalKind.POLICY, str(error))
+            self._database.values.store("step", 0, repetition.to_bytes())
             with self._database.transaction():
                 self._database.set_fact("policy", content)
                 signed = self._sign(Receipt(policy.run, 0, policy.start, policy.digest.hex(), FIRST))
-                self._database.store("step", repetition.to_bytes())
                 add_key(self._database, policy, self._now())
             self._run = resumed_run(self._database, self._identity, self._server)
             return signed
@@ -214,7 +216,7 @@ class HelperState:
                         RefusalKind.HISTORY,
                         f"batch {batch} was released for another masked sum, and it is released once",
                     )
-                return self._recorded(batch, run.policy)
+                return self._recorded(run)
             members, policy = self._full(run, batch), run.policy
             if too_few(policy, members):
                 refuse(
@@ -226,16 +228,17 @@ class HelperState:
             seeds = self._database.seeds(batch)
             weighted = [(seeds[one.trip], policy.weights(one.staleness)) for one in members]
             release = weighted_masks(weighted, policy.lengths, policy.bits)
-            if run.noise is not None:
+            if run.noise is not None:  # it is drawn once, because its state changes with the release
                 release -= run.noise.draw(batch - 1).astype(release.dtype)
-            with self._database.transaction():  # the noise is drawn once, because its state changes with it
+                self._database.values.store("noise", batch, to_bytes(*run.noise.snapshot()))
+            self._database.values.store("release", batch, release.data)
+            with self._database.transaction():
                 self._database.decide(DecidedBatch(batch, masked_digest, False))
-                self._database.store("release", release.view(np.uint8).data)
-                self._database.store("noise", run.noise_bytes())
                 if self._now() - self._database.sealing_keys()[-1].made >= self._key_seconds:
                     add_key(self._database, policy, self._now())
-            run.keys = stored_keys(self._database)
-            return self._recorded(batch, policy)
+            self._database.values.keep("noise", batch, secret=True)
+            run.keys, run.release = stored_keys(self._database), release
+            return self._recorded(run)
 
     def publish(self, version: int, digest: str, total: Codes, vectors: Vectors) -> SignedReceipt:
         """Repeat the step of a released batch, compare it with the server's version, and sign that one.
@@ -258,9 +261,7 @@ class HelperState:
                 run.repetition.take_back()
                 refuse(RefusalKind.HISTORY, f"version {version} is not the step of the released sum: {fault}")
             run.repetition.adopt(vectors)
-            with self._database.transaction():
-                self._receipted(run, digest)
-            self._database.scrub()
+            self._receipted(run, digest)
             return run.receipt
 
     def abandon(self, batch: int) -> SignedReceipt:
@@ -274,10 +275,7 @@ class HelperState:
                 refuse(RefusalKind.ORDER, f"batch {batch} was released, and cannot be abandoned any more")
             self._full(run, batch)
             run.repetition.skip()
-            with self._database.transaction():
-                self._database.decide(DecidedBatch(batch, b"", True))
-                self._receipted(run, run.receipt.receipt.digest)
-            self._database.scrub()
+            self._receipted(run, run.receipt.receipt.digest, abandoned=True)
             self._log.release(batch, {})
             return run.receipt
 
@@ -318,11 +316,11 @@ class HelperState:
             refuse(RefusalKind.ORDER, f"batch {batch} is not full: {held} of {size} uploads were admitted")
         return full.members
 
-    def _recorded(self, batch: int, policy: Policy) -> Codes:
-        """Return the released bytes of the last batch, once their digest is in the log."""
-        release = np.frombuffer(self._database.load("release"), UNSIGNED[policy.bits])
-        self._log.release(batch, {"release": torch.from_numpy(release.view(np.uint8).copy())})
-        return release
+    def _recorded(self, run: BegunRun) -> Codes:
+        """Return what was released for the last batch, once its digest is in the log."""
+        assert run.release is not None, "released"
+        self._log.release(run.version + 1, {"release": torch.from_numpy(run.release.view(np.uint8))})
+        return run.release
 
     def _check_published(
         self, run: BegunRun, decided: DecidedBatch, digest: str, total: Codes, vectors: Vectors
@@ -333,38 +331,48 @@ class HelperState:
         if len(total) != length or total.dtype != dtype:
             refuse(RefusalKind.ORDER, f"the sum must have {length} numbers of {dtype}")
         if len(run.policy.helpers) == 1:
-            masked = total + np.frombuffer(self._database.load("release"), dtype)
+            assert run.release is not None, "released"
+            masked = total + run.release
             if blake3(masked.view(np.uint8).data).digest() != decided.masked_digest:
                 refuse(
                     RefusalKind.HISTORY,
                     "the sum is not that of the masked sum which the batch was released for",
                 )
 
-    def _receipted(self, run: BegunRun, digest: str) -> None:
+    def _receipted(self, run: BegunRun, digest: str, abandoned: bool = False) -> None:
         """Sign the next version, and erase what its batch has no use for any more."""
-        run.receipt = self._sign(run.next_receipt(digest))
-        self._database.store("step", run.repetition.to_bytes())
-        self._database.erase("release")
-        self._database.erase_seeds(run.version)
-        run.book.remove(run.version)
+        version, values = run.version + 1, self._database.values
+        values.store("step", version, run.repetition.to_bytes())
+        with self._database.transaction():
+            if abandoned:
+                self._database.decide(DecidedBatch(version, b"", True))
+            run.receipt = self._sign(run.next_receipt(digest))
+            self._database.erase_seeds(version)
+        run.release = None
+        run.book.remove(version)
+        values.keep("step", version)
+        values.keep("release", 0)
+        self._database.scrub()
 
     def _sign(self, receipt: Receipt) -> SignedReceipt:
         signed = sign_receipt(receipt, self._identity)
         self._database.add_receipt(receipt.version, receipt.to_bytes(), signed.signature)
         return signed
 
-    def _compare_log(self) -> None:
-        """Raise a ConfigError unless log and database are of one history; complete the log if the process
-        was killed between the two."""
-        last = self._database.last_decided()
-        number = 0 if last is None else last.number
-        if last is not None and self._run is not None and self._log.last == number - 1:
-            if last.abandoned:
-                self._log.release(number, {})
-            elif number > self._run.version:
-                self._recorded(number, self._run.policy)
-        if self._log.last != number:
+    def _resumed(self) -> BegunRun | None:
+        """Return the run in the folder. Raise a ConfigError unless log and database are of one history;
+        complete the log if the process was killed between the two."""
+        last = self._database.last_decided() or DecidedBatch(0, b"", False)
+        missing = last.number - self._log.last
+        if missing not in (0, 1):
             raise ConfigError(
-                f"{LOG} knows of {self._log.last} batches and the database of {number}: a part of the folder "
-                f"was put back from a backup; {NEW_RUN}"
+                f"{LOG} knows of {self._log.last} batches and the database of {last.number}: {PUT_BACK}"
             )
+        run = resumed_run(self._database, self._identity, self._server)
+        if missing and last.abandoned:
+            self._log.release(last.number, {})
+        elif missing:
+            if run is None or run.release is None:
+                raise ConfigError(f"{LOG} does not know of batch {last.number}: {PUT_BACK}")
+            self._recorded(run)
+        return run
