@@ -44,8 +44,8 @@ bench-service: $(VENV)/.installed-dev  ## how many uploads the server takes, bes
 bench-secure: $(VENV)/.installed-dev  ## what secure aggregation costs clients, server and helper: some minutes
 	$(BIN)/python benchmarks/secure.py
 
-soak: $(VENV)/.installed-dev  ## 200 kills, 100,000 bad messages, 1,000 clients: some twenty minutes
-	TARDIGRAD_SOAK=1 $(BIN)/pytest tests/service/combined/test_kills.py tests/service/combined/test_fuzz.py tests/service/combined/test_crowd.py
+soak: $(VENV)/.installed-dev  ## 260 kills, 100,000 bad messages, 1,000 clients: some twenty minutes
+	TARDIGRAD_SOAK=1 $(BIN)/pytest tests/service/combined/test_kills.py tests/service/combined/test_secure_kills.py tests/service/combined/test_fuzz.py tests/service/combined/test_crowd.py
 
 clean:
 	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,6 +1,7 @@
 """Every encoding: what travels, what is lost, what is refused, and that rounding is right on average."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -240,7 +241,8 @@ def test_position_that_is_given_twice_is_refused():
 
 @pytest.mark.parametrize("block", [0, 7, 12, 65544, "tensor"])
 def test_wrong_block_is_refused(block):
-    with pytest.raises(td.ConfigError, match="Int8: block"):
+    sentence = f"Int8: block: must be a multiple of 8 from 8 to 65536, or 'vector' (got {block!r})"
+    with pytest.raises(td.ConfigError, match=f"^{re.escape(sentence)}$"):
         td.Int8(block=block)
 
 

@@ -40,6 +40,10 @@ def helper(
         float | None, typer.Option(min=0, help="Take part only in private runs, with epsilon up to this.")
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; on this machine only.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print what the folder holds and who is enrolled, and end.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --show: print a line of JSON.")] = False,
     guard: Guard = None,
     moved: Moved = False,
     log_format: LogFormatOption = LogFormat.text,
@@ -59,6 +63,9 @@ def helper(
     from tardigrad.service.monitor.logs import log_to_stderr
     from tardigrad.service.server.endpoint import Endpoint
 
+    if show:
+        _show(out, keys, as_json)
+        return
     if server is None:
         raise ConfigError("--server: give the identity of the server, as its `tardigrad identity` prints it")
     public_key(server, "--server")
@@ -79,6 +86,39 @@ def helper(
         )
     )
     say("stopped; the same command goes on")
+
+
+def _show(out: Path, keys: Path, as_json: bool) -> None:
+    from tardigrad.secure.helper_summary import read_summary
+    from tardigrad.service.access.enrolment import LIST, Enrolled
+
+    summary, enrolled = read_summary(out), len(Enrolled(keys / LIST))
+    rows: dict[str, object] = {"enrolled clients": enrolled}
+    if summary is not None:
+        policy = summary.policy
+        noise = policy.noise
+        rows = {
+            "run": policy.run,
+            "server": policy.server,
+            "helpers": len(policy.helpers),
+            "version": summary.version,
+            "released batches": summary.released,
+            "abandoned batches": summary.abandoned,
+            "uploads in a batch": policy.batch,
+            "least clients": policy.least_clients,
+            "epsilon": None if noise is None or noise.seed is not None else noise.epsilon,
+            "admitted uploads": summary.admitted,
+            **{f"refused uploads ({reason})": count for reason, count in summary.refused.items()},
+            "clients that took part": summary.clients,
+            **rows,
+        }
+    if as_json:
+        say(plain_json(rows))
+        return
+    if summary is None:
+        say("no run has begun here")
+    for name, value in rows.items():
+        say(f"{name}: {'none' if value is None else value}")
 
 
 def identity(

@@ -9,13 +9,24 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from tardigrad.core.upload import TypedVector, Vectors
 from tardigrad.encodings.encoding import HUGE, PIECE, TINY, LossyEncoding, all_hold, uniforms
 
-Block = Annotated[int, Field(ge=8, le=65536, multiple_of=8)] | Literal["vector"]
+
+def _checked(value: object) -> object:
+    """Return the size of a block if it is one; pydantic would list what is wrong with either type."""
+    number = value if isinstance(value, int) and not isinstance(value, bool) else 0
+    if value == "vector" or (8 <= number <= 65536 and number % 8 == 0):
+        return value
+    raise ValueError("must be a multiple of 8 from 8 to 65536, or 'vector'")
+
+
+Block = Annotated[
+    Annotated[int, Field(ge=8, le=65536, multiple_of=8)] | Literal["vector"], BeforeValidator(_checked)
+]
 
 
 class BlockEncoding(LossyEncoding):

@@ -62,8 +62,12 @@ class MaskedGridLayer(GridLayer):
 
     def client(self, upload: Upload, task: Task, memory: Vectors) -> Upload:
         upload = super().client(upload, task, memory)
-        vectors = upload.vectors if self._helpers is None else self._helpers.masked(task.trip, upload.vectors)
+        vectors = self.hidden(task.trip, upload.vectors)
         return replace(upload, vectors=vectors, examples=1, steps=1, loss=0.0)  # nothing else is told
+
+    def hidden(self, trip: int, codes: Vectors) -> Vectors:
+        """Return the codes of an upload with their masks."""
+        return codes if self._helpers is None else self._helpers.masked(trip, codes)
 
     # -- the server's half -------------------------------------------------------------------------
 

@@ -34,11 +34,8 @@ def secure_aggregation(run: SecureRun, simulated: bool) -> Aggregation:
         "codes": f"{run.grid.bits} bits, {run.grid.step:.3g} apart, weights in multiples of 1 / "
         f"{run.grid.denominator}",
     }
-    norm = run.grid.norm(run.dimension)
-    if norm is not None and run.grid.clip is not None:
-        rows["payload norm"] = (
-            f"{norm * run.grid.step / run.grid.clip:.6g} times the clip, with the rounding to codes"
-        )
+    if run.guarantee is not None:
+        rows["payload norm"] = f"{run.guarantee.overhead:.6g} times the clip (the codes of the upload)"
     return Aggregation(rows, _trusted(run), _unprotected(run), _section(run, simulated))
 
 

@@ -74,7 +74,7 @@ def read_windows(file: Path, population: int) -> Windows:
     if not file.is_file():
         raise ConfigError(f"{key}: there is no file {file}; give a CSV with the columns client,start,end")
     found: Windows = {}
-    with file.open(newline="", encoding="utf-8", errors="replace") as lines:
+    with file.open(newline="", encoding="utf-8-sig", errors="replace") as lines:
         rows = csv.DictReader(lines)
         try:
             if not {"client", "start", "end"} <= set(rows.fieldnames or ()):

@@ -141,7 +141,7 @@ def read_trace(file: Path, key: str) -> list[tuple[float, float, int]]:
             f"{key}: there is no file {file}; give a CSV with the columns client,start,duration"
         )
     trips = []
-    with file.open(newline="", encoding="utf-8", errors="replace") as lines:
+    with file.open(newline="", encoding="utf-8-sig", errors="replace") as lines:
         rows = csv.DictReader(lines)
         try:
             if not {"client", "start", "duration"} <= set(rows.fieldnames or ()):

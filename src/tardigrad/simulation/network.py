@@ -277,7 +277,7 @@ def read_bandwidths(file: Path, column: str) -> dict[int, float]:
     if not file.is_file():
         raise ConfigError(f"{key}: there is no file {file}; give a CSV with the columns client,{column}")
     found: dict[int, float] = {}
-    with file.open(newline="", encoding="utf-8", errors="replace") as lines:
+    with file.open(newline="", encoding="utf-8-sig", errors="replace") as lines:
         rows = csv.DictReader(lines)
         try:
             if not {"client", column} <= set(rows.fieldnames or ()):

@@ -1,4 +1,4 @@
-"""Helpers that are away, and servers and helpers that are stopped or put back: nothing is lost or repeated."""
+"""Helpers that are away, servers and helpers that are stopped or put back: nothing is lost or repeated."""
 
 import asyncio
 import contextlib
@@ -120,8 +120,9 @@ def test_stopped_and_started_again_at_every_upload_the_run_has_the_same_bits(fed
                         running = await parts.enter_async_context(federation.serving())
                     await federation.replay(running, steps[begin:end])
                     if count == SMALL.stop.trips:
-                        return await finished(federation, running, steps[end:])
+                        model = await finished(federation, running, steps[end:])
                 begin = end
+            return model
 
     assert torch.equal(done(scene()), simulation.model)
     assert comparable(federation.record.events) == comparable(events)

@@ -99,7 +99,7 @@ class Assembly:
             layers = upload_layers(self.config, self.guarantee, keys, canaries)
         else:
             own = None if self.served else keys
-            layers = secure_layers(self.secure_run(), self.start(), own, self.config.secure.masks)
+            layers = secure_layers(self.secure_run(), self.start(), own, canaries)
         average = self.config.evaluation.model_average
         model = self.flat.shared.clone()
         shared = shared_vectors(self.config, model.dtype)
@@ -232,6 +232,9 @@ def assemble(
         helpers, dimension = config.secure.helper_count, sum(lengths.values())
         grid = grid_with_headroom(config.encoding, dimension, guarantee, helpers)
         config = config.model_copy(update={"encoding": grid})
+        norm = grid.norm(dimension)
+        if guarantee is not None and norm is not None and grid.clip is not None:
+            guarantee = replace(guarantee, overhead=norm * grid.step / grid.clip)
     preparation = None if federation is None else federation.preparation
     assembly = Assembly(
         config, federation, clients, population, flat, situation, guarantee, preparation, lengths=lengths,

@@ -24,6 +24,7 @@ from tardigrad.privacy.releases import digest_of
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.secure.masked_grid import MaskedGridLayer
 from tardigrad.secure.policy_of_run import SecureRun
+from tardigrad.secure.secure_audit import audited_layers
 from tardigrad.secure.simulated_helpers import SimulatedHelpers
 from tardigrad.simulation.network import TripBytes
 
@@ -54,24 +55,28 @@ def upload_layers(
     return [*encoding, *central_layers(guarantee, normals, canaries)]
 
 
-def secure_layers(run: SecureRun, start: Vectors, keys: NoiseKeys | None, masks: bool) -> list[UploadLayer]:
+def secure_layers(
+    run: SecureRun, start: Vectors, keys: NoiseKeys | None, canaries: Canaries | None
+) -> list[UploadLayer]:
     """Return the upload layers of a secure run.
 
     `start`: version 0, as clients download it. `keys`: of the noise of simulated helpers; None on a server,
-    whose helpers are elsewhere. `masks`: whether uploads are masked in a simulation.
+    whose helpers are elsewhere. `canaries`: in an audit.
     """
-    helpers = None
-    if keys is not None:
-        identities = tuple(f"simulated helper {number + 1}" for number in range(run.secure.helper_count))
-        policy = run.policy("simulation", "", digest_of(start), identities, "")
-        seeded = policy.noise is not None and policy.noise.seed is not None
-        helpers = SimulatedHelpers(policy, masks, None if seeded else keys.__getitem__)
-    return [
-        MaskedGridLayer(
-            run.grid, run.algorithm, lambda trip: key(run.seed, "trip", trip), run.guarantee, helpers,
-            run.sealed_bytes,
-        )
-    ]  # fmt: skip
+
+    def trip_seed(trip: int) -> int:
+        return key(run.seed, "trip", trip)
+
+    if keys is None:
+        return [MaskedGridLayer(run.grid, run.algorithm, trip_seed, run.guarantee)]
+    identities = tuple(f"simulated helper {number + 1}" for number in range(run.secure.helper_count))
+    policy = run.policy("simulation", "", digest_of(start), identities, "")
+    seeded = policy.noise is not None and policy.noise.seed is not None
+    helpers = SimulatedHelpers(policy, run.secure.masks, None if seeded else keys.__getitem__)
+    if canaries is not None and run.guarantee is not None:
+        return audited_layers(run, run.guarantee, trip_seed, helpers, canaries)
+    grid = MaskedGridLayer(run.grid, run.algorithm, trip_seed, run.guarantee, helpers, run.sealed_bytes)
+    return [grid]
 
 
 def shared_vectors(config: Config, dtype: torch.dtype) -> SharedVectors | None:

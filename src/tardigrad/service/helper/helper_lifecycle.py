@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from tardigrad.secure.helper_state import HelperState
+from tardigrad.service.access.certificates import expiries
 from tardigrad.service.access.enrolment import LIST, Enrolled
 from tardigrad.service.access.signed_requests import RequestVerifier
 from tardigrad.service.helper.helper_rpc import NAME, HelperServicer, handlers
 from tardigrad.service.helper.trusted_keys import ServerKey
 from tardigrad.service.protocol.refusals import log
 from tardigrad.service.server.endpoint import Endpoint
+from tardigrad.service.server.expiry_warnings import warn_of_expiry
 from tardigrad.service.server.listener import Listener
 
 GRACE = 10.0
@@ -50,13 +52,19 @@ async def run_helper(
     """Help until a signal asks to stop; raise the error if the helper fails. `listening` is called with the
     port."""
     asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+        loop.add_signal_handler(number, asked.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # the list of clients is read whenever it changes
     with open_state() as state:
         async with listening_helper(state, endpoint, server) as (servicer, port):
             listening(port)
+            warnings = asyncio.ensure_future(
+                warn_of_expiry({} if endpoint.insecure else expiries(endpoint.keys))
+            )
             stop = asyncio.ensure_future(asked.wait())
             stop.add_done_callback(lambda _: servicer.failed.cancel())
             with suppress(asyncio.CancelledError):
                 await servicer.failed
             stop.cancel()
+            warnings.cancel()

@@ -49,6 +49,8 @@ LARGEST_HEADER = 2048
 """Bytes of the signed header of an upload, and as many for the envelope to each helper."""
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 """Seconds between two tries to reach a helper."""
+DISK_WAIT = 2.0
+"""Seconds until the helpers are asked again after the journal could not be written."""
 RETRY_AFTER = 2.0
 """Seconds after which a client should come again while a helper is away."""
 
@@ -224,8 +226,8 @@ class HelperLink:
                 except HelperAway as away:
                     if wait > FIRST_WAIT:  # a helper that was only started again is greeted at once
                         self._set_away(str(away))
-                except Refused as refused:  # the journal cannot be written now
-                    wait = max(wait, refused.retry_after or 0.0)
+                except Refused:  # the journal cannot be written now
+                    wait = max(wait, DISK_WAIT)
                 await asyncio.sleep(wait)
                 wait = min(LONGEST_WAIT, 2 * wait)
         except asyncio.CancelledError:
@@ -362,7 +364,7 @@ class HelperLink:
         try:
             file = await asyncio.to_thread(self._store.write, version, payload)
         except StoreError as error:
-            raise Refused(Cause.DISK, f"the server cannot write ({error})", 5.0) from None
+            raise Refused(Cause.DISK, f"the server cannot write ({error})") from None
         entry = replace(entry, file=file, digest=digest(payload))
         vectors = unpacked(payload, release_layout(self._uploads.layout))
         await self._queue.put(entry, lambda: upload_of(entry, vectors))
