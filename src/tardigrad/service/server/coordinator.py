@@ -254,7 +254,7 @@ class Coordinator:
                         self._check_ins.grant()
                 if self.run_state.over is not None:
                     if self.link is not None:
-                        self.link.end()
+                        await self.link.end()
                     await self._finish()
                 elif self._snapshot_due():
                     self._snapshotting = asyncio.create_task(self.recovery.snapshot())

@@ -124,6 +124,8 @@ class HelperLink:
 
     def receipts(self, version: int) -> list[v1.SignedReceipt]:
         """Return the receipts of a version; raise `Refused` if nobody can start from it any more."""
+        if version > self._secure.version:
+            raise Refused(Cause.STOPPING, "the server is about to stop; come again", retry_after=1.0)
         if version not in self._secure.receipts:
             raise Refused(Cause.UNSOLICITED, f"version {version} is gone: the trip has just ended")
         return [
@@ -184,15 +186,19 @@ class HelperLink:
             self._waiting[trip].add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(self._waiting[trip])
 
-    def end(self) -> None:
-        """Answer all clients that wait, because the run is over, and drop their uploads."""
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_result(None)
-        self._waiting.clear()
+    async def end(self) -> None:
+        """Answer all clients that wait, because the run is over, and drop the uploads that wait."""
+        for trip in list(self._waiting):
+            self._answer(trip, await self._recovery.answer(trip))
         for body in self._bodies.values():
             body.release()
         self._bodies.clear()
+
+    def _answer(self, trip: int, answer: RecordedAnswer | None) -> None:
+        """Answer the calls that wait for the outcome of this trip."""
+        waiting = self._waiting.pop(trip, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
 
     @property
     def away(self) -> float | None:
@@ -313,9 +319,7 @@ class HelperLink:
             answer = await self._recovery.answer(offer.trip)
             if decision.refusal == RESEAL:
                 answer = _sealed_again(offer)
-            waiting = self._waiting.pop(offer.trip, None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(answer)
+            self._answer(offer.trip, answer)
 
     def _outcome(self, offer: JournalEntry, decision: Decision) -> JournalEntry:
         """Return the entry that a decision makes of an offer."""
