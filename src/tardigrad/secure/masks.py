@@ -20,8 +20,10 @@ from tardigrad.core.upload import Vectors
 
 SEED = 32
 """Bytes of a seed."""
-PIECE = 1 << 18
-"""Codes that are masked at a time: they fit into the processor's cache."""
+PIECE = 1 << 15
+"""Codes that are masked at a time: they stay in the processor's cache while all masks are added to them."""
+BLOCK = 16
+"""Bytes of a block of the cipher, which it may need beyond its output."""
 UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32}
 """Types of codes on their way around 2^b, by their bits."""
 
@@ -46,6 +48,10 @@ class MaskStream:
     def take(self, count: int) -> Codes:
         """Return the next `count` numbers of the mask."""
         return np.frombuffer(self._cipher.update(bytes(count * self._dtype.itemsize)), self._dtype)
+
+    def fill(self, zeros: memoryview, place: bytearray) -> None:
+        """Write as many bytes of the mask into a place as there are zeros; it is longer by a `BLOCK`."""
+        self._cipher.update_into(zeros, place)
 
 
 def masked(vectors: Vectors, seeds: Iterable[bytes], bits: int) -> Vectors:
@@ -75,14 +81,17 @@ def weighted_masks(seeds: Iterable[tuple[bytes, Sequence[int]]], lengths: Sequen
 
     `seeds`: each seed, and its weight in each of the vectors. `lengths`: those of the vectors.
     """
-    dtype = UNSIGNED[bits]
-    total = np.zeros(sum(lengths), dtype)
-    for seed, weights in seeds:
-        stream, begin = MaskStream(seed, bits), 0
-        for weight, length in zip(weights, lengths, strict=True):
-            factor = dtype(weight)
-            for first in range(begin, begin + length, PIECE):
-                place = total[first : min(first + PIECE, begin + length)]
-                place += factor * stream.take(len(place))
-            begin += length
+    dtype = np.dtype(UNSIGNED[bits]).newbyteorder("<")
+    streams = [(MaskStream(seed, bits), np.array(weights, dtype)) for seed, weights in seeds]
+    total, begin = np.zeros(sum(lengths), dtype), 0
+    zeros, scratch = memoryview(bytes(PIECE * dtype.itemsize)), bytearray(PIECE * dtype.itemsize + BLOCK)
+    for vector, length in enumerate(lengths):
+        for first in range(begin, begin + length, PIECE):
+            place = total[first : min(first + PIECE, begin + length)]
+            mask = np.frombuffer(scratch, dtype, len(place))
+            for stream, weights in streams:
+                stream.fill(zeros[: place.nbytes], scratch)
+                np.multiply(mask, weights[vector], out=mask)
+                np.add(place, mask, out=place)
+        begin += length
     return total
