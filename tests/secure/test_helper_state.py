@@ -142,10 +142,11 @@ def test_batch_in_which_all_others_are_too_late_is_not_released_but_abandoned(tm
         assert signed.receipt.follows(before)
         assert signed.receipt.digest == before.digest
         assert state.abandon(13) == signed
-        refused(RefusalKind.ORDER, "not the next one", state.close, *request)
+        refused(RefusalKind.TOO_FEW, "batch 13 was abandoned", state.close, *request)
         world.models[13] = world.models[12]
         world.round([state], 13)
         refused(RefusalKind.ORDER, "not the next one", state.abandon, 13)
+        refused(RefusalKind.ORDER, "not the next one", state.close, *request)
 
 
 def test_same_client_is_in_a_batch_once(world, state):
