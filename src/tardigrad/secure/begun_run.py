@@ -83,8 +83,8 @@ def resumed_run(database: HelperDatabase, identity: Ed25519PrivateKey, server: s
     step = values.load("step", version)
     if not step:
         raise ConfigError(f"the state of version {version} is gone: {PUT_BACK}")
-    for name, number in (("step", version), ("release", released), ("noise", released)):
-        values.keep(name, number, secret=name == "noise")  # what did not come to count
+    for name, number in (("step", version), ("release", version + 1), ("noise", released)):
+        values.keep(name, number, secret=name == "noise")  # delete what a process that was killed has left
     if policy.noise is not None:
         noise = IntegerNoise(policy.noise, sum(policy.lengths), position)
         if released:
