@@ -18,9 +18,7 @@ from tardigrad.service.monitor.progress_record import progress_of
 from tardigrad.service.monitor.status import status_of
 from tardigrad.service.monitor.status_table import rows
 
-SMALL = CONFIG.model_copy(
-    update={"model": td.MLP(hidden=()), "local": td.Local(steps=2, lr=0.1), "stop": td.Stop(trips=15)}
-)
+SMALL = CONFIG.model_copy(update={"model": td.MLP(hidden=()), "stop": td.Stop(trips=9)})
 
 
 @pytest.fixture(scope="module")
