@@ -256,6 +256,16 @@ def test_server_whose_settings_are_not_the_signed_ones_is_refused(tmp_path):
     assert server.calls == ["Join"]
 
 
+@pytest.mark.parametrize("run", ["../elsewhere", "/tmp/elsewhere", "..", ""])
+def test_run_whose_identifier_is_no_name_writes_nothing(run, tmp_path):
+    state = tmp_path / "deep" / "state"
+    server, error = took_part(honest(run=run), state)
+    assert isinstance(error, RunError)
+    assert "which is not a name" in str(error)
+    assert server.calls == ["Join"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_policy_without_the_signature_of_every_helper_is_refused(tmp_path):
     script = honest(helpers=(HELPER, SECOND))
     script.signed = [HELPER]
