@@ -26,6 +26,7 @@ from tardigrad.secure.begun_run import (
     PUT_BACK,
     BegunRun,
     add_key,
+    mask_sum,
     public_text_of,
     resumed_run,
     stored_keys,
@@ -35,7 +36,7 @@ from tardigrad.secure.helper_database import DecidedBatch, HelperDatabase, TripR
 from tardigrad.secure.helper_guardrails import HelperGuardrails, check_policy
 from tardigrad.secure.helper_refusals import RESEAL as RESEAL
 from tardigrad.secure.helper_refusals import HelperRefusal, RefusalKind, refuse
-from tardigrad.secure.masks import UNSIGNED, Codes, weighted_masks
+from tardigrad.secure.masks import UNSIGNED, Codes
 from tardigrad.secure.policy import Policy, read_policy
 from tardigrad.secure.receipts import FIRST, Receipt, SignedReceipt, sign_receipt
 from tardigrad.secure.step_repetition import begun_repetition, difference
@@ -225,13 +226,11 @@ class HelperState:
                 )
             if policy.noise is not None and batch > policy.noise.allowed:
                 refuse(RefusalKind.BUDGET, f"the noise allows {policy.noise.allowed} steps, which were made")
-            seeds = self._database.seeds(batch)
-            weighted = [(seeds[one.trip], policy.weights(one.staleness)) for one in members]
-            release = weighted_masks(weighted, policy.lengths, policy.bits)
+            release = mask_sum(self._database, policy, members)
             if run.noise is not None:  # it is drawn once, because its state changes with the release
                 release -= run.noise.draw(batch - 1).astype(release.dtype)
                 self._database.values.store("noise", batch, to_bytes(*run.noise.snapshot()))
-            self._database.values.store("release", batch, release.data)
+                self._database.values.store("release", batch, release.data)
             with self._database.transaction():
                 self._database.decide(DecidedBatch(batch, masked_digest, False))
                 if self._now() - self._database.sealing_keys()[-1].made >= self._key_seconds:
