@@ -287,6 +287,9 @@ GUARDED = {
         noisy(epsilon=1.0), {},
         "promises an epsilon of 1, but its noise gives",
     ),
+    "a small epsilon at a large delta": (
+        noisy(delta=0.9), {"most_epsilon": 9.0}, "at a delta of 0.9",
+    ),
     "noise that everybody knows": (
         noisy(seed=3), {"most_epsilon": 9.0}, "drawn from a seed",
     ),
