@@ -27,7 +27,7 @@ from tardigrad.core.upload import Task, Upload
 from tardigrad.encodings.common_grid import Grid
 from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.secure.helper_refusals import RESEAL
-from tardigrad.secure.policy import HelperNoise
+from tardigrad.secure.policy import HelperNoise, declared_digest
 from tardigrad.secure.receipts import Receipt, sign_receipt
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment, ClientTrainer
@@ -287,6 +287,9 @@ GUARDED = {
         noisy(epsilon=1.0), {},
         "promises an epsilon of 1, but its noise gives",
     ),
+    "a small epsilon at a large delta": (
+        noisy(delta=0.9), {"most_epsilon": 9.0}, "at a delta of 0.9",
+    ),
     "noise that everybody knows": (
         noisy(seed=3), {"most_epsilon": 9.0}, "drawn from a seed",
     ),
@@ -299,6 +302,20 @@ def test_run_outside_the_guardrails_is_not_trained(script, demands, sentence, tm
     assert isinstance(error, ConfigError)
     assert sentence in str(error)
     assert server.calls == ["Join"]
+
+
+@pytest.mark.parametrize("signed", ["", "other columns"], ids=["nothing", "other columns"])
+def test_client_made_of_a_declaration_that_the_policy_does_not_name_is_not_trained(signed, tmp_path):
+    script = honest(declaration=declared_digest(signed))
+    server, error = took_part(script, tmp_path, declaration="columns and model")
+    assert isinstance(error, ConfigError)
+    assert "the server declared other columns, or another model, than the policy" in str(error)
+    assert server.calls == ["Join"]
+
+
+def test_client_made_of_the_declaration_that_the_policy_names_is_trained(tmp_path):
+    script = honest(declaration=declared_digest("columns and model"))
+    assert took_part(script, tmp_path, declaration="columns and model")[1] == "the script is over"
 
 
 def test_run_within_the_guardrails_is_trained(tmp_path):
