@@ -25,7 +25,7 @@ def test_windows_that_touch_or_overlap_become_one(tmp_path):
         ("client,start,end\n0,1,inf\n", "line 2: a window must begin"),
         ("client,start,end\n9,1,2\n", "line 2: client is 9, but the clients are 0 to 4"),
         ("client,start,end\nbob,1,2\n", "line 2: client is 'bob'"),
-        ("client,start,end\n0,1\n", "line 2"),
+        ("client,start,end\n0,1\n", "line 2: the row is too short: it has no end"),
     ],
 )
 def test_malformed_files_are_refused_with_their_line(tmp_path, text, said):

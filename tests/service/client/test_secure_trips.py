@@ -208,7 +208,7 @@ LIES = {
             },
             helpers=(HELPER, SECOND),
         ),
-        "the helpers have signed different receipts for version 0: there are two histories",
+        "there are two histories of the run: this client has seen version 0",
     ),
     "a vector of another length": (
         honest(vectors=({"name": "delta", "length": 3},)), "the policy names {'delta': 3}"
@@ -382,6 +382,35 @@ def test_client_that_sees_two_receipts_stops_for_good_and_shows_both(version, tm
     server, error = took_part(honest({"version": 4}), tmp_path)  # an honest server does not heal it
     assert "this client has seen two histories of the run, and stopped" in str(error)
     assert server.calls == ["Join"]
+
+
+def test_two_helpers_that_sign_different_histories_stop_the_client_for_good(tmp_path):
+    def different(script):
+        return [script.receipt(3)[0], script.receipt(3, previous="f" * 64)[1]]
+
+    helpers = (HELPER, SECOND)
+    server, error = took_part(honest({"version": 3, "receipts": different}, helpers=helpers), tmp_path)
+    assert "there are two histories of the run" in str(error)
+    assert "Deliver" not in server.calls
+    proof = json.loads((tmp_path / "the-run" / "two-histories.json").read_text())
+    for (one,), helper in zip((proof["seen"], proof["given"]), helpers, strict=True):
+        helper.key.public_key().verify(base64.b64decode(one["signature"]), one["receipt"].encode())
+    _, error = took_part(honest({"version": 3}, helpers=helpers), tmp_path)
+    assert "this client has seen two histories of the run, and stopped" in str(error)
+
+
+@pytest.mark.parametrize(
+    "other", [{"version": 4}, {"version": 3, "policy": "0" * 64}], ids=["two versions", "two runs"]
+)
+def test_receipts_that_do_not_belong_together_prove_nothing(other, tmp_path):
+    def mixed(script):
+        return [script.receipt(3)[0], script.receipt(**other)[1]]
+
+    script = honest({"version": 3, "receipts": mixed}, helpers=(HELPER, SECOND))
+    server, error = took_part(script, tmp_path)
+    assert isinstance(error, RunError)
+    assert "Deliver" not in server.calls
+    assert not (tmp_path / "the-run" / "two-histories.json").exists()
 
 
 def test_same_version_and_the_next_one_of_the_same_history_are_trained(tmp_path):

@@ -82,6 +82,7 @@ class SecureTrips:
                 "signed, so it is not trained"
             )
         signed = [SignedReceipt(read_receipt(one.receipt), one.signature) for one in assignment.receipts]
+        self._compare(signed)
         receipt = agreed(signed, self._identities, self._digest.hex(), task.version)
         if receipt.run != policy.run:
             raise ReceiptError(f"the receipt of version {task.version} is of the run {receipt.run[:32]}")
@@ -94,6 +95,17 @@ class SecureTrips:
                 f"the server sent another model as version {task.version} than the helpers have signed "
                 f"(digest {found[:16]}, and not {receipt.digest[:16]}), so it is not trained"
             )
+
+    def _compare(self, signed: Sequence[SignedReceipt]) -> None:
+        """Stop if two helpers have signed different receipts for one version. Others are refused later."""
+        true = [
+            one
+            for one, identity in zip(signed, self._identities)
+            if one.receipt.policy == self._digest.hex() and one.is_signed_by(identity)
+        ]
+        for one in true[1:]:
+            if one.receipt != true[0].receipt and one.receipt.version == true[0].receipt.version:
+                self._seen.stop(true[:1], [one])
 
     def hidden(self, finished: TrainedUpload) -> TrainedUpload:
         """Return the upload with masks, and without everything else that would tell of its client.
