@@ -63,14 +63,14 @@ def check_delta(policy: Policy) -> None:
 
 def _check_constants(toeplitz: Toeplitz, steps: int) -> None:
     """Raise a ConfigError unless the constants of BLT noise are as the computation of its sensitivity takes
-    for granted: the coefficients of C are positive and do not increase, so that the worst client takes part as
-    often and as early as it can, always with the same contribution."""
+    for granted: the coefficients of C are positive and do not increase, so that the worst client takes part
+    as often and as early as it can, always with the same contribution."""
     decay, scale = np.array(toeplitz.inverse_decay), np.array(toeplitz.inverse_scale)
     plain = decay.shape == scale.shape and bool(np.all((decay > 0) & (decay < 1) & (scale < 0)))
     exact = np.array_equal([decay, scale], np.float32([decay, scale])) if plain else False
     column = toeplitz.coefficients(steps) if exact else np.zeros(1)
     if not (np.all(np.isfinite(column)) and np.all(column > 0) and np.all(np.diff(column) <= 0)):
         raise ConfigError(
-            "the constants of the policy's BLT noise are not those of such noise, so that nobody can say what "
-            "its epsilon is; is the server of another version, or does it lie?"
+            "the constants of the policy's BLT noise are not those of such noise, so that nobody can say "
+            "what its epsilon is; is the server of another version, or does it lie?"
         )
