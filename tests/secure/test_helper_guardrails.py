@@ -48,6 +48,10 @@ def test_honest_policies_are_signed():
         (PRIVATE, {"most_steps": 3}, "allows 4 steps"),
         ({}, {"most_epsilon": 9.0}, "promises no privacy"),
         (PRIVATE, {"most_epsilon": 1.0}, "promises epsilon 2; the operator of this helper allows epsilon 1"),
+        (
+            {**PRIVATE, "noise": NOISE.model_copy(update={"delta": 0.9})}, {"most_epsilon": 9.0},
+            "at a delta of 0.9",
+        ),
         ({**PRIVATE, "limits": Limits(4, 1), "norm": 500.0}, {}, "promises an epsilon of 2, but its noise"),
         (
             {**PRIVATE, "noise": NOISE.model_copy(update={"seed": 1})}, {"most_epsilon": 9.0},

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import secure_world
 import torch
 from blake3 import blake3
 from secure_world import LR, NUMBERS, World
@@ -141,10 +142,11 @@ def test_batch_in_which_all_others_are_too_late_is_not_released_but_abandoned(tm
         assert signed.receipt.follows(before)
         assert signed.receipt.digest == before.digest
         assert state.abandon(13) == signed
-        refused(RefusalKind.ORDER, "not the next one", state.close, *request)
+        refused(RefusalKind.TOO_FEW, "batch 13 was abandoned", state.close, *request)
         world.models[13] = world.models[12]
         world.round([state], 13)
         refused(RefusalKind.ORDER, "not the next one", state.abandon, 13)
+        refused(RefusalKind.ORDER, "not the next one", state.close, *request)
 
 
 def test_same_client_is_in_a_batch_once(world, state):
@@ -396,25 +398,43 @@ def test_key_is_kept_as_long_as_it_may_be(world, tmp_path):
         assert state.key.key_id != first
 
 
-def test_seeds_keys_and_releases_are_erased_from_the_disk(world, state, tmp_path):
+def test_seeds_keys_noise_and_releases_are_erased_from_the_disk(tmp_path):
     """They are looked for in all bytes of the folder."""
-    trips = world.filled([state])
-    seeds = list(state._database.seeds(1).values())
-    keys = [one.private for one in state._database.sealing_keys()]
-    release = state.close(*closing(world, 1, trips)).tobytes()
-    secrets = [*seeds, *keys, release]
+    world = World(noise=NOISE.model_copy(update={"mechanism": td.Tree()}))
+    with world.open(tmp_path / "helper") as state:
+        trips = world.filled([state])
+        secrets = list(state._database.seeds(1).values())
+        secrets += [one.private for one in state._database.sealing_keys()]
+        release = state.close(*closing(world, 1, trips))
+        secrets += [state._run.noise.state["nodes"].numpy().tobytes(), release.tobytes()]
 
-    def on_disk():
-        files = [file.read_bytes() for file in (tmp_path / "helper").rglob("*") if file.is_file()]
-        return [any(secret in content for content in files) for secret in secrets]
+        def on_disk():
+            files = [file.read_bytes() for file in (tmp_path / "helper").rglob("*") if file.is_file()]
+            return [any(secret in content for content in files) for secret in secrets]
 
-    assert on_disk() == [True] * 5
-    total = world.masked_sum(1, trips) - np.frombuffer(release, np.uint32)
-    new = world.stepped(0, total, 3)
-    state.publish(1, digest_of(new), total, new)
-    assert on_disk() == [False] * 3 + [True, False]  # the key before can still be opened
-    world.round([state], 1)
-    assert on_disk() == [False] * 5
+        assert on_disk() == [True] * 6
+        total = world.masked_sum(1, trips) - release
+        new = world.stepped(0, total, 3)
+        state.publish(1, digest_of(new), total, new)
+        assert on_disk() == [False] * 3 + [True, True, False]  # what is needed for the next batch
+        world.round([state], 1)
+        assert on_disk() == [False] * 6
+
+
+def test_release_depends_on_the_seeds_and_on_nothing_else_of_the_uploads(tmp_path, monkeypatch):
+    """What a helper gives away, and what it keeps but for digests, is the same whatever clients upload."""
+    releases, kept = [], []
+    for seed in range(2):
+        world = World(seed=seed)
+        seeds = iter([bytes([number]) * 32 for number in range(3)])
+        monkeypatch.setattr(secure_world, "new_seeds", lambda count, seeds=seeds: (next(seeds),))
+        with world.open(tmp_path / str(seed)) as state:
+            trips = world.filled([state])
+            releases.append(state.close(*closing(world, 1, trips)).tolist())
+            kept.append(([one for one, _ in state.places()], state._database.seeds(1)))
+    assert releases[0] == releases[1]
+    assert kept[0] == kept[1]
+    assert world.code_sum(1, trips).any()
 
 
 # -- noise -------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def test_equal_sums_of_different_uploads_give_transcripts_that_differ_only_in_ma
         def __init__(self, seed, bits):
             self.numbers, self.at = masks_of[seed], 0
 
-        def take(self, count):
+        def take(self, count, scratch=None):
             self.at += count
             return self.numbers[self.at - count : self.at]
 

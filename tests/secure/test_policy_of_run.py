@@ -1,6 +1,7 @@
 """The policy of a run, and the grid that has room for its noise."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from tardigrad.experiments.runs.simulation_assembly import assemble_simulation
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.releases import digest_of
 from tardigrad.secure.integer_noise import tail
-from tardigrad.secure.policy import Policy, read_policy
+from tardigrad.secure.policy import Policy, declared_digest, read_policy
 from tardigrad.secure.policy_of_run import grid_with_headroom
 
 PRIVATE = {"kind": "participation", "noise_multiplier": 2.0, "participations": 50, "separation": 1}
@@ -41,6 +42,13 @@ def test_policy_names_what_clients_download_first():
     assembly = assembly_of()
     aggregator = assembly.aggregator(NoiseKeys())
     assert assembly.policy("run", "{}", ("helper",), "server").start == digest_of(aggregator.broadcast())
+
+
+def test_policy_names_what_is_declared_to_clients_with_tables():
+    assembly = replace(assembly_of(), declaration="columns and model")
+    policy = assembly.policy("run", "{}", ("helper",), "server")
+    assert policy.declaration == declared_digest("columns and model") != declared_digest("other columns")
+    assert policy_of().declaration == declared_digest("") == ""
 
 
 def test_policy_says_which_vectors_are_not_discounted():

@@ -10,9 +10,10 @@ from tardigrad.core.participation import Limits
 from tardigrad.core.staleness import Constant
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.simulation_assembly import build
+from tardigrad.privacy.blt import Toeplitz
 from tardigrad.secure.masked_grid import MaskedGridLayer
 from tardigrad.secure.policy import CodedVector, Facts, HelperNoise, Policy
-from tardigrad.secure.promised_epsilon import check_epsilon, epsilon_of
+from tardigrad.secure.promised_epsilon import MOST_DELTA, check_delta, check_epsilon, epsilon_of
 
 IDENTITY = "A" * 43 + "="
 DELTA = 1e-6
@@ -21,7 +22,7 @@ DELTA = 1e-6
 def policy_of(epsilon, multiplier=2.0, **changes):
     noise = {
         "mechanism": td.Independent(), "deviation": multiplier * 50.0 * 256, "steps": 10, "allowed": 10,
-        "noise_multiplier": multiplier, "epsilon": epsilon, "delta": DELTA, "seed": None,
+        "noise_multiplier": multiplier, "epsilon": epsilon, "delta": DELTA, "seed": None, "toeplitz": None,
     }  # fmt: skip
     fields = {
         "run": "r", "settings": "{}", "vectors": (CodedVector(name="delta", length=9),), "bits": 32,
@@ -94,3 +95,22 @@ def test_policy_that_promises_nothing_is_not_checked():
 def test_absurd_number_of_steps_is_refused_before_anything_is_computed():
     with pytest.raises(ConfigError, match="steps; at most"):
         epsilon_of(policy_of(1.0, steps=2**40, allowed=2**40))
+
+
+@pytest.mark.parametrize("constants", [
+    Toeplitz((0.984375,), (0.984375,)), Toeplitz((0.5,), (0.875,)), Toeplitz((-0.5,), (-0.25,)),
+    Toeplitz((1.5,), (-0.25,)), Toeplitz((0.5,), (-2.0,)),
+    Toeplitz((0.5, 0.25), (-0.25,)), Toeplitz((0.1,), (-0.25,)),
+], ids=str)  # fmt: skip
+def test_noise_whose_correlations_would_cancel_the_worst_client_is_refused(constants):
+    policy = policy_of(1e9, mechanism=td.BLT(), toeplitz=constants)
+    with pytest.raises(ConfigError, match="constants of the policy's BLT noise"):
+        check_epsilon(policy)
+
+
+def test_epsilon_at_a_large_delta_is_no_promise():
+    check_delta(policy_of(1.0, delta=MOST_DELTA))
+    check_delta(policy_of(1.0).model_copy(update={"noise": None}))
+    assert epsilon_of(policy_of(1.0, delta=0.9)) < 1e-3
+    with pytest.raises(ConfigError, match=r"at a delta of 0\.9; with a delta above 0\.001"):
+        check_delta(policy_of(1.0, delta=0.9))

@@ -23,7 +23,7 @@ from tardigrad.secure.secure_settings import Secure
 K, STEPS, SIZE, CLIP, MULTIPLIER = 3, 12, 40, 0.7, 0.8
 VICTIM = "victim"
 NOISES = [td.Independent(), td.Tree(), td.Tree(honaker=False, restart_every=5), td.BLT()]
-LAWS = [td.Constant(), td.Polynomial(), td.Exponential(), td.Hinge(b=1.0)]
+LAWS = [td.Constant(), td.Polynomial(), td.Hinge(b=1.0)]
 
 
 class TwoVectors(td.FedBuff):
@@ -174,7 +174,7 @@ def test_codes_are_right_on_average():
     layer = GridLayer(grid, td.FedBuff(), lambda trip: trip)
     vector = torch.linspace(-0.3, 0.3, 10)
     total = torch.zeros(10, dtype=torch.float64)
-    for trip in range(2000):
+    for trip in range(600):
         sent = layer.client(Upload({"delta": vector}, 1, 1, 0.0), Task(trip, 0, 0, {}), {}).vectors
         total += sent["delta/codes"].double() * grid.step
-    assert torch.allclose(total / 2000, vector.double(), atol=4 * grid.step / 2 / math.sqrt(2000))
+    assert torch.allclose(total / 600, vector.double(), atol=4 * grid.step / 2 / math.sqrt(600))

@@ -132,6 +132,7 @@ def join(
     client = check_name(name or key.stem)
     signer = Signer(client, read_key(key))
     demanded = guardrails_of(guardrails, helper, least_clients, most_epsilon, most_weight)
+    declaration = None
     if table is None:
         assert app is not None
         made = load_app(app, client)
@@ -143,7 +144,9 @@ def join(
         made = table.client(client, declaration)
     folder = state or key.parent / f"{client}.state"
     trainer = ClientTrainer(client, made)
-    participant = Participant(address, signer, authority, trainer, folder, patience, say, demanded)
+    participant = Participant(
+        address, signer, authority, trainer, folder, patience, say, demanded, declaration
+    )
     say(f"the run is over ({_until_stopped(participant.take_part())})")
 
 

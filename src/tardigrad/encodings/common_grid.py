@@ -20,6 +20,9 @@ from tardigrad.core.upload import TypedVector, Vectors
 from tardigrad.encodings.encoding import PIECE, Encoding, all_hold, uniforms
 from tardigrad.errors import ConfigError
 
+ROUNDED = 1 << 16
+"""Numbers that are rounded at a time: in float64 they fit into the processor's cache."""
+
 
 class Grid(Encoding):
     """Numbers travel as integers of one scale, so that the sum of a buffer is exact in any order.
@@ -98,9 +101,12 @@ class Grid(Encoding):
         return (TypedVector(f"{name}/codes", f"int{self.bits}", length),)
 
     def encode(self, name: str, vector: Tensor, random: np.random.Generator) -> Vectors:
-        codes = uniforms(random, len(vector)).double()
-        codes.add_(vector.double().div_(self.step)).floor_().clamp_(-self.largest, self.largest)
-        return {f"{name}/codes": codes.to(getattr(torch, f"int{self.bits}"))}
+        made = torch.empty(len(vector), dtype=getattr(torch, f"int{self.bits}"))
+        for first in range(0, len(vector), ROUNDED):  # an even number, so that no random bits are dropped
+            piece = vector[first : first + ROUNDED].double().div_(self.step)
+            piece.add_(uniforms(random, len(piece))).floor_().clamp_(-self.largest, self.largest)
+            made[first : first + ROUNDED] = piece
+        return {f"{name}/codes": made}
 
     def integers(self, name: str, parts: Vectors, length: int) -> Iterator[tuple[int, Tensor]]:
         """Yield the codes in pieces, as integers that can be added up."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +12,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.releases import NEW_RUN
-from tardigrad.secure.batches import BatchBook
+from tardigrad.secure.batches import AdmittedUpload, BatchBook
 from tardigrad.secure.envelopes import SealingKey, new_sealing_key, stored_sealing_key
 from tardigrad.secure.helper_database import HelperDatabase, SealingKeyRecord
 from tardigrad.secure.integer_noise import IntegerNoise
-from tardigrad.secure.masks import UNSIGNED, Codes
+from tardigrad.secure.masks import UNSIGNED, Codes, weighted_masks
 from tardigrad.secure.policy import Policy, policy_digest, read_policy
 from tardigrad.secure.receipts import Receipt, SignedReceipt, read_receipt
 from tardigrad.secure.step_repetition import StepRepetition, stored_repetition
@@ -82,14 +83,16 @@ def resumed_run(database: HelperDatabase, identity: Ed25519PrivateKey, server: s
     step = values.load("step", version)
     if not step:
         raise ConfigError(f"the state of version {version} is gone: {PUT_BACK}")
-    for name, number in (("step", version), ("release", released), ("noise", released)):
-        values.keep(name, number, secret=name == "noise")  # what did not come to count
+    for name, number in (("step", version), ("release", version + 1), ("noise", released)):
+        values.keep(name, number, secret=name == "noise")  # delete what a process that was killed has left
     if policy.noise is not None:
         noise = IntegerNoise(policy.noise, sum(policy.lengths), position)
         if released:
             noise.restore(*from_bytes(values.load("noise", released)))
     release = None
-    if released == version + 1:
+    if released == version + 1 and noise is None:
+        release = mask_sum(database, policy, book.full[released].members)
+    elif released == version + 1:
         release = np.frombuffer(bytearray(values.load("release", released)), UNSIGNED[policy.bits])
     digest = policy_digest(content)
     return BegunRun(
@@ -97,6 +100,13 @@ def resumed_run(database: HelperDatabase, identity: Ed25519PrivateKey, server: s
         stored_repetition(policy, step), noise, receipt, stored_keys(database),
         release,
     )  # fmt: skip
+
+
+def mask_sum(database: HelperDatabase, policy: Policy, members: Sequence[AdmittedUpload]) -> Codes:
+    """Return the sum of weight times mask over the uploads of a batch, whose seeds are not erased yet."""
+    seeds = database.seeds(members[0].batch)
+    weighted = ((seeds[one.trip], policy.weights(one.staleness)) for one in members)
+    return weighted_masks(weighted, policy.lengths, policy.bits)
 
 
 def stored_receipt(database: HelperDatabase, version: int | None) -> SignedReceipt:

@@ -8,7 +8,7 @@ from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError
 from tardigrad.secure.integer_noise import tail
 from tardigrad.secure.policy import Policy
-from tardigrad.secure.promised_epsilon import check_epsilon
+from tardigrad.secure.promised_epsilon import check_delta, check_epsilon
 
 
 class HelperGuardrails(Setting):
@@ -60,6 +60,8 @@ def check_policy(policy: Policy, identity: str, server: str, guardrails: HelperG
         raise ConfigError(
             f"the noise is planned for {policy.noise.steps} steps, but {policy.noise.allowed} are allowed"
         )
+    if guardrails.most_epsilon is not None:
+        check_delta(policy)
     epsilon = None if policy.noise is None or policy.noise.seed is not None else policy.noise.epsilon
     if guardrails.most_epsilon is not None and (epsilon is None or epsilon > guardrails.most_epsilon):
         raise ConfigError(

@@ -13,19 +13,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tardigrad.core.upload import Vectors
 from tardigrad.errors import ConfigError, RunError
-from tardigrad.privacy.releases import NEW_RUN, ReleaseLog, digest_of
+from tardigrad.privacy.releases import ReleaseLog, digest_of
 from tardigrad.secure.admission import OfferedUpload, decide
 from tardigrad.secure.batches import AdmittedUpload, too_few
 from tardigrad.secure.begun_run import (
-    PUT_BACK,
     BegunRun,
     add_key,
+    mask_sum,
     public_text_of,
     resumed_run,
     stored_keys,
@@ -35,7 +34,8 @@ from tardigrad.secure.helper_database import DecidedBatch, HelperDatabase, TripR
 from tardigrad.secure.helper_guardrails import HelperGuardrails, check_policy
 from tardigrad.secure.helper_refusals import RESEAL as RESEAL
 from tardigrad.secure.helper_refusals import HelperRefusal, RefusalKind, refuse
-from tardigrad.secure.masks import UNSIGNED, Codes, weighted_masks
+from tardigrad.secure.histories import check_greeting, record_release, resumed_history
+from tardigrad.secure.masks import UNSIGNED, Codes
 from tardigrad.secure.policy import Policy, read_policy
 from tardigrad.secure.receipts import FIRST, Receipt, SignedReceipt, sign_receipt
 from tardigrad.secure.step_repetition import begun_repetition, difference
@@ -84,7 +84,7 @@ class HelperState:
             begun = self._database.fact("policy") is not None
             self._log = ReleaseLog(folder / LOG, guard, moved, begun=begun)
             try:
-                self._run = self._resumed()
+                self._run = resumed_history(self._database, self._log, identity, server)
             except BaseException:
                 self._log.close()
                 raise
@@ -144,32 +144,7 @@ class HelperState:
     def greet(self, run: str, receipt: bytes, version: int) -> None:
         """Compare the histories of both sides. `receipt`: the hash of the server's newest, b"" for none."""
         with self._call():
-            if self._run is None:
-                if receipt:
-                    refuse(
-                        RefusalKind.HISTORY,
-                        f"the server has receipts of the run {run} up to version {version}, but this helper "
-                        f"knows of no run: its folder was lost or replaced; {NEW_RUN}",
-                    )
-                return
-            if run and run != self._run.policy.run:
-                refuse(
-                    RefusalKind.HISTORY,
-                    f"this helper takes part in the run {self._run.policy.run}, not in {run}; give it a new "
-                    "folder (--out) for each run",
-                )
-            newest = self._run.receipt.receipt
-            same = (version, receipt) == (newest.version, bytes.fromhex(newest.hash))
-            behind = (version, receipt) == (newest.version - 1, bytes.fromhex(newest.previous))
-            new = not receipt and newest.version == 0  # the server was stopped before it stored the first
-            if not (same or behind or new):
-                who = "the helper" if version > newest.version else "the server"
-                refuse(
-                    RefusalKind.HISTORY,
-                    f"the last receipt of the server is of version {version}, that of the helper of version "
-                    f"{newest.version}, and they are not of one history: {who} was put back from a backup; "
-                    + NEW_RUN,
-                )
+            check_greeting(self._run, run, receipt, version)
 
     def begin(self, content: bytes, vectors: Vectors) -> SignedReceipt:
         """Begin a run: check its policy and version 0, sign both, and return the receipt of version 0."""
@@ -209,6 +184,8 @@ class HelperState:
         """Release a full batch: return its mask sum less noise, once and for all."""
         with self._call():
             run = self._begun()
+            if self._database.last_decided() == DecidedBatch(batch, b"", True):
+                refuse(RefusalKind.TOO_FEW, f"batch {batch} was abandoned")  # the server was killed then
             decided = self._decided(batch, run)
             if decided is not None:
                 if decided.masked_digest != masked_digest:
@@ -225,13 +202,11 @@ class HelperState:
                 )
             if policy.noise is not None and batch > policy.noise.allowed:
                 refuse(RefusalKind.BUDGET, f"the noise allows {policy.noise.allowed} steps, which were made")
-            seeds = self._database.seeds(batch)
-            weighted = [(seeds[one.trip], policy.weights(one.staleness)) for one in members]
-            release = weighted_masks(weighted, policy.lengths, policy.bits)
+            release = mask_sum(self._database, policy, members)
             if run.noise is not None:  # it is drawn once, because its state changes with the release
                 release -= run.noise.draw(batch - 1).astype(release.dtype)
                 self._database.values.store("noise", batch, to_bytes(*run.noise.snapshot()))
-            self._database.values.store("release", batch, release.data)
+                self._database.values.store("release", batch, release.data)
             with self._database.transaction():
                 self._database.decide(DecidedBatch(batch, masked_digest, False))
                 if self._now() - self._database.sealing_keys()[-1].made >= self._key_seconds:
@@ -276,7 +251,7 @@ class HelperState:
             self._full(run, batch)
             run.repetition.skip()
             self._receipted(run, run.receipt.receipt.digest, abandoned=True)
-            self._log.release(batch, {})
+            record_release(self._log, batch, None)
             return run.receipt
 
     # -- details -----------------------------------------------------------------------------------
@@ -319,7 +294,7 @@ class HelperState:
     def _recorded(self, run: BegunRun) -> Codes:
         """Return what was released for the last batch, once its digest is in the log."""
         assert run.release is not None, "released"
-        self._log.release(run.version + 1, {"release": torch.from_numpy(run.release.view(np.uint8))})
+        record_release(self._log, run.version + 1, run.release)
         return run.release
 
     def _check_published(
@@ -358,21 +333,3 @@ class HelperState:
         signed = sign_receipt(receipt, self._identity)
         self._database.add_receipt(receipt.version, receipt.to_bytes(), signed.signature)
         return signed
-
-    def _resumed(self) -> BegunRun | None:
-        """Return the run in the folder. Raise a ConfigError unless log and database are of one history;
-        complete the log if the process was killed between the two."""
-        last = self._database.last_decided() or DecidedBatch(0, b"", False)
-        missing = last.number - self._log.last
-        if missing not in (0, 1):
-            raise ConfigError(
-                f"{LOG} knows of {self._log.last} batches and the database of {last.number}: {PUT_BACK}"
-            )
-        run = resumed_run(self._database, self._identity, self._server)
-        if missing and last.abandoned:
-            self._log.release(last.number, {})
-        elif missing:
-            if run is None or run.release is None:
-                raise ConfigError(f"{LOG} does not know of batch {last.number}: {PUT_BACK}")
-            self._recorded(run)
-        return run

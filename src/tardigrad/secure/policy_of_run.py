@@ -15,7 +15,7 @@ from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.settings import Participation
 from tardigrad.secure.integer_noise import tail
 from tardigrad.secure.masked_grid import spare
-from tardigrad.secure.policy import CodedVector, Facts, HelperNoise, Policy
+from tardigrad.secure.policy import CodedVector, Facts, HelperNoise, Policy, declared_digest
 from tardigrad.secure.secure_settings import Secure
 
 LONGEST = 2.0
@@ -50,11 +50,20 @@ class SecureRun:
         """How many bytes the envelopes of an upload have."""
         return self.secure.helper_count * SEALED[self.secure.post_quantum]
 
-    def policy(self, run: str, settings: str, start: str, helpers: tuple[str, ...], server: str) -> Policy:
+    def policy(
+        self,
+        run: str,
+        settings: str,
+        start: str,
+        helpers: tuple[str, ...],
+        server: str,
+        declaration: str = "",
+    ) -> Policy:
         """Return the policy.
 
         `run`: the identifier of the run. `settings`: what tasks ask for. `start`: the digest of version 0, as
-        clients download it. `helpers`, `server`: their identities.
+        clients download it. `helpers`, `server`: their identities. `declaration`: what clients must bring
+        that have a table and no code; "" if clients need code.
         """
         grid, size, least = self.grid, self.buffer.size, self.secure.least_clients
         assert size is not None
@@ -62,6 +71,7 @@ class SecureRun:
         return Policy(
             run=run,
             settings=settings,
+            declaration=declared_digest(declaration),
             vectors=tuple(
                 CodedVector(name=name, length=length, discounted=name not in self.algorithm.undiscounted)
                 for name, length in self.lengths.items()

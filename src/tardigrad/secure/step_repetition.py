@@ -135,7 +135,8 @@ class StepRepetition:
         own = self._aggregator.algorithm.broadcast(state)
         for key, value in list(state.items()):
             for name, sent in vectors.items():
-                if own.get(name) is value and sent.dtype == own[name].dtype:
+                same = own.get(name) is value and sent.dtype == own[name].dtype
+                if same and not torch.equal(own[name], sent):
                     state[key] = sent.clone()
 
     def to_bytes(self) -> bytes:

@@ -1,5 +1,6 @@
 """Tensors and a JSON document as bytes, for a database.
 
+>>> import torch
 >>> tensors, document = from_bytes(to_bytes({"model": torch.zeros(2)}, {"version": 7}))
 >>> tensors["model"], document
 (tensor([0., 0.]), {'version': 7})

@@ -197,12 +197,14 @@ async def scripted(script):
         await server.stop(0)
 
 
-def scripted_client(address, state, helpers, seen=lambda line: None, patience=PATIENCE, **demands):
+def scripted_client(
+    address, state, helpers, seen=lambda line: None, patience=PATIENCE, declaration=None, **demands
+):
     """A client of the scripted server, which has pinned these helpers."""
     trainer = ClientTrainer("ann", app_of(SIMULATION, 0))
     guardrails = Guardrails(helpers=tuple(helper.identity for helper in helpers), **demands)
     signer = Signer("ann", Ed25519PrivateKey.generate())
-    return Participant(address, signer, None, trainer, state, patience, seen, guardrails)
+    return Participant(address, signer, None, trainer, state, patience, seen, guardrails, declaration)
 
 
 def other_model():

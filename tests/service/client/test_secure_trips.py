@@ -27,7 +27,7 @@ from tardigrad.core.upload import Task, Upload
 from tardigrad.encodings.common_grid import Grid
 from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.secure.helper_refusals import RESEAL
-from tardigrad.secure.policy import HelperNoise
+from tardigrad.secure.policy import HelperNoise, declared_digest
 from tardigrad.secure.receipts import Receipt, sign_receipt
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment, ClientTrainer
@@ -208,7 +208,7 @@ LIES = {
             },
             helpers=(HELPER, SECOND),
         ),
-        "the helpers have signed different receipts for version 0: there are two histories",
+        "there are two histories of the run: this client has seen version 0",
     ),
     "a vector of another length": (
         honest(vectors=({"name": "delta", "length": 3},)), "the policy names {'delta': 3}"
@@ -256,6 +256,16 @@ def test_server_whose_settings_are_not_the_signed_ones_is_refused(tmp_path):
     assert server.calls == ["Join"]
 
 
+@pytest.mark.parametrize("run", ["../elsewhere", "/tmp/elsewhere", "..", ""])
+def test_run_whose_identifier_is_no_name_writes_nothing(run, tmp_path):
+    state = tmp_path / "deep" / "state"
+    server, error = took_part(honest(run=run), state)
+    assert isinstance(error, RunError)
+    assert "which is not a name" in str(error)
+    assert server.calls == ["Join"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_policy_without_the_signature_of_every_helper_is_refused(tmp_path):
     script = honest(helpers=(HELPER, SECOND))
     script.signed = [HELPER]
@@ -277,6 +287,9 @@ GUARDED = {
         noisy(epsilon=1.0), {},
         "promises an epsilon of 1, but its noise gives",
     ),
+    "a small epsilon at a large delta": (
+        noisy(delta=0.9), {"most_epsilon": 9.0}, "at a delta of 0.9",
+    ),
     "noise that everybody knows": (
         noisy(seed=3), {"most_epsilon": 9.0}, "drawn from a seed",
     ),
@@ -289,6 +302,20 @@ def test_run_outside_the_guardrails_is_not_trained(script, demands, sentence, tm
     assert isinstance(error, ConfigError)
     assert sentence in str(error)
     assert server.calls == ["Join"]
+
+
+@pytest.mark.parametrize("signed", ["", "other columns"], ids=["nothing", "other columns"])
+def test_client_made_of_a_declaration_that_the_policy_does_not_name_is_not_trained(signed, tmp_path):
+    script = honest(declaration=declared_digest(signed))
+    server, error = took_part(script, tmp_path, declaration="columns and model")
+    assert isinstance(error, ConfigError)
+    assert "the server declared other columns, or another model, than the policy" in str(error)
+    assert server.calls == ["Join"]
+
+
+def test_client_made_of_the_declaration_that_the_policy_names_is_trained(tmp_path):
+    script = honest(declaration=declared_digest("columns and model"))
+    assert took_part(script, tmp_path, declaration="columns and model")[1] == "the script is over"
 
 
 def test_run_within_the_guardrails_is_trained(tmp_path):
@@ -355,6 +382,35 @@ def test_client_that_sees_two_receipts_stops_for_good_and_shows_both(version, tm
     server, error = took_part(honest({"version": 4}), tmp_path)  # an honest server does not heal it
     assert "this client has seen two histories of the run, and stopped" in str(error)
     assert server.calls == ["Join"]
+
+
+def test_two_helpers_that_sign_different_histories_stop_the_client_for_good(tmp_path):
+    def different(script):
+        return [script.receipt(3)[0], script.receipt(3, previous="f" * 64)[1]]
+
+    helpers = (HELPER, SECOND)
+    server, error = took_part(honest({"version": 3, "receipts": different}, helpers=helpers), tmp_path)
+    assert "there are two histories of the run" in str(error)
+    assert "Deliver" not in server.calls
+    proof = json.loads((tmp_path / "the-run" / "two-histories.json").read_text())
+    for (one,), helper in zip((proof["seen"], proof["given"]), helpers, strict=True):
+        helper.key.public_key().verify(base64.b64decode(one["signature"]), one["receipt"].encode())
+    _, error = took_part(honest({"version": 3}, helpers=helpers), tmp_path)
+    assert "this client has seen two histories of the run, and stopped" in str(error)
+
+
+@pytest.mark.parametrize(
+    "other", [{"version": 4}, {"version": 3, "policy": "0" * 64}], ids=["two versions", "two runs"]
+)
+def test_receipts_that_do_not_belong_together_prove_nothing(other, tmp_path):
+    def mixed(script):
+        return [script.receipt(3)[0], script.receipt(**other)[1]]
+
+    script = honest({"version": 3, "receipts": mixed}, helpers=(HELPER, SECOND))
+    server, error = took_part(script, tmp_path)
+    assert isinstance(error, RunError)
+    assert "Deliver" not in server.calls
+    assert not (tmp_path / "the-run" / "two-histories.json").exists()
 
 
 def test_same_version_and_the_next_one_of_the_same_history_are_trained(tmp_path):

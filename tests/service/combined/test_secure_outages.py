@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+from collections import Counter
 
 import grpc
 import pytest
@@ -13,14 +14,14 @@ from test_secure_served import CONFIG
 
 import tardigrad as td
 from tardigrad.errors import RunError
+from tardigrad.service.monitor.metrics import MetricsCollector
 from tardigrad.service.monitor.progress_lines import progress_line
 from tardigrad.service.monitor.progress_record import progress_of
 from tardigrad.service.monitor.status import status_of
 from tardigrad.service.monitor.status_table import rows
+from tardigrad.service.server.helper_connection import HelperAway, HelperConnection
 
-SMALL = CONFIG.model_copy(
-    update={"model": td.MLP(hidden=()), "local": td.Local(steps=2, lr=0.1), "stop": td.Stop(trips=15)}
-)
+SMALL = CONFIG.model_copy(update={"model": td.MLP(hidden=()), "stop": td.Stop(trips=9)})
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,9 @@ def test_while_a_helper_is_away_clients_come_again_and_tickets_do_not_expire(fed
                 assert dict(rows(status, None))["helper"].startswith("away since 7,200 s")
                 line = progress_line(progress_of(coordinator, running.server.servicer))
                 assert line.startswith("a helper is away since 7,200 s")
+                collector = MetricsCollector(coordinator, running.server.servicer, None)
+                metrics = await asyncio.to_thread(lambda: {one.name: one for one in collector.collect()})
+                assert metrics["tardigrad_helper_away_seconds"].samples[0].value == 2 * hour
                 in_flight = dict(coordinator.run_state.book.in_flight)
                 await coordinator._sweep()
                 assert coordinator.run_state.book.in_flight == in_flight
@@ -126,6 +130,36 @@ def test_stopped_and_started_again_at_every_upload_the_run_has_the_same_bits(fed
 
     assert torch.equal(done(scene()), simulation.model)
     assert comparable(federation.record.events) == comparable(events)
+
+
+def test_calls_that_reach_only_one_of_two_helpers_are_repeated_for_both(tmp_path, monkeypatch):
+    config = SMALL.model_copy(update={"secure": td.Secure(least_clients=2, helpers=2)})
+    simulation, events, steps = trace_of(config)
+    federation = SecureFederation(tmp_path, config, simulation, range(6), helpers=2)
+    lost = Counter()
+
+    def unreliable(name, original):
+        async def call(connection, *given):
+            if connection.address.endswith(f":{federation.ports[1]}"):
+                what = f"{name} {given[1]}" if name == "admit" else name  # checks are counted apart
+                lost[what] += 1
+                if lost[what] % 2:
+                    raise HelperAway("the network is down")
+            return await original(connection, *given)
+
+        return call
+
+    for name in ("begin", "admit", "release", "publish"):
+        monkeypatch.setattr(HelperConnection, name, unreliable(name, getattr(HelperConnection, name)))
+
+    async def scene():
+        async with federation.helpers(), federation.serving() as running:
+            return await finished(federation, running, steps)
+
+    assert torch.equal(done(scene()), simulation.model)
+    assert comparable(federation.record.events) == comparable(events)
+    assert lost["begin"] == 2
+    assert min(lost["release"], lost["publish"], lost["admit False"], lost["admit True"]) >= 6
 
 
 @pytest.mark.parametrize("call", ["begin", "admit", "release", "publish", "abandon"])

@@ -8,21 +8,26 @@ import numpy as np
 import pytest
 from secure_federation import SecureFederation
 from service_harness import PATIENCE, Puppet, app_of, serving, trace_of
-from test_secure_served import CONFIG
+from test_secure_served import CONFIG as SHORT
 
+import tardigrad as td
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.protocol.wire import packed
 from tardigrad.service.server.upload_reception import UploadReception
 
+CONFIG = SHORT.model_copy(update={"stop": td.Stop(trips=24)})
 WINDOW = 32
-"""Bytes that are searched for: eight numbers of an upload in a row."""
+"""Bytes that are searched for, in a row."""
+PIECES = 8
+"""Pieces of each upload that are searched for."""
 
 
 def windows(payload):
     """Pieces of an upload that do not occur elsewhere by chance."""
-    pieces = (bytes(payload[first : first + WINDOW]) for first in range(0, len(payload) - WINDOW, WINDOW))
-    return {piece for piece in pieces if len(np.unique(np.frombuffer(piece, np.int32))) > 4}
+    starts = np.linspace(0, len(payload) - WINDOW, PIECES).astype(int)
+    pieces = {bytes(payload[start : start + WINDOW]) for start in starts}
+    return {piece for piece in pieces if len(set(piece)) > WINDOW // 2}
 
 
 def found_in(everything, uploads):

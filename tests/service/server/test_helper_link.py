@@ -11,8 +11,8 @@ from service_harness import PATIENCE, failed, trace_of
 import tardigrad as td
 from tardigrad.secure.helper_state import RESEAL, RefusalKind
 from tardigrad.service.access.enrolment import LIST
-from tardigrad.service.server.helper_link import RESEAL as AS_THE_LINK_SAYS
 from tardigrad.service.server.helper_link import TOO_FEW
+from tardigrad.service.server.offered_uploads import RESEAL as AS_THE_LINK_SAYS
 from tardigrad.service.store.contract import StoreError
 from tardigrad.service.store.sqlite import SqliteStore
 

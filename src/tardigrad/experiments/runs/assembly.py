@@ -127,7 +127,8 @@ class Assembly:
 
         `run`: its identifier. `settings`: what tasks ask for. `helpers`, `server`: their identities.
         """
-        return self.secure_run().policy(run, settings, digest_of(self.start()), helpers, server)
+        start = digest_of(self.start())
+        return self.secure_run().policy(run, settings, start, helpers, server, self.declaration)
 
     def privacy_text(self, steps: int | None = None) -> str:
         """Return the text of privacy.md: what is promised, and how much of it `steps` have used."""

@@ -10,7 +10,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import nn
 
 from tardigrad.algorithms.layers import check_layers_served
-from tardigrad.algorithms.registry import BUILT_IN as BUILT_IN_ALGORITHMS
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.data.evaluation import RESERVED, Evaluator
 from tardigrad.data.tables.preparation import Preparation
@@ -33,7 +32,6 @@ from tardigrad.learning.models.own_model import OwnModel, is_own_model
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.layers.local_noise import LocalNoiseLayer
 from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
-from tardigrad.secure.secure_settings import Secure
 from tardigrad.service.access.enrolment import public_key
 from tardigrad.service.protocol.task_settings import LocalNoise
 from tardigrad.service.server.remote_clients import RemoteClients
@@ -156,8 +154,6 @@ def _check_config(config: Config) -> None:
     check_secure_server(config)
     settings = config.service or ServiceSettings()
     for name in ("norm_bound", "examples_bound"):
-        if config.secure is not None and getattr(settings, name) is not None:
-            raise ConfigError(f"service.{name}: the server of a secure run cannot see that; leave it out")
         if config.privacy is not None and getattr(settings, name) is not None:
             raise ConfigError(
                 f"service.{name}: with privacy no upload is refused by its values, because who is in a "
@@ -165,31 +161,10 @@ def _check_config(config: Config) -> None:
             )
     if config.device != Device():
         raise ConfigError("device: a server adds up on the CPU; leave it out")
-    if config.secure is not None:
-        _check_secure(config, config.secure)
-
-
-def _check_secure(config: Config, secure: Secure) -> None:
-    """Raise a ConfigError for a secure run that can only be simulated."""
-    if isinstance(secure.helpers, int) or not secure.helpers:
-        raise ConfigError(
-            "secure.helpers: a server must know where its helpers are and who they are; give the address and "
-            'the identity of each: helpers = [{address = "HOST:PORT", identity = "..."}]. `tardigrad '
-            "identity` prints the identity"
-        )
-    identities = [helper.identity for helper in secure.helpers]
-    if len(set(identities)) < len(identities):
-        raise ConfigError("secure.helpers.identity: two helpers have the same; each has its own")
-    for helper in secure.helpers:
-        public_key(helper.identity, "secure.helpers.identity")
-        authority_of(helper)
-    if not secure.masks:
-        raise ConfigError("secure.masks: uploads to a server are always masked; leave it out")
-    if not isinstance(config.algorithm, BUILT_IN_ALGORITHMS):
-        raise ConfigError(
-            f"algorithm.kind: {config.algorithm.name} is in a file of your own, and the helpers of a secure "
-            "run repeat each step, with the algorithms that are built in; use one of those"
-        )
+    if config.secure is not None and not isinstance(config.secure.helpers, int):
+        for helper in config.secure.helpers:
+            public_key(helper.identity, "secure.helpers.identity")
+            authority_of(helper)
 
 
 def _check_resolved(config: Config, federation: Federation | None, population: int) -> None:

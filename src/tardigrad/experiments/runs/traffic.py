@@ -68,7 +68,9 @@ def secure_layers(
         return key(run.seed, "trip", trip)
 
     if keys is None:
-        return [MaskedGridLayer(run.grid, run.algorithm, trip_seed, run.guarantee)]
+        return [
+            MaskedGridLayer(run.grid, run.algorithm, trip_seed, run.guarantee, sealed_bytes=run.sealed_bytes)
+        ]
     identities = tuple(f"simulated helper {number + 1}" for number in range(run.secure.helper_count))
     policy = run.policy("simulation", "", digest_of(start), identities, "")
     seeded = policy.noise is not None and policy.noise.seed is not None

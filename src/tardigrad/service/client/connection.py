@@ -14,6 +14,7 @@ import numpy as np
 from tardigrad.core.upload import Task
 from tardigrad.encodings.broadcasts import BroadcastEncoding
 from tardigrad.errors import RunError
+from tardigrad.service.access.enrolment import NAME
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment
@@ -102,6 +103,10 @@ class Connection:
             await self._keep_pace()
             request = v1.JoinRequest(frozen=self._frozen, revision=REVISION).SerializeToString()
             joined = await self._stub.Join(self._signer.sign("Join", request), timeout=SHORT_SECONDS)
+            if not NAME.fullmatch(joined.run):  # it becomes the name of a folder here
+                raise RunError(
+                    f"the server's run has the identifier {joined.run[:64]!r}, which is not a name"
+                )
         except BaseException:
             await self._channel.close()
             raise

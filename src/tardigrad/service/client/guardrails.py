@@ -15,7 +15,7 @@ from tardigrad.core.setting import Setting
 from tardigrad.core.setting_errors import explain
 from tardigrad.errors import ConfigError
 from tardigrad.secure.policy import Policy
-from tardigrad.secure.promised_epsilon import check_epsilon
+from tardigrad.secure.promised_epsilon import check_delta, check_epsilon
 from tardigrad.service.access.enrolment import public_key
 
 
@@ -96,6 +96,7 @@ class Guardrails(Setting):
                 "the noise of this run is drawn from a seed that everybody knows, so nothing is private, and "
                 f"this client demands an epsilon of at most {most:g} (--most-epsilon); nothing is trained"
             )
+        check_delta(policy)
         if policy.noise.epsilon > most:
             raise ConfigError(
                 f"the run has an epsilon of {policy.noise.epsilon:g}, and this client allows at most "

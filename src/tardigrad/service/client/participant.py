@@ -49,9 +49,11 @@ class Participant(Reconnecting):
         patience: float = 600.0,
         seen: Callable[[str], None] = lambda line: None,
         guardrails: Guardrails | None = None,
+        declaration: str | None = None,
     ) -> None:
+        """`declaration`: what the server declared, if the client was made of it and of a table."""
         super().__init__(address, signer, authority, patience)
-        self._guardrails = guardrails or Guardrails()
+        self._guardrails, self._declaration = guardrails or Guardrails(), declaration
         self._secure: SecureTrips | None = None
         self._trainer, self._state, self._seen = trainer, state, seen
         self._memory: ClientMemory | None = None
@@ -77,7 +79,9 @@ class Participant(Reconnecting):
         return Connection(self._address, self._signer, self._authority, self._pace, self._trainer.frozen)
 
     async def _session(self, connection: Connection) -> str:
-        self._secure = secure_trips(connection.joined, self._guardrails, self._signer.client, self._state)
+        self._secure = secure_trips(
+            connection.joined, self._guardrails, self._signer.client, self._state, self._declaration
+        )
         self._trainer.check_shapes(connection.shapes, connection.settings)
         if connection.run != self._run:
             if self._secure is not None:

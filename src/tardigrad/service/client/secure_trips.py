@@ -19,7 +19,7 @@ from tardigrad.encodings.common_grid import Grid
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.privacy.releases import digest_of as digest_of_version
 from tardigrad.secure.masks import masked, new_seeds
-from tardigrad.secure.policy import Policy, policy_digest, read_policy
+from tardigrad.secure.policy import Policy, declared_digest, policy_digest, read_policy
 from tardigrad.secure.receipts import FIRST, ReceiptError, SignedReceipt, agreed, read_receipt
 from tardigrad.service.access.enrolment import public_key
 from tardigrad.service.client.client_memory import TrainedUpload
@@ -82,6 +82,7 @@ class SecureTrips:
                 "signed, so it is not trained"
             )
         signed = [SignedReceipt(read_receipt(one.receipt), one.signature) for one in assignment.receipts]
+        self._compare(signed)
         receipt = agreed(signed, self._identities, self._digest.hex(), task.version)
         if receipt.run != policy.run:
             raise ReceiptError(f"the receipt of version {task.version} is of the run {receipt.run[:32]}")
@@ -94,6 +95,17 @@ class SecureTrips:
                 f"the server sent another model as version {task.version} than the helpers have signed "
                 f"(digest {found[:16]}, and not {receipt.digest[:16]}), so it is not trained"
             )
+
+    def _compare(self, signed: Sequence[SignedReceipt]) -> None:
+        """Stop if two helpers have signed different receipts for one version. Others are refused later."""
+        true = [
+            one
+            for one, identity in zip(signed, self._identities)
+            if one.receipt.policy == self._digest.hex() and one.is_signed_by(identity)
+        ]
+        for one in true[1:]:
+            if one.receipt != true[0].receipt and one.receipt.version == true[0].receipt.version:
+                self._seen.stop(true[:1], [one])
 
     def hidden(self, finished: TrainedUpload) -> TrainedUpload:
         """Return the upload with masks, and without everything else that would tell of its client.
@@ -147,11 +159,14 @@ class SecureTrips:
                 )
 
 
-def secure_trips(joined: v1.Joined, guardrails: Guardrails, client: str, state: Path) -> SecureTrips | None:
+def secure_trips(
+    joined: v1.Joined, guardrails: Guardrails, client: str, state: Path, declaration: str | None = None
+) -> SecureTrips | None:
     """Return the trips of a client in the secure run that it has joined; None if the run is not secure.
 
     Raise a ConfigError if the client does not take part, because of its guardrails or because the policy is
     not signed by the helpers that it has pinned. `state`: the folder with what the client keeps.
+    `declaration`: what the server declared, if the client was made of it and of a table.
     """
     if not joined.policy:
         if guardrails.helpers:
@@ -177,6 +192,11 @@ def secure_trips(joined: v1.Joined, guardrails: Guardrails, client: str, state: 
         raise ConfigError(
             "the server's run or settings are not those of the policy that the helpers have signed, so "
             "nothing is trained"
+        )
+    if declaration is not None and declared_digest(declaration) != policy.declaration:
+        raise ConfigError(
+            "the server declared other columns, or another model, than the policy that the helpers have "
+            "signed, so nothing is trained"
         )
     _check_grid(policy)
     return SecureTrips(policy, client, state / policy.run)

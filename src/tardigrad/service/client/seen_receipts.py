@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from tardigrad.core.files import write_text
 from tardigrad.errors import RunError
@@ -46,15 +47,19 @@ class SeenReceipts:
                     f"{before.version}: the server was put back to an older state"
                 )
             if not _one_history(before, now):
-                document = {"seen": _to_json(self._last), "given": _to_json(receipts)}
-                write_text(self._proof, json.dumps(document, indent=2) + "\n")
-                raise ReceiptError(
-                    f"there are two histories of the run: this client has seen {_described(before)}, and was "
-                    f"given {_described(now)}; {self._proof} has both, signed by the helpers. Show them to "
-                    "the operators; this run cannot be trusted any more"
-                )
+                self.stop(self._last, receipts)
         write_text(self._file, json.dumps(_to_json(receipts)) + "\n")
         self._last = list(receipts)
+
+    def stop(self, seen: Signed, given: Signed) -> NoReturn:
+        """Keep the receipts of two histories as a proof, and raise a ReceiptError."""
+        document = {"seen": _to_json(seen), "given": _to_json(given)}
+        write_text(self._proof, json.dumps(document, indent=2) + "\n")
+        raise ReceiptError(
+            f"there are two histories of the run: this client has seen {_described(seen[0].receipt)}, and "
+            f"was given {_described(given[0].receipt)}; {self._proof} has both, signed by the helpers. Show "
+            "them to the operators; this run cannot be trusted any more"
+        )
 
     def _read(self) -> list[SignedReceipt]:
         if not self._file.exists():

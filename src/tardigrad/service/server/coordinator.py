@@ -197,7 +197,7 @@ class Coordinator:
             check_repeated(recorded, client, epoch, digest)
             return recorded
         if self.link is not None and self.run_state.over is None:
-            return await self.link.expect(client, trip, epoch, version, digest, self.busy)
+            return await self.link.offers.expect(client, trip, epoch, version, digest, self.busy)
         check_announced(self.run_state, self.busy, client, trip, epoch, version)
         return None
 
@@ -221,7 +221,7 @@ class Coordinator:
         needed."""
         with self.busy.ending(entry.trip):
             if self.link is not None:
-                return await self.link.deliver(entry, vectors, release)
+                return await self.link.offers.deliver(entry, vectors, release)
             try:
                 await self._queue.put(entry, lambda: upload_of(entry, vectors()), release)
             except BaseException:
@@ -254,7 +254,7 @@ class Coordinator:
                         self._check_ins.grant()
                 if self.run_state.over is not None:
                     if self.link is not None:
-                        self.link.end()
+                        await self.link.offers.end()
                     await self._finish()
                 elif self._snapshot_due():
                     self._snapshotting = asyncio.create_task(self.recovery.snapshot())
@@ -291,7 +291,10 @@ class Coordinator:
             self.ended.set_exception(error)
         self._stopping = True
         self._check_ins.close()
-        self._queue.fail(Refused(Cause.STOPPING, "the run has failed"))
+        refused = Refused(Cause.STOPPING, "the run has failed")
+        self._queue.fail(refused)
+        if self.link is not None:
+            self.link.offers.refuse_all(refused)
 
     def _published(self) -> None:
         """Tell of a new version."""

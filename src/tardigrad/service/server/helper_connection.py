@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from itertools import chain
 from typing import TypeVar
 
 import grpc
@@ -29,6 +30,7 @@ OPTIONS = [
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 5_000),
 ]
@@ -156,7 +158,7 @@ class HelperConnection:
 
         async def parts() -> AsyncIterator[helper_v1.PublishPart]:
             yield helper_v1.PublishPart(header=signed)
-            for chunk in (*_pieces(total), *chunks(vectors)):
+            for chunk in chain(_pieces(total), chunks(vectors)):
                 yield helper_v1.PublishPart(chunk=chunk)
 
         seconds = _seconds(total.nbytes + _size(vectors))

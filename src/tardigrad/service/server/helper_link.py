@@ -9,58 +9,42 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 
 from tardigrad.core.outcomes import Reason
-from tardigrad.core.upload import Upload, Vectors
+from tardigrad.core.upload import Vectors
 from tardigrad.privacy.releases import digest_of
 from tardigrad.secure.masks import Codes
 from tardigrad.secure.receipts import SignedReceipt
 from tardigrad.service.protocol.refusals import Cause, Refused, log
-from tardigrad.service.protocol.v1 import service_pb2 as v1
-from tardigrad.service.protocol.wire import KNOWS_SECURE, digest, unpacked
+from tardigrad.service.protocol.wire import digest, unpacked
 from tardigrad.service.server.clock import RunTime
 from tardigrad.service.server.helper_connection import HelperAway, HelperRefused
 from tardigrad.service.server.helper_group import Decision, HelperGroup, ServerHistory
 from tardigrad.service.server.journal_queue import JournalQueue
 from tardigrad.service.server.model_state import ModelState
+from tardigrad.service.server.offered_uploads import RESEAL, OfferedUploads, come_again
 from tardigrad.service.server.released_masks import masked_layer, release_layout
 from tardigrad.service.server.run_state import RunState
 from tardigrad.service.server.secure_state import SecureState, receipts_as_json
-from tardigrad.service.server.ticket_checks import BusyTrips, check_announced, check_repeated
 from tardigrad.service.server.upload_form import UploadForm
 from tardigrad.service.server.worker_threads import Threads
-from tardigrad.service.store.contract import AnswerFields, JournalEntry, RecordedAnswer, Store, StoreError
+from tardigrad.service.store.contract import JournalEntry, Store, StoreError
 from tardigrad.service.store.recovery import Recovery, upload_of
 
-RESEAL = "sealed to an old key"
-"""The refusal of a helper that has erased the key of an envelope. The client seals and delivers again."""
 TOO_FEW = "too few clients"
 """The kind of a helper's refusal to release a batch that can only be abandoned."""
 MOST_OFFERS = 128
 """Uploads about which the helpers are asked at a time."""
 MOST_BYTES = 1 << 19
 """Bytes of their headers, which must fit into one message."""
-LARGEST_HEADER = 2048
-"""Bytes of the signed header of an upload, and as many for the envelope to each helper."""
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 """Seconds between two tries to reach a helper."""
 DISK_WAIT = 2.0
 """Seconds until the helpers are asked again after the journal could not be written."""
-RETRY_AFTER = 2.0
-"""Seconds after which a client should come again while a helper is away."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Body:
-    """The values of an upload that was received by this process."""
-
-    vectors: Callable[[], Vectors]
-    release: Callable[[], None]
 
 
 class HelperLink:
@@ -82,11 +66,10 @@ class HelperLink:
         assert run_state.secure is not None
         self.helpers = helpers
         self._run_state, self._model_state, self._secure = run_state, model_state, run_state.secure
-        self._store, self._queue, self._recovery = store, queue, recovery
+        self.offers = OfferedUploads(run_state, queue, recovery)
+        self._store, self._queue = store, queue
         self._threads, self._run_time, self._uploads = threads, run_time, uploads
         self._on_failure = on_failure
-        self._bodies: dict[int, _Body] = {}
-        self._waiting: dict[int, asyncio.Future[RecordedAnswer | None]] = {}
         self._wake = asyncio.Event()
         self._said_away = False
         self.away_since: float | None = run_time.now()
@@ -94,105 +77,9 @@ class HelperLink:
         self.back = 0.0
         """The time of the run at which the last helper came back."""
 
-    # -- for the calls of clients ------------------------------------------------------------------
-
     def wake(self) -> None:
         """Look for work: an entry was applied."""
         self._wake.set()
-
-    def check_there(self) -> None:
-        """Raise `Refused` if a helper is away."""
-        if self.away_since is not None:
-            raise _away()
-
-    def policy(self, revision: int) -> tuple[bytes, tuple[bytes, ...]]:
-        """Return the policy and the helpers' signatures, for a client that joins; raise `Refused` if they
-        have not signed it yet, or the client is too old. `revision`: what the client knows."""
-        if revision < KNOWS_SECURE:
-            raise Refused(Cause.TOO_OLD, "this run is secure, which this client does not know; upgrade it")
-        if not self._secure.signatures:
-            raise Refused(Cause.HELPER_AWAY, "the helpers have not signed the policy yet; come again", 1.0)
-        return self.helpers.content, self._secure.signatures
-
-    def keys(self) -> list[v1.OfferedKey]:
-        """Return the keys that clients seal their seeds to; raise `Refused` if a helper is away."""
-        self.check_there()
-        keys = self.helpers.keys()
-        if keys is None:
-            raise _away()
-        return keys
-
-    def receipts(self, version: int) -> list[v1.SignedReceipt]:
-        """Return the receipts of a version; raise `Refused` if nobody can start from it any more."""
-        if version not in self._secure.receipts:
-            raise Refused(Cause.UNSOLICITED, f"version {version} is gone: the trip has just ended")
-        return [
-            v1.SignedReceipt(receipt=one.receipt.to_bytes(), signature=one.signature)
-            for one in self._secure.receipts[version]
-        ]
-
-    def signed(self, header: v1.UploadHeader, signed: v1.Signed) -> bytes:
-        """Return a delivery as its client has signed it, for the helpers; raise `Refused` if it has not one
-        envelope for each of them, or is too large to be passed on."""
-        content, count = signed.SerializeToString(), len(self.helpers.policy.helpers)
-        most = LARGEST_HEADER * (1 + count)
-        if len(header.envelopes) != count or len(content) > most:
-            raise Refused(
-                Cause.ENVELOPES,
-                f"the upload has {len(header.envelopes)} envelopes and a header of {len(content)} bytes; in "
-                f"this secure run it has {count}, one for each helper, and at most {most} bytes",
-            )
-        return content
-
-    async def deliver(
-        self, entry: JournalEntry, vectors: Callable[[], Vectors], release: Callable[[], None]
-    ) -> RecordedAnswer | None:
-        """Journal an offer, and return the answer when the helpers have decided; None if the run was over
-        first. Raise `Refused` if a helper is away; then the upload is kept, and the client asks again.
-        `release` is called when the values were applied, or are not needed."""
-        try:
-            await self._queue.put(replace(entry, kind="offer"))
-            offered = entry.trip in self._secure.offers
-        except BaseException:
-            release()
-            raise
-        if not offered:  # the run is over
-            release()
-            return None
-        self._bodies[entry.trip] = _Body(vectors, release)
-        self.wake()
-        return await self.outcome(entry.trip)
-
-    async def expect(
-        self, client: str, trip: int, epoch: int, version: int, digest: bytes, busy: BusyTrips
-    ) -> RecordedAnswer | None:
-        """Check an upload that is announced. Return None if it may be sent. If it waits for the helpers
-        already, return its answer when they have decided. Raise `Refused` if it may not be delivered now."""
-        offer = self._secure.offers.get(trip)
-        if offer is not None:
-            check_repeated(offer, client, epoch, digest)
-            return await self.outcome(trip)
-        check_announced(self._run_state, busy, client, trip, epoch, version)
-        self.check_there()
-        return None
-
-    async def outcome(self, trip: int) -> RecordedAnswer | None:
-        """Return the answer to an upload that was offered, when the helpers have decided."""
-        self.check_there()
-        if trip not in self._waiting:
-            self._waiting[trip] = asyncio.get_running_loop().create_future()
-            self._waiting[trip].add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(self._waiting[trip])
-
-    def end(self) -> None:
-        """Answer all clients that wait, because the run is over, and drop their uploads."""
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_result(None)
-        self._waiting.clear()
-        for body in self._bodies.values():
-            body.release()
-        self._bodies.clear()
 
     @property
     def away(self) -> float | None:
@@ -212,7 +99,7 @@ class HelperLink:
 
     async def run(self) -> None:
         """Do the helpers' part of the run until cancelled. Report an error that ends the run."""
-        wait = FIRST_WAIT
+        wait, self.away_since = FIRST_WAIT, self._run_time.now()
         try:
             while True:
                 try:
@@ -242,17 +129,16 @@ class HelperLink:
         return ServerHistory(secure.last, secure.released, secure.admitted, secure.offers.keys())
 
     def _set_away(self, why: str) -> None:
+        self.offers.helper_away = True
         if self.away_since is None:
             self.away_since = self._run_time.now()
         if not self._said_away:
             self._said_away = True
             log.warning("%s; trying again until it is back", why, extra={"event": "helper_away"})
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            if not future.done():
-                future.set_exception(_away())
+        self.offers.refuse_all(come_again())
 
     def _set_back(self) -> None:
+        self.offers.helper_away = False
         if self.away_since is not None:
             self.away_since, self.back, self._said_away = None, self._run_time.now(), False
             log.info("all helpers are there", extra={"event": "helpers"})
@@ -297,25 +183,13 @@ class HelperLink:
         put = []
         for number, (offer, decision) in enumerate(ordered, 1):
             entry = self._outcome(offer, decision)
-            body = self._bodies.pop(entry.trip, None)
-            upload = partial(self._recovery.stored_upload, entry)
-            if body is not None:
-                upload = partial(_received, entry, body.vectors)
-            put.append(
-                self._queue.put(
-                    entry, upload, None if body is None else body.release, True, number < len(ordered)
-                )
-            )
+            upload, release = self.offers.take(entry)
+            put.append(self._queue.put(entry, upload, release, offered=True, joined=number < len(ordered)))
         for done in await asyncio.gather(*put, return_exceptions=True):
             if isinstance(done, BaseException):
                 raise done
         for offer, decision in ordered:
-            answer = await self._recovery.answer(offer.trip)
-            if decision.refusal == RESEAL:
-                answer = _sealed_again(offer)
-            waiting = self._waiting.pop(offer.trip, None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(answer)
+            await self.offers.decided(offer, decision.refusal == RESEAL)
 
     def _outcome(self, offer: JournalEntry, decision: Decision) -> JournalEntry:
         """Return the entry that a decision makes of an offer."""
@@ -386,17 +260,3 @@ class HelperLink:
         total, vectors = masked_layer(aggregator).released_total(version - 1), aggregator.broadcast()
         assert total is not None, "kept until the version has its receipts"
         return digest_of(vectors), total, vectors
-
-
-def _received(entry: JournalEntry, vectors: Callable[[], Vectors]) -> Upload:
-    return upload_of(entry, vectors())
-
-
-def _away() -> Refused:
-    return Refused(Cause.HELPER_AWAY, "a helper of this secure run is away; come again", RETRY_AFTER)
-
-
-def _sealed_again(offer: JournalEntry) -> RecordedAnswer:
-    """Return the answer to an upload that must be sealed again. It is not recorded: the trip goes on."""
-    answer = AnswerFields(accepted=False, reason=RESEAL, version=0, staleness=None, weight=0.0)
-    return RecordedAnswer(offer.trip, offer.client, offer.digest, answer, offer.epoch)
