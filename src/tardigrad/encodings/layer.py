@@ -47,8 +47,8 @@ class EncodingLayer(DecodingLayer):
 
         `trip_seed` returns the seed that a trip is trained with. `feedback`: whether vectors that change what
         the server knows of clients' memories get error feedback in any case: the server adds these changes
-        up, so that what is lost of one would be missing for ever. `private`: an upload that cannot be decoded
-        counts as zeros, because in a private run no upload is refused by its values.
+        up, so that what is lost of one would be missing for ever. `private`: an upload that cannot be encoded
+        or decoded counts as zeros, because in a private run no upload is refused by its values.
         """
         self.encoding, self._trip_seed, self._private = encoding, trip_seed, private
         self._always = algorithm.undiscounted if feedback else frozenset()
@@ -79,13 +79,16 @@ class EncodingLayer(DecodingLayer):
                 if kept in memory:
                     change = change + memory[kept].to(change.device)
             if not torch.isfinite(change).all():
-                raise RunError(
-                    f"trip {task.trip} of client {task.client}: the upload is not finite, so that it cannot "
-                    "be encoded; lower local.lr or the algorithm's learning rate"
-                )
+                if not self._private:
+                    raise RunError(
+                        f"trip {task.trip} of client {task.client}: the upload is not finite, so that it "
+                        "cannot be encoded; lower local.lr or the algorithm's learning rate"
+                    )
+                change = torch.zeros_like(change)
             made = encoding.encode(name, change, random)
             if self.remembers(name):
-                memory[kept] = change - encoding.decode(name, made, len(change))
+                lost = change - encoding.decode(name, made, len(change))
+                memory[kept] = lost if torch.isfinite(lost).all() else torch.zeros_like(lost)
             parts |= made
         return replace(upload, vectors=parts)
 

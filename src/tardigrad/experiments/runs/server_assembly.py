@@ -88,7 +88,7 @@ def make_plan(assembly: Assembly, secrets: Secrets, identity: Ed25519PrivateKey 
     if config.secure is not None and evaluate is None and config.stop.target is not None:
         raise ConfigError(
             "stop.target: nobody would know when it is reached, because clients of a secure run report no "
-            "metrics and this server has no test set for the model; give stop.trips or stop.steps in its place"
+            "metrics and this server has no test set for the model; give stop.trips or stop.steps instead"
         )
     aggregator, local_noise = assembly.aggregator(secrets.noise), _local_noise(assembly)
     told = [layer for layer in aggregator.layers if isinstance(layer, LocalNoiseLayer | EncodingLayer)]

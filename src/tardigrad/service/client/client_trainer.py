@@ -100,7 +100,11 @@ class ClientTrainer:
         noise, encoding = local_noise(assignment.settings), upload_encoding(assignment.settings)
         layers: list[UploadLayer] = [] if noise is None else [noise.layer()]
         layers += encoding_layers(
-            encoding, trainer.algorithm, lambda trip: assignment.seed, feedback=noise is None
+            encoding,
+            trainer.algorithm,
+            lambda trip: assignment.seed,
+            feedback=noise is None,
+            private=is_private(assignment.settings),
         )
         for layer in layers:
             upload = layer.client(upload, task, remembered)
