@@ -26,8 +26,8 @@ import tardigrad as td
 from tardigrad.core.upload import Task, Upload
 from tardigrad.encodings.common_grid import Grid
 from tardigrad.errors import ConfigError, RunError, TardigradError
-from tardigrad.secure.masks import SALT
 from tardigrad.secure.helper_refusals import RESEAL
+from tardigrad.secure.masks import SALT
 from tardigrad.secure.policy import HelperNoise, declared_digest
 from tardigrad.secure.receipts import Receipt, sign_receipt
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
