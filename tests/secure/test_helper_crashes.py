@@ -27,12 +27,15 @@ class Moments:
 
     def __init__(self, monkeypatch):
         self.count, self.crash_at = 0, -1
-        synced, committed = os.fsync, HelperDatabase.transaction
+        committed = HelperDatabase.transaction
 
-        def fsync(descriptor):
-            self.pass_by()
-            synced(descriptor)
-            self.pass_by()
+        def watched(sync):
+            def watched_sync(descriptor):
+                self.pass_by()
+                sync(descriptor)
+                self.pass_by()
+
+            return watched_sync
 
         @contextmanager
         def transaction(database):
@@ -41,7 +44,8 @@ class Moments:
                 self.pass_by()  # everything is rolled back
             self.pass_by()
 
-        monkeypatch.setattr(os, "fsync", fsync)
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, watched(getattr(os, name)))
         monkeypatch.setattr(HelperDatabase, "transaction", transaction)
 
     def pass_by(self):
@@ -104,7 +108,7 @@ def whole_run(world, folder, moments):
     moments.crash_at = -1
     with world.reopened(folder) as state:
         assert state.receipt == last
-        assert [file.name for file in (folder / "values").iterdir() if "release" in file.name] == []
+        assert [file.name for file in (folder / "values").iterdir() if file.name.startswith("release-")] == []
     return noises, helper.crashed
 
 

@@ -18,6 +18,7 @@ from tardigrad.privacy.releases import digest_of
 from tardigrad.secure.helper_refusals import RESEAL, HelperRefusal, RefusalKind
 from tardigrad.secure.integer_noise import IntegerNoise
 from tardigrad.secure.policy import HelperNoise
+from tardigrad.secure.step_repetition import StepRepetition
 from tardigrad.service.access.enrolment import public_key
 
 SEALED_WRONGLY = "the envelope was not sealed for this upload"
@@ -251,6 +252,18 @@ def test_last_bits_of_a_version_may_be_others(world, state):
     signed = state.publish(version, digest_of(new), total, new)
     assert signed.receipt.digest == digest_of(new)
     assert torch.equal(state.version()["model"], new["model"])  # the helper goes on from the server's
+
+
+def test_version_with_other_last_bits_is_asked_for(world, state):
+    version, _, total, _ = published(world, state)
+    repeated = StepRepetition(world.policy, world.models[0]).step(total, state._run.book.full[1].members)
+    other = {"model": torch.nextafter(repeated["model"], torch.full((NUMBERS,), torch.inf))}
+    refused(RefusalKind.OTHER_BITS, "is needed", state.publish, version, digest_of(other), total)
+    assert state.receipt.receipt.version == 0
+    assert torch.equal(state.version()["model"], world.models[0])
+    signed = state.publish(version, digest_of(repeated), total)  # whose digest is all that is needed
+    assert (signed.receipt.version, signed.receipt.digest) == (1, digest_of(repeated))
+    assert torch.equal(state.version()["model"], repeated["model"])
 
 
 def test_second_model_under_one_version_is_not_signed(world, state):

@@ -12,9 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -94,14 +93,17 @@ def write_snapshot(path: Path, tensors: dict[str, Tensor], document: Mapping[str
     partial = partial_of(path)
     # readable only by the owner: it may contain what privacy hides
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        _write_safetensors(file, stored, metadata)
+        for part in safetensors_parts(stored, metadata):
+            file.write(part)
     replace(partial, path)
 
 
-def _write_safetensors(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write the safetensors format directly from memory. The library would first copy all tensors, and these
-    may be most of the memory of a run."""
-    header: dict[str, object] = {"__metadata__": metadata}
+def safetensors_parts(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> Iterator[bytes | memoryview]:
+    """Yield what a file in the safetensors format consists of, directly from memory. The library would first
+    copy all tensors, and these may be most of the memory of a run."""
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
     offset = 0
     for name, tensor in tensors.items():
         end = offset + tensor.numel() * tensor.element_size()
@@ -110,9 +112,9 @@ def _write_safetensors(file: BinaryIO, tensors: dict[str, Tensor], metadata: dic
         offset = end
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)
-    file.write(len(encoded).to_bytes(8, "little") + encoded)
+    yield len(encoded).to_bytes(8, "little") + encoded
     for tensor in tensors.values():
-        file.write(_bytes(tensor))
+        yield _bytes(tensor)
 
 
 def _bytes(tensor: Tensor) -> memoryview:

@@ -22,7 +22,7 @@ Momentum = Annotated[
     by_name,
 ]
 
-PIECE = 1 << 20
+PIECE = 1 << 18
 """The numbers of which the step of a large model is made at a time."""
 
 

@@ -84,7 +84,7 @@ def resumed_run(database: HelperDatabase, identity: Ed25519PrivateKey, server: s
     if not step:
         raise ConfigError(f"the state of version {version} is gone: {PUT_BACK}")
     for name, number in (("step", version), ("release", version + 1), ("noise", released)):
-        values.keep(name, number, secret=name == "noise")  # delete what a process that was killed has left
+        values.keep(name, number, secret=name != "step")  # delete what a process that was killed has left
     if policy.noise is not None:
         noise = IntegerNoise(policy.noise, sum(policy.lengths), position)
         if released:

@@ -21,6 +21,8 @@ class RefusalKind(StrEnum):
     """The call does not fit what has happened so far."""
     POLICY = "policy"
     """The policy is not acceptable, or not the one that the run began with."""
+    OTHER_BITS = "other bits"
+    """The helper's repetition of a step has not the digest of the server's version, which is sent then."""
     BUDGET = "budget used up"
     """The noise allows no further step."""
 

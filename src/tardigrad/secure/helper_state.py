@@ -38,7 +38,7 @@ from tardigrad.secure.masks import UNSIGNED, Codes
 from tardigrad.secure.policy import Policy, read_policy
 from tardigrad.secure.receipts import FIRST, Receipt, SignedReceipt, sign_receipt
 from tardigrad.secure.step_repetition import begun_repetition, difference
-from tardigrad.secure.stored_state import to_bytes
+from tardigrad.secure.stored_state import to_parts
 
 LOG = "releases.log"
 KEY_SECONDS = 60.0
@@ -163,7 +163,7 @@ class HelperState:
                 repetition = begun_repetition(policy, vectors)
             except ConfigError as error:
                 refuse(RefusalKind.POLICY, str(error))
-            self._database.values.store("step", 0, repetition.to_bytes())
+            self._database.values.store("step", 0, *repetition.to_parts())
             with self._database.transaction():
                 self._database.set_fact("policy", content)
                 signed = self._sign(Receipt(policy.run, 0, policy.start, policy.digest.hex(), FIRST))
@@ -204,7 +204,7 @@ class HelperState:
             release = mask_sum(self._database, policy, members)
             if run.noise is not None:  # it is drawn once, because its state changes with the release
                 release -= run.noise.draw(batch - 1).astype(release.dtype)
-                self._database.values.store("noise", batch, to_bytes(*run.noise.snapshot()))
+                self._database.values.store("noise", batch, *to_parts(*run.noise.snapshot()))
                 self._database.values.store("release", batch, release.data)
             with self._database.transaction():
                 self._database.decide(DecidedBatch(batch, masked_digest, False))
@@ -214,11 +214,14 @@ class HelperState:
             run.keys, run.release = stored_keys(self._database), release
             return self._recorded(run)
 
-    def publish(self, version: int, digest: str, total: Codes, vectors: Vectors) -> SignedReceipt:
+    def publish(
+        self, version: int, digest: str, total: Codes, vectors: Vectors | None = None
+    ) -> SignedReceipt:
         """Repeat the step of a released batch, compare it with the server's version, and sign that one.
 
-        `total`: the sum without masks. With one helper it must be that of the masked sum which the batch was
-        released for. With several, only all of them together could check it.
+        `digest`: of the version. `total`: the sum without masks. With one helper it must be that of the
+        masked sum which the batch was released for. With several, only all of them together could check it.
+        `vectors`: the version; without it, one whose digest is not that of the repetition is refused.
         """
         with self._call():
             run = self._begun()
@@ -229,12 +232,22 @@ class HelperState:
             decided = self._decided(version, run)
             if decided is None:
                 refuse(RefusalKind.ORDER, f"batch {version} was not released, so there is no such version")
-            self._check_published(run, decided, digest, total, vectors)
+            self._check_total(run, decided, total)
             before, members = run.repetition.broadcast(), run.book.full[version].members
-            if fault := difference(vectors, run.repetition.step(total, members), before):
+            repeated = run.repetition.step(total, members)
+            if digest_of(repeated if vectors is None else vectors) != digest:
                 run.repetition.take_back()
-                refuse(RefusalKind.HISTORY, f"version {version} is not the step of the released sum: {fault}")
-            run.repetition.adopt(vectors)
+                if vectors is None:
+                    refuse(RefusalKind.OTHER_BITS, f"version {version} is needed: its repetition differs")
+                refuse(RefusalKind.ORDER, "the new version does not have the digest that was said")
+            if vectors is not None:
+                if fault := difference(vectors, repeated, before):
+                    run.repetition.take_back()
+                    refuse(
+                        RefusalKind.HISTORY,
+                        f"version {version} is not the step of the released sum: {fault}",
+                    )
+                run.repetition.adopt(vectors)
             self._receipted(run, digest)
             return run.receipt
 
@@ -296,11 +309,7 @@ class HelperState:
         record_release(self._log, run.version + 1, run.release)
         return run.release
 
-    def _check_published(
-        self, run: BegunRun, decided: DecidedBatch, digest: str, total: Codes, vectors: Vectors
-    ) -> None:
-        if digest_of(vectors) != digest:
-            refuse(RefusalKind.ORDER, "the new version does not have the digest that was said")
+    def _check_total(self, run: BegunRun, decided: DecidedBatch, total: Codes) -> None:
         dtype, length = np.dtype(UNSIGNED[run.policy.bits]), sum(run.policy.lengths)
         if len(total) != length or total.dtype != dtype:
             refuse(RefusalKind.ORDER, f"the sum must have {length} numbers of {dtype}")
@@ -316,7 +325,7 @@ class HelperState:
     def _receipted(self, run: BegunRun, digest: str, abandoned: bool = False) -> None:
         """Sign the next version, and erase what its batch has no use for any more."""
         version, values = run.version + 1, self._database.values
-        values.store("step", version, run.repetition.to_bytes())
+        values.store("step", version, *run.repetition.to_parts())
         with self._database.transaction():
             if abandoned:
                 self._database.decide(DecidedBatch(version, b"", True))
@@ -325,7 +334,7 @@ class HelperState:
         run.release = None
         run.book.remove(version)
         values.keep("step", version)
-        values.keep("release", 0)
+        values.keep("release", 0, secret=True)
         self._database.scrub()
 
     def _sign(self, receipt: Receipt) -> SignedReceipt:

@@ -1,15 +1,17 @@
 """The large values of a helper, each in a file: the state of repeated steps, released sums, noise.
 
 The database says which number of each value counts. A value is written, durably, before the transaction that
-makes it count, and the one before is deleted after it. So the two change together.
+makes it count, and the one before is given up after it. So the two change together. A file that was given up
+is written over by the next value of its name.
 """
 
 from __future__ import annotations
 
 import os
+from io import FileIO
 from pathlib import Path
 
-from tardigrad.core.files import sync_folder
+from tardigrad.core.files import sync_folder, write_over
 
 ZEROS = bytes(1 << 20)
 
@@ -32,13 +34,15 @@ class LargeValues:
     def _file(self, name: str, number: int) -> Path:
         return self._folder / f"{name}-{number}.bin"
 
-    def store(self, name: str, number: int, content: bytes | memoryview) -> None:
-        """Write a value durably."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with os.fdopen(os.open(self._file(name, number), flags, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    def _spare(self, name: str) -> Path:
+        return self._folder / f"{name}.spare"
+
+    def store(self, name: str, number: int, *contents: bytes | memoryview) -> None:
+        """Write a value durably, from its parts."""
+        spare = self._spare(name)
+        with FileIO(os.open(spare, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            write_over(file, *contents)
+        spare.replace(self._file(name, number))
         sync_folder(self._folder)
 
     def load(self, name: str, number: int) -> bytes:
@@ -47,12 +51,12 @@ class LargeValues:
         return file.read_bytes() if file.exists() else b""
 
     def keep(self, name: str, number: int, secret: bool = False) -> None:
-        """Delete all values of this name but the one of this number. Secret ones are overwritten before."""
+        """Give up all values of this name but the one of this number. Secret ones are overwritten."""
         for file in self._folder.glob(f"{name}-*.bin"):
             if file != self._file(name, number):
                 if secret:
                     _overwrite(file)
-                file.unlink()
+                file.replace(self._spare(name))
 
 
 def _overwrite(file: Path) -> None:

@@ -7,6 +7,7 @@ honest.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import ClassVar, cast
 
 import numpy as np
@@ -22,12 +23,14 @@ from tardigrad.core.upload import Member, Vectors, WeightedSum
 from tardigrad.errors import ConfigError
 from tardigrad.secure.batches import AdmittedUpload
 from tardigrad.secure.policy import CodedVector, Policy
-from tardigrad.secure.stored_state import from_bytes, to_bytes
+from tardigrad.secure.stored_state import from_bytes, to_parts
 
 OF_CHANGE = 1e-4
 OF_VALUE = 4
 """A number of a version may differ from the repetition by `OF_CHANGE` times the largest change that the step
 makes, plus `OF_VALUE` rounding errors of the largest number: other machines compute other last bits."""
+PIECE = 1 << 16
+"""Codes that are scaled at a time: they fit into the processor's cache."""
 SIGNED = {8: np.int8, 16: np.int16, 32: np.int32}
 
 
@@ -105,7 +108,7 @@ class StepRepetition:
         parts = torch.from_numpy(total.view(SIGNED[policy.bits])).split(list(policy.lengths))
         unit = policy.step / policy.denominator
         sums = {
-            _upload_name(vector): part.double().mul_(unit).to(self._layer.dtype)
+            _upload_name(vector): _scaled(part, unit, self._layer.dtype)
             for vector, part in zip(policy.vectors, parts, strict=True)
         }
         rows = tuple(
@@ -139,10 +142,18 @@ class StepRepetition:
                 if same and not torch.equal(own[name], sent):
                     state[key] = sent.clone()
 
-    def to_bytes(self) -> bytes:
-        """Return the state, to be stored."""
+    def to_parts(self) -> Iterator[bytes | memoryview]:
+        """Return the state as the parts of a file."""
         tensors, document = self._aggregator.snapshot()
-        return to_bytes(tensors | {"start": self._start[:0]}, {"length": len(self._start), **document})
+        return to_parts(tensors | {"start": self._start[:0]}, {"length": len(self._start), **document})
+
+
+def _scaled(codes: Tensor, unit: float, dtype: torch.dtype) -> Tensor:
+    """Return codes times a unit, computed in float64, a piece at a time."""
+    scaled = torch.empty(len(codes), dtype=dtype)
+    for whole, part in zip(scaled.split(PIECE), codes.split(PIECE), strict=True):
+        whole.copy_(part.double().mul_(unit))
+    return scaled
 
 
 def _upload_name(vector: CodedVector) -> str:
@@ -170,7 +181,7 @@ def begun_repetition(policy: Policy, vectors: Vectors) -> StepRepetition:
 
 
 def stored_repetition(policy: Policy, content: bytes) -> StepRepetition:
-    """Return the repetition from its `to_bytes()`."""
+    """Return the repetition from the file of its `to_parts()`."""
     tensors, document = from_bytes(content)
     model = tensors.pop("start").new_zeros(cast(int, document.pop("length")))
     repetition = StepRepetition(policy, model)

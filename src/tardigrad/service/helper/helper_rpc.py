@@ -183,15 +183,16 @@ class HelperServicer(helper_v1_grpc.HelperServicer):
     async def Publish(
         self, _: AsyncIterator[helper_v1.PublishPart], context: grpc.aio.ServicerContext
     ) -> helper_v1.Receipted:
-        """Receive a version and the sum that it was made of, and sign it."""
+        """Receive the sum that a version was made of, and the version if it is sent, and sign it."""
         async with self._answering("Publish", context):
             asked = parsed(helper_v1.PublishRequest(), await self._header(context, "Publish"))
             bits, length, layout = await self._decide(self._expected)
-            if from_wire(asked.vectors) != layout:
+            if asked.vectors and from_wire(asked.vectors) != layout:
                 raise Refused(Cause.SHAPE, "the new version does not have the vectors of the one before")
             size = length * bits // 8
-            codes, payload = await received_bytes(context, size, size_of(layout))
-            total, vectors = codes.view(UNSIGNED[bits]), unpacked(payload, layout)
+            codes, payload = await received_bytes(context, size, size_of(layout) if asked.vectors else 0)
+            total = codes.view(UNSIGNED[bits])
+            vectors = unpacked(payload, layout) if asked.vectors else None
             signed = await self._decide(
                 lambda: self._state.publish(asked.version, asked.digest.hex(), total, vectors)
             )

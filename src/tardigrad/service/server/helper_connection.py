@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tardigrad.core.upload import Vectors
 from tardigrad.errors import RunError
+from tardigrad.secure.helper_refusals import RefusalKind
 from tardigrad.secure.masks import UNSIGNED, Codes
 from tardigrad.secure.receipts import SignedReceipt, read_receipt
 from tardigrad.service.access.signed_requests import Signer
@@ -150,7 +151,18 @@ class HelperConnection:
         return header
 
     async def publish(self, version: int, digest: str, total: Codes, vectors: Vectors) -> SignedReceipt:
-        """Return the receipt of a version. `total`: the sum of its batch, without masks."""
+        """Return the receipt of a version. `total`: the sum of its batch, without masks.
+
+        The version is sent only if the helper needs it, because another machine computes other last bits.
+        """
+        try:
+            return await self._publish(version, digest, total, {})
+        except HelperRefused as refused:
+            if refused.kind != RefusalKind.OTHER_BITS:
+                raise
+        return await self._publish(version, digest, total, vectors)
+
+    async def _publish(self, version: int, digest: str, total: Codes, vectors: Vectors) -> SignedReceipt:
         content = helper_v1.PublishRequest(
             version=version, digest=bytes.fromhex(digest), vectors=to_wire(layout_of(vectors))
         )

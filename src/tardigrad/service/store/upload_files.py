@@ -9,10 +9,12 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterable
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
 
+from tardigrad.core.files import write_over
 from tardigrad.service.protocol.wire import digest as digest_of
 from tardigrad.service.store.contract import StoreError
 from tardigrad.service.store.payload_file import PayloadFile, as_array, digest_of_file, mapped
@@ -44,13 +46,8 @@ class UploadFiles:
         name = None
         try:
             name, descriptor = self._open(trip)
-            with os.fdopen(descriptor, "wb", buffering=0) as file:
-                view = payload.data
-                while view:
-                    view = view[file.write(view) or 0 :]
-                if os.fstat(file.fileno()).st_size > payload.nbytes:  # a spare file that was longer
-                    file.truncate()
-                os.fdatasync(file.fileno())
+            with FileIO(descriptor, "wb") as file:
+                write_over(file, payload.data)
         except OSError as error:
             if name is not None:
                 self.discard(name)
