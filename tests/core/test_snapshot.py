@@ -106,14 +106,14 @@ def crash(*_, **__):
     raise Crash
 
 
-def crash_half_way(file, tensors, metadata):
+def crash_half_way(file, *_):
     file.write(b"half of a")
     raise Crash
 
 
 @pytest.mark.parametrize(
     ("target", "name", "how"),
-    [(snapshot, "_write_safetensors", crash_half_way), (os, "fsync", crash), (Path, "replace", crash)],
+    [(snapshot, "write_over", crash_half_way), (os, "fsync", crash), (Path, "replace", crash)],
     ids=["while writing", "before it is on disk", "before it is in place"],
 )
 def test_a_crash_leaves_the_old_file(file, monkeypatch, target, name, how):

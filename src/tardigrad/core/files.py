@@ -32,10 +32,10 @@ def replace(partial: Path, path: Path) -> None:
 
 
 def write_over(file: FileIO, *contents: bytes | memoryview) -> None:
-    """Write contents over those of an unbuffered file, durably. For an old file that is several times as fast
-    as for a new one: the system has to find no place for it, neither on the disk nor in memory."""
+    """Write bytes over those of an unbuffered file, durably. For an old file that is several times as fast as
+    for a new one: the system has to find no place for it, neither on the disk nor in memory."""
     for content in contents:
-        view = memoryview(content).cast("B")
+        view = memoryview(content)
         while view:
             view = view[file.write(view) or 0 :]
     if os.fstat(file.fileno()).st_size > file.tell():  # the old contents were longer

@@ -13,13 +13,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from tardigrad.core.files import partial_of, replace
+from tardigrad.core.files import partial_of, replace, write_over
 from tardigrad.errors import RunError
 
 FORMAT = "tardigrad-snapshot-1"
@@ -92,10 +93,18 @@ def write_snapshot(path: Path, tensors: dict[str, Tensor], document: Mapping[str
     }
     partial = partial_of(path)
     # readable only by the owner: it may contain what privacy hides
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        for part in safetensors_parts(stored, metadata):
-            file.write(part)
+    with FileIO(os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        write_over(file, *safetensors_parts(stored, metadata))
     replace(partial, path)
+
+
+def recycle_snapshot(path: Path, spare: Path) -> None:
+    """Make a snapshot that is not needed any more a spare file, without the names and the document in it."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        file.seek(0)
+        file.write(bytes(8 + length))
+    path.replace(spare)
 
 
 def safetensors_parts(

@@ -205,7 +205,7 @@ class HelperState:
             if run.noise is not None:  # it is drawn once, because its state changes with the release
                 release -= run.noise.draw(batch - 1).astype(release.dtype)
                 self._database.values.store("noise", batch, *to_parts(*run.noise.snapshot()))
-                self._database.values.store("release", batch, release.data)
+                self._database.values.store("release", batch, release.view(np.uint8).data)
             with self._database.transaction():
                 self._database.decide(DecidedBatch(batch, masked_digest, False))
                 if self._now() - self._database.sealing_keys()[-1].made >= self._key_seconds:

@@ -29,3 +29,18 @@ def test_a_state_folder_that_cannot_be_made_is_named(tmp_path):
     assert str(caught.value) == (
         f"--state {tmp_path}/file/state: cannot be used (Not a directory); give a folder of your own"
     )
+
+
+def test_next_trip_is_written_over_the_last_whose_seeds_are_gone(tmp_path):
+    memory, seeds = ClientMemory(tmp_path), (bytes(range(32)),)
+    for trip, size in ((0, 50), (1, 5), (2, 500)):
+        upload = Upload({"delta": torch.full((size,), float(trip))}, 1, 1, 0.5)
+        memory.keep(TrainedUpload(trip, 0, upload, {}, {}, 0, seeds=seeds))
+        (found,) = memory.pending()
+        assert (found.trip, found.seeds) == (trip, seeds)
+        assert torch.equal(found.upload.vectors["delta"], upload.vectors["delta"])
+        memory.drop(trip)
+        memory.drop(trip)  # a second time does nothing
+        assert [file.name for file in tmp_path.iterdir()] == ["spare"]
+        assert seeds[0].hex().encode() not in (tmp_path / "spare").read_bytes()
+    assert memory.pending() == []

@@ -13,12 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from tardigrad.core.files import write_text
-from tardigrad.core.snapshot import read_snapshot, write_snapshot
+from tardigrad.core.files import partial_of, write_text
+from tardigrad.core.snapshot import read_snapshot, recycle_snapshot, write_snapshot
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.service.protocol.wire import digest_of
 
+LARGEST_SPARE = 1 << 24
+"""Larger files are deleted: they would take much space."""
 PENDING = re.compile(r"pending-(0|[1-9][0-9]*)\.safetensors")
 
 
@@ -60,6 +62,7 @@ class ClientMemory:
         self.memory: Vectors = read_snapshot(file)[0] if file.exists() else {}
         """The vectors that the client keeps between its trips."""
         self._count = folder / "contributions"
+        self._spare = folder / "spare"
 
     @property
     def contributions(self) -> int:
@@ -93,7 +96,10 @@ class ClientMemory:
             "loss": upload.loss, "names": list(upload.vectors), "epoch": finished.epoch,
             "encoding": finished.encoding, "seeds": [seed.hex() for seed in finished.seeds],
         }  # fmt: skip
-        write_snapshot(self._file(finished.trip), tensors, document)
+        file = self._file(finished.trip)
+        if self._spare.exists():
+            self._spare.replace(partial_of(file))  # and is written over
+        write_snapshot(file, tensors, document)
 
     def commit(self, finished: TrainedUpload) -> None:
         """Replace the memory by that of this trip, because its upload was accepted."""
@@ -102,8 +108,12 @@ class ClientMemory:
         self.drop(finished.trip)
 
     def drop(self, trip: int) -> None:
-        """Remove the pending trip."""
-        self._file(trip).unlink(missing_ok=True)
+        """Remove the pending trip. A small file is kept for the next one, without its seeds."""
+        file = self._file(trip)
+        if file.exists() and file.stat().st_size <= LARGEST_SPARE:
+            recycle_snapshot(file, self._spare)
+        else:
+            file.unlink(missing_ok=True)
 
     def _file(self, trip: int) -> Path:
         return self._folder / f"pending-{trip}.safetensors"
