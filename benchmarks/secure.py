@@ -1,6 +1,6 @@
 """What secure aggregation costs: clients, server, helper, and bytes on the wire.
 
-    python benchmarks/secure.py --rounds 5 --uploads 160
+    python benchmarks/secure.py --rounds 5 --uploads 200
 
 Uploads of a million numbers of 32 bits from 4 client processes over loopback, to a server of a secure run
 with one helper and to a server of the same run without masks. Both have TLS and durability, and take turns.
@@ -40,7 +40,7 @@ from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.wire import chunks, digest_of, layout_of
 
-BITS, BATCH = 32, 10
+BITS, BATCH, LARGE_BATCH = 32, 10, 50
 GRID, MASKED = "plain grid", "masked"
 SEEDS = (bytes(range(32)),)
 """The seeds of all uploads: the codes under the mask are zeros, so that the model stays as it is."""
@@ -175,12 +175,13 @@ def start_server(folder: Path, keys: Path, name: str, config: str) -> Started:
     )  # fmt: skip
 
 
-def measure(folder: Path, rounds: int, uploads: int) -> dict[str, Any]:
+def measure(folder: Path, rounds: int, uploads: int, batch: int = BATCH) -> dict[str, Any]:
     """Rates and processor times, one for each round."""
+    folder.mkdir()
     keys, names = set_up(folder, uploads, 0)
     (folder / "model.py").write_text(MODEL)
     helper, identity = start_helper(folder, keys)
-    plain = CONFIG.format(tickets=len(names), batch=BATCH)
+    plain = CONFIG.format(tickets=len(names), batch=batch)
     ca = folder / "helper-keys" / AUTHORITY
     secure = plain + SECURE.format(address=helper.address, identity=identity, ca=ca)
     with ExitStack() as stack:
@@ -218,6 +219,7 @@ def rows_of(results: dict[str, Any]) -> list[list[str]]:
     """The table: what, its ratio or number, its aim, and the figures behind it."""
     rates, wire = results["rates"], results["bytes"]
     spent = {name: statistics.median(of) for name, of in (results["costs"] | results["client"]).items()}
+    large = statistics.median(results["large batches"]["costs"]["helper"])
     ratio = statistics.median(one / other for one, other in zip(rates[MASKED], rates[GRID]))
     middle = {name: statistics.median(of) for name, of in rates.items()}
     extra = [
@@ -230,6 +232,8 @@ def rows_of(results: dict[str, Any]) -> list[list[str]]:
          f"{spent[GRID]:.1f} ms of the server's processor time"],
         ["trips a second that one core of a helper keeps up with", f"{1000 / spent['helper']:.0f}", "300",
          f"{spent['helper']:.2f} ms of processor time a trip, batches of {BATCH}"],
+        [f"the same with batches of {LARGE_BATCH}", f"{1000 / large:.0f}", "",
+         f"{large:.2f} ms of processor time a trip"],
         ["a client's additional work for a trip, ms", f"{sum(spent[name] for name in extra):.1f}", "10",
          "; ".join(f"{name} {spent[name]:.2f}" for name in results["client"])],
         ["bytes of the seed for one helper", f"{wire['classic']}", "80",
@@ -241,14 +245,20 @@ def rows_of(results: dict[str, Any]) -> list[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--uploads", type=int, default=160, help="of one variant in one round")
+    parser.add_argument("--uploads", type=int, default=200, help="of one variant in one round")
     given = parser.parse_args()
     torch.set_num_threads(1)
     machine = Machine()
     with tempfile.TemporaryDirectory() as folder:
         client = client_costs(Path(folder) / "client", given.rounds)
-        results = measure(Path(folder), given.rounds, given.uploads)
-    results |= {"client": client, "bytes": wire_bytes(), "machine": machine.description()}
+        results = measure(Path(folder) / "run", given.rounds, given.uploads)
+        large = measure(Path(folder) / "large", given.rounds, given.uploads, LARGE_BATCH)
+    results |= {
+        "large batches": large,
+        "client": client,
+        "bytes": wire_bytes(),
+        "machine": machine.description(),
+    }
     text = f"{table(rows_of(results))}\n\n*Rounds: {given.rounds}. {sentence(results['machine'])}*"
     write("secure", text, results)
     print(text)
