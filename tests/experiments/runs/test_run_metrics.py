@@ -51,12 +51,12 @@ RARE_TEST = (torch.randn(100, 3, generator=GENERATOR), torch.tensor([0] * 93 + [
 
 
 def run(**changes):
+    torch.manual_seed(0)
     settings = {
         "model": torch.nn.Linear(3, 1), "clients": NUMBERS, "test": TEST, "head": "regression",
         "stop": {"trips": 120}, "pace": td.Asynchronous(concurrency=4), "local": td.Local(lr=0.1),
         "buffer": td.Buffer(size=4), "evaluation": {"every_steps": 5},
     } | changes  # fmt: skip
-    torch.manual_seed(0)
     return td.run(**settings)
 
 
@@ -287,4 +287,4 @@ def test_a_target_that_no_value_can_reach_is_refused(stop, said):
 
 
 def test_a_target_above_1_of_an_error_is_allowed():
-    assert run(stop={"trips": 120, "target": 30.0, "metric": "rmse"}).trips < 120
+    assert run(stop={"trips": 120, "target": 30.0, "metric": "rmse"}).stopped_by == "target"
