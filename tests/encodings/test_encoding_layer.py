@@ -45,16 +45,25 @@ def delivery(trip, weight=1.0):
     return Accepted(Ticket(trip, trip, 0, 0.0), 1.0, 0, weight, 1.0, False)
 
 
+LOCAL = {
+    "kind": "local", "clip": 0.5, "noise_multiplier": 0.1, "participations": 20, "noise_from": "seed",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("privacy", [None, LOCAL], ids=["plain", "local privacy"])
 @pytest.mark.parametrize("encoding", CODED, ids=name_of)
-def test_resumed_run_has_the_same_bits(encoding, tmp_path):
-    whole = build(config(encoding))
+def test_resumed_run_has_the_same_bits(encoding, privacy, tmp_path):
+    if privacy is not None and encoding.feeds_back:
+        encoding = encoding.model_copy(update={"error_feedback": False})
+    made = config(encoding, privacy=privacy)
+    whole = build(made)
     events = driven(whole)
-    part = build(config(encoding))
+    part = build(made)
     groups = part.engine.run()
     before = [event for _ in range(31) for event in next(groups)]
     file = tmp_path / "snapshot.safetensors"
     write_snapshot(file, *part.engine.snapshot())
-    rest = build(config(encoding))
+    rest = build(made)
     tensors, document = read_snapshot(file)
     rest.engine.restore(tensors, json.loads(json.dumps(document)))
     assert before + driven(rest) == events

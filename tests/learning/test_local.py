@@ -378,6 +378,7 @@ def test_client_keeps_its_old_memory_where_divergence_is_accepted():
     [
         ({"epochs": 0}, "epochs"),
         ({"steps": 0}, "steps"),
+        ({"steps": 10**21}, "steps: must be less than or equal to 1000000000"),
         ({"epochs": 1, "steps": 1}, "give epochs or steps, not both"),
         ({"batch_size": 0}, "batch_size"),
         ({"lr": 0}, "lr"),

@@ -46,12 +46,10 @@ def test_memory_of_the_state_decays_at_the_rate_of_both_changes():
     assert np.corrcoef(now, later)[0, 1] == pytest.approx(expected, abs=0.02)
 
 
-def test_what_is_worked_out_for_many_is_what_single_questions_find():
-    often, once = (ComingAndGoing(OnOff(on=2.0, off=3.0), 5000, seed=2) for _ in range(2))
+def test_a_client_leaves_at_the_first_draw_that_says_so():
+    presence = ComingAndGoing(OnOff(on=2.0, off=3.0), 5000, seed=2)
     for time in (0.3, 0.9, 4.0, 4.1):
-        for client in range(0, 5000, 7):  # so often that blocks are worked out
-            assert often.there(client, time) == once._last_draw(client, int(time // once._length), time)
-            if often.there(client, time):
-                draws = [draw for cell in range(6) for draw in once._draws(client, cell)]
-                leaves = [at for at, there in draws if not there and time < at < time + 0.5]
-                assert often.leaves(client, time, time + 0.5) == (leaves[0] if leaves else None)
+        for client in np.flatnonzero(presence.which(np.arange(0, 5000, 7), time)) * 7:
+            draws = [draw for cell in range(6) for draw in presence._draws(int(client), cell)]
+            leaves = [at for at, there in draws if not there and time < at < time + 0.5]
+            assert presence.leaves(int(client), time, time + 0.5) == (leaves[0] if leaves else None)

@@ -32,6 +32,19 @@ def test_one_client_and_all_clients_get_the_same_answer(name):
         assert many.everybody(time).tolist() == np.flatnonzero(flags).tolist()
 
 
+@pytest.mark.parametrize("name", [name for name in LAWS if name != "recorded"])
+def test_nobody_comes_or_goes_before_the_end_of_the_outlook(name):
+    presence, clients = LAWS[name](300), np.arange(300)
+    for time in (0.0, 0.1, 1.7, 10.0, 33.3):
+        there, until = presence.outlook(clients, time)
+        assert there.tolist() == presence.which(clients, time).tolist()
+        assert np.all(until > time)
+        for client in range(300):
+            moments = np.linspace(time, until[client], 7)
+            for later in moments[moments < until[client]]:
+                assert presence.there(client, float(later)) == there[client]
+
+
 @pytest.mark.parametrize("name", LAWS)
 def test_a_client_leaves_when_it_is_no_longer_there(name):
     presence = LAWS[name](200)

@@ -49,12 +49,15 @@ class Draws:
         """Return the draws from `number * BLOCK` on, as many as a block has."""
         block = self._blocks.get(number)
         if block is None:
-            random = np.random.default_rng(key(self._seed, self._purpose, number))
-            block = self._sample(random, BLOCK).tolist()
+            block = self.array(number).tolist()
             if len(self._blocks) >= 512:  # indices of trips only grow: discard the oldest
                 del self._blocks[next(iter(self._blocks))]
             self._blocks[number] = block
         return block
+
+    def array(self, number: int) -> np.ndarray:
+        """Return the same as an array, which is not kept."""
+        return self._sample(np.random.default_rng(key(self._seed, self._purpose, number)), BLOCK)
 
 
 def uniform(random: np.random.Generator, n: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ WORDS = {
 """The metrics that are known by name, and how they are written. `top5`, `top10`, ... are known too."""
 LOWER = frozenset({"loss", "mae", "rmse", "perplexity"})
 """Known metrics of which less is better."""
+_AT_MOST_1 = frozenset(WORDS) - LOWER
 _PERCENT = frozenset({"accuracy", "balanced_accuracy", "label_accuracy", "macro_ap"})
 _TOP = re.compile(r"top([1-9][0-9]{0,3})")
 
@@ -69,6 +71,16 @@ class Metric:
     def percent(self) -> bool:
         """Whether it is a share that is written in percent."""
         return self.name in _PERCENT or top_k(self.name) is not None
+
+    @property
+    def most(self) -> float:
+        """The largest value that it can have.
+
+        >>> Metric.named("auc").most, Metric.named("rmse").most
+        (1.0, inf)
+        """
+        known = self.name in _AT_MOST_1 or top_k(self.name) is not None
+        return 1.0 if known else math.inf
 
     @property
     def better(self) -> Better:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import Annotated, cast
 
 import torch
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Algorithm, Rule
@@ -31,6 +31,8 @@ CPU = torch.device("cpu")
 
 LARGEST = 1e30
 """Larger settings cannot be multiplied with the numbers of a float32 model."""
+Count = Annotated[int, Field(gt=0, le=10**9)]
+"""How often something is done in a trip; more would not end."""
 RULE_VECTORS = 4
 """How many vectors as long as the model a rule may upload, and may remember."""
 
@@ -50,13 +52,13 @@ class Local(Setting):
     A local step is one change of the client's model. It takes one minibatch, or `accumulate` of them.
     """
 
-    epochs: PositiveInt | None = None
+    epochs: Count | None = None
     """Passes over the client's examples (default 1)."""
-    steps: PositiveInt | None = None
+    steps: Count | None = None
     """Local steps per trip, in place of `epochs`."""
-    batch_size: PositiveInt = 32
+    batch_size: Count = 32
     """Examples per minibatch; the last one of a pass may be smaller."""
-    accumulate: PositiveInt = 1
+    accumulate: Count = 1
     """Minibatches per local step. It is the training of accumulate * batch_size examples at a time, with the
     memory of batch_size; the last step of a pass may have fewer."""
     optimiser: ClientOptimiser = LocalSGD()

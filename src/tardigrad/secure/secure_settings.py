@@ -24,8 +24,8 @@ class HelperAddress(Setting):
     @field_validator("address")
     @classmethod
     def _host_and_port(cls, value: str) -> str:
-        if not re.fullmatch(r".+:\d{1,5}", value):
-            raise ValueError("must be HOST:PORT")
+        if not re.fullmatch(r".+:[0-9]{1,5}", value) or not 0 < int(value.rpartition(":")[2]) < 65536:
+            raise ValueError("must be HOST:PORT, with a port from 1 to 65535")
         return value
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from math import exp, frexp, inf
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tardigrad.core.draws import BLOCK, key
+from tardigrad.core.draws import key
 from tardigrad.simulation.availability import OnOff
-from tardigrad.simulation.presence import FEW, Flags, Numbers, Openings, Presence
+from tardigrad.simulation.presence import FEW, Flags, Numbers, Openings, Outlook, Presence
 
 Words = NDArray[np.uint64]
 _MASK = 2**64 - 1
@@ -21,10 +19,6 @@ _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _PART = 2**20
 """Of the 64 bits of a draw, 20 say when it happens in its cell and 20 what comes out; in the first of a
 cell, the 24 others say how many there are."""
-
-
-OFTEN = 60
-"""A block of clients is worked out for a cell after so many questions, which take about as long."""
 
 
 def _mix(x: int) -> int:
@@ -39,22 +33,6 @@ def _mix_all(x: Words) -> Words:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(_FIRST)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(_SECOND)
     return x ^ (x >> np.uint64(31))
-
-
-class _BlockInCell(NamedTuple):
-    """The clients of a block during a cell. Questions about random clients take as long as the memory that
-    they read, so that it is kept small."""
-
-    begins: bytes
-    """Whether each is there when the cell begins: 0 or 1."""
-    firsts: array[float]
-    """The time of its first draw in the cell, or the end of the cell."""
-    then: bytes
-    """What the first draw has come to, if the second is later: 0 or 1."""
-    seconds: array[float]
-    """The time of its second draw in the cell, or the end of the cell."""
-    ends: Flags
-    """Whether each is there when the cell ends."""
 
 
 class ComingAndGoing(Presence):
@@ -78,12 +56,6 @@ class ComingAndGoing(Presence):
         self._seed = _mix(key(seed, "on off"))
         self._counts = _poisson_bounds(rate * self._length)
         self._none, self._one = self._counts[0], self._counts[1]
-        # a cache of the cell of the last question, because times mostly go forward
-        blocks = population // BLOCK + 1
-        self._asked = [0] * blocks
-        self._blocks: list[_BlockInCell | None] = [None] * blocks
-        self._before: list[Flags | None] = [None] * blocks  # who is there at the end of the cell before
-        self._now, self._begin, self._end = 0, 0.0, self._length
 
     def _draws(self, client: int, cell: int) -> list[tuple[float, bool]]:
         """Return the draws in a cell: time and outcome, in order. A draw is in the cell or at its end."""
@@ -101,17 +73,7 @@ class ComingAndGoing(Presence):
         return found
 
     def there(self, client: int, time: float) -> bool:
-        if not self._begin <= time < self._end:
-            self._enter(int(time // self._length))
-        known = self._blocks[client // BLOCK] or self._known(client)
-        if known is not None:
-            begins, firsts, then, seconds, _ = known
-            place = client % BLOCK
-            if time < firsts[place]:
-                return begins[place] == 1
-            if time < seconds[place]:
-                return then[place] == 1
-        return self._last_draw(client, self._now, time)
+        return self._last_draw(client, int(time // self._length), time)
 
     def _last_draw(self, client: int, cell: int, time: float) -> bool:
         """Return what the last draw at this time or before has come to; the time is in the cell."""
@@ -125,54 +87,11 @@ class ComingAndGoing(Presence):
                 return draws[-1][1]
 
     def leaves(self, client: int, start: float, end: float) -> float | None:
-        if not self._begin <= start < self._end:
-            self._enter(int(start // self._length))
-        known = self._blocks[client // BLOCK] or self._known(client)
-        if known is not None:
-            place = client % BLOCK
-            first, second = known.firsts[place], known.seconds[place]
-            if end < first or (end < second and (start >= first or known.then[place])):
-                return None
-        for later in range(self._now, int(end // self._length) + 1):
-            for moment, outcome in self._draws(client, later):
+        for cell in range(int(start // self._length), int(end // self._length) + 1):
+            for moment, outcome in self._draws(client, cell):
                 if not outcome and moment > start:
                     return moment if moment < end else None
         return None
-
-    def _enter(self, cell: int) -> None:
-        """Prepare for questions about times in this cell."""
-        follows = cell == self._now + 1
-        self._before = [known.ends if follows and known is not None else None for known in self._blocks]
-        self._blocks, self._asked = [None] * len(self._blocks), [0] * len(self._asked)
-        self._now, self._begin, self._end = cell, cell * self._length, (cell + 1) * self._length
-
-    def _known(self, client: int) -> _BlockInCell | None:
-        """Work out the block of a client in this cell, and return it; None while few ask for the block."""
-        block = client // BLOCK
-        self._asked[block] += 1
-        if self._asked[block] >= OFTEN:
-            self._blocks[block] = self._block(block)
-        return self._blocks[block]
-
-    def _block(self, block: int) -> _BlockInCell:
-        clients, cell = np.arange(block * BLOCK, (block + 1) * BLOCK), self._now
-        before = self._before[block]
-        begins = self.which(clients, self._begin) if before is None else before
-        base, number = self._cell(clients.astype(np.uint64), cell)
-        firsts, seconds = np.full(BLOCK, self._end), np.full(BLOCK, self._end)
-        then, ends, last = begins.copy(), begins.copy(), np.full(BLOCK, -inf)
-        for n in range(int(number.max())):
-            some = np.flatnonzero(number > n)
-            moments, outcomes = self._draw(base[some], n, cell)
-            seconds[some] = np.minimum(seconds[some], np.maximum(firsts[some], moments))
-            earlier = moments < firsts[some]
-            then[some[earlier]] = outcomes[earlier]
-            firsts[some] = np.minimum(firsts[some], moments)
-            wins = (moments > last[some]) | (outcomes & (moments == last[some]))
-            ends[some[wins]] = outcomes[wins]
-            last[some] = np.maximum(last[some], moments)
-        times = (array("d", numbers.tobytes()) for numbers in (firsts, seconds))
-        return _BlockInCell(begins.tobytes(), next(times), then.tobytes(), next(times), ends)
 
     def _cell(self, clients: Words, cell: int) -> tuple[Words, Numbers]:
         """Return the bits that the draws of each client in a cell come from, and how many draws there are."""
@@ -189,25 +108,33 @@ class ComingAndGoing(Presence):
         return moments, bits & np.uint64(0xFFFFF) < self._there
 
     def which(self, clients: Numbers, time: float) -> Flags:
-        flags = np.zeros(len(clients), dtype=bool)
+        return self.outlook(clients, time).there
+
+    def outlook(self, clients: Numbers, time: float) -> Outlook:
+        now = cell = int(time // self._length)
+        there = np.zeros(len(clients), dtype=bool)
+        until = np.full(len(clients), (now + 1) * self._length)  # the next draw, or the end of the cell
         rest = np.arange(len(clients))  # those whose last draw is not found yet
-        cell = int(time // self._length)
-        while len(rest) > FEW:
+        while len(rest) > FEW or (cell == now and len(rest)):
             base, number = self._cell(clients[rest].astype(np.uint64), cell)
             last = np.full(len(rest), -inf)
             for n in range(int(number.max())):
                 some = np.flatnonzero(number > n)
                 moments, outcomes = self._draw(base[some], n, cell)
+                before = moments <= time
+                if cell == now:
+                    places = rest[some]
+                    until[places] = np.where(before, until[places], np.minimum(until[places], moments))
                 # of two draws at one moment, the one that says `there` is the last, as in a sorted list
-                later = (moments <= time) & (moments >= last[some])
+                later = before & (moments >= last[some])
                 wins = later & (outcomes | (moments > last[some]))
                 last[some[later]] = moments[later]
-                flags[rest[some[wins]]] = outcomes[wins]
+                there[rest[some[wins]]] = outcomes[wins]
             rest = rest[last == -inf]
             cell -= 1
         for place in rest.tolist():
-            flags[place] = self._last_draw(int(clients[place]), cell, time)
-        return flags
+            there[place] = self._last_draw(int(clients[place]), cell, time)
+        return Outlook(there, until)
 
     def openings(self, after: float) -> Openings:
         cell = int(after // self._length)

@@ -72,8 +72,8 @@ class Planner:
         self.book = book
         self._clients, self._durations, self._links, self._presence = clients, durations, links, presence
         self._starts = _starts(book, len(clients), seed, bits)
-        if presence is not None:
-            self._starts.roster = Roster(presence, seed)
+        self._roster = None if presence is None else Roster(presence, seed)
+        self._starts.roster = self._roster
         self._arrivals: list[tuple[float, int]] = []
         self._busy_until: dict[int, float] = {}  # by client, where tasks queue
         self._cut_off: set[int] = set()  # trips under way that end with their client's window
@@ -194,8 +194,8 @@ class Planner:
         if queues:
             begin = max(begin, self._busy_until.get(client, 0.0))
         end = begin + duration + up
-        if self._presence is not None:
-            leaves = self._presence.leaves(client, time, end)
+        if self._roster is not None:
+            leaves = self._roster.leaves(client, time, end)
             if leaves is not None:
                 end = leaves
                 self._cut_off.add(ticket.trip)

@@ -35,6 +35,14 @@ class Openings(NamedTuple):
     clients: Numbers
 
 
+class Outlook(NamedTuple):
+    """Some clients at a time: whether each is there, and until when it certainly stays there or away."""
+
+    there: Flags
+    until: NDArray[np.float64]
+    """It may change then, or later."""
+
+
 class Presence(ABC):
     """Answers who is there. A client is there from the beginning of a window until just before its end."""
 
@@ -52,6 +60,11 @@ class Presence(ABC):
     @abstractmethod
     def which(self, clients: Numbers, time: float) -> Flags:
         """Return for each of the clients whether it is there."""
+
+    def outlook(self, clients: Numbers, time: float) -> Outlook | None:
+        """Return for each of the clients whether it is there, and for how long; None if that takes as long as
+        to ask for one after the other."""
+        return None
 
     @abstractmethod
     def openings(self, after: float) -> Openings:
@@ -112,9 +125,14 @@ class InZones(Presence):
         return evening if evening < end else None
 
     def which(self, clients: Numbers, time: float) -> Flags:
-        awake = [time < self._day(zone, time)[1] for zone in range(len(self._mornings))]
-        flags: Flags = np.array(awake)[self._zones[clients]]
-        return flags
+        return self.outlook(clients, time).there
+
+    def outlook(self, clients: Numbers, time: float) -> Outlook:
+        days = [self._day(zone, time) for zone in range(len(self._mornings))]
+        there = np.array([time < evening for _, evening, _ in days])
+        until = np.array([evening if time < evening else morning for _, evening, morning in days])
+        zones = self._zones[clients]
+        return Outlook(there[zones], until[zones])
 
     def openings(self, after: float) -> Openings:
         mornings = [self._day(zone, after)[2] for zone in range(len(self._mornings))]

@@ -14,7 +14,7 @@ from math import inf
 import numpy as np
 
 from tardigrad.core.bookkeeping import Bookkeeping
-from tardigrad.core.draws import BLOCK, Draws, key
+from tardigrad.core.draws import Draws, key
 from tardigrad.simulation.availability import (
     Always,
     Availability,
@@ -23,6 +23,7 @@ from tardigrad.simulation.availability import (
     OnOff,
     read_windows,
 )
+from tardigrad.simulation.drawn_clients import DrawnClients
 from tardigrad.simulation.on_off_presence import ComingAndGoing
 from tardigrad.simulation.presence import FEW, InZones, Presence, Recorded
 
@@ -37,8 +38,8 @@ class Roster:
         self._presence, self._seed = presence, seed
         self._population = presence.population
         self._enough = max(FEW, self._population // 512)
-        self._number = -1  # of the block of trips that `_drawn` is of: a cache
-        self._drawn: list[list[int]] = []  # the clients that are drawn for these trips, by attempt
+        self._drawn = DrawnClients(presence)
+        self._stays = (-1, 0.0)  # the client that was chosen last, and until when it stays for certain
         self.listing = False
         """Whether clients are chosen from the list, and not drawn."""
         self._idle: set[int] | None = None
@@ -49,6 +50,12 @@ class Roster:
     def there(self, client: int, time: float) -> bool:
         """Return whether a client is there."""
         return self._presence.there(client, time)
+
+    def leaves(self, client: int, start: float, end: float) -> float | None:
+        """Return when a client that is there at `start` leaves, or None if it stays until `end`. The time
+        must be that of the last choice, or later."""
+        chosen, until = self._stays
+        return None if client == chosen and end <= until else self._presence.leaves(client, start, end)
 
     def ended(self, client: int) -> None:
         """Note that a trip of this client has ended."""
@@ -62,14 +69,12 @@ class Roster:
         `choices`: uniform draws by trip."""
         objection, there, trip = book.objection, self._presence.there, book.next_trip
         if not self.listing:
-            number, offset = divmod(trip, BLOCK)
-            if number != self._number:
-                self._number, self._drawn = number, []
-            for attempt, draws in enumerate(choices):
-                if attempt == len(self._drawn):
-                    drawn = np.array(draws.block(number)) * self._population
-                    self._drawn.append(drawn.astype(np.int64).tolist())
-                client = self._drawn[attempt][offset]
+            first, client, until = self._drawn.first_there(trip, time, choices)
+            if client >= 0 and objection(client) is None and client not in but:
+                self._stays = (client, until)
+                return client
+            for attempt in range(first, len(choices)):
+                client = self._drawn.client(attempt, trip)
                 if there(client, time) and objection(client) is None and client not in but:
                     return client
             random = np.random.default_rng(key(self._seed, "more clients", trip))
@@ -109,7 +114,8 @@ class Roster:
 
     def restore(self, listing: bool) -> None:
         """Continue from a snapshot."""
-        self.listing, self._idle = listing, None
+        self.listing, self._idle, self._stays = listing, None, (-1, 0.0)
+        self._drawn = DrawnClients(self._presence)
 
     def _list(self, time: float) -> None:
         self._idle = set(self._presence.everybody(time).tolist())

@@ -72,6 +72,26 @@ def test_entries_as_dicts_and_configs_give_the_runs_of_a_file(tmp_path):
     assert found._repr_markdown_() == (tmp_path / "a" / "comparison.md").read_text()
 
 
+def test_entries_may_have_networks_and_encodings_of_their_own(tmp_path):
+    entries = {
+        "plain": {},
+        "slow": {"network": {"upload": 1000.0, "download": 10_000.0}},
+        "small": {"network": {"upload": 1000.0, "download": 10_000.0}, "encoding": "int8"},
+        "rare": {"network": {"profile": "phones"}, "availability": {"kind": "on_off", "on": 5.0, "off": 5.0}},
+    }
+    found = td.compare(entries, base=BASE, seeds=[0], targets=[0.01], out=tmp_path / "runs")
+    assert [row["entry"] for row in found.table["rows"]] == list(entries)
+    alone = {}
+    for label, entry in entries.items():
+        config = td.Config.model_validate(BASE | entry | {"seed": 0})
+        alone[label] = td.run(config, out=tmp_path / "alone" / f"{label}-seed0")
+        assert curves(tmp_path / "alone", label) == curves(tmp_path / "runs", label)
+    assert alone["small"].bytes_up < 0.27 * alone["slow"].bytes_up
+    assert alone["plain"].virtual_time < alone["small"].virtual_time < 0.5 * alone["slow"].virtual_time
+    said = (tmp_path / "runs" / "comparison.md").read_text()
+    assert [label for label in entries if f"{label}: " in said] == ["slow", "small", "rare"]
+
+
 def test_own_model_clients_and_algorithm_are_compared_in_this_process(tmp_path):
     clients = {name: examples(number) for number, name in enumerate(("a", "b", "c"))}
     entries = {"FedBuff": {"algorithm": "fedbuff"}, "own": {"algorithm": Halved()}}

@@ -1,10 +1,13 @@
 """Rules of a secure run: defaults, and what is refused by name."""
 
+import tomllib
+
 import pytest
 
 import tardigrad as td
 from tardigrad.algorithms.algorithm import SumOnly
 from tardigrad.errors import ConfigError
+from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.config.secure_rules import check_secure_server
 
@@ -33,6 +36,24 @@ def test_without_privacy_nobody_adds_noise():
 def test_resolved_config_can_be_resolved_again():
     config = resolved(privacy=PRIVATE)
     assert config.resolved(100) == config
+
+
+def test_config_is_read_back_as_it_was_written_resolved_or_not():
+    given = Config(secure={}, stop={"steps": 10}, buffer={"size": 9})
+    for config in (given, given.resolved(100)):
+        again = parse_config(tomllib.loads(config.to_toml()), "a file")
+        assert again == config
+        assert again.resolved(100) == given.resolved(100)
+    wrong = Config(secure={}, stop={"steps": 10}, buffer={"once_per_client": False})
+    again = parse_config(tomllib.loads(wrong.to_toml()), "a file")
+    with pytest.raises(ConfigError, match=r"buffer\.once_per_client: must be true in a secure run"):
+        again.resolved(100)
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999", "x", ""])
+def test_helper_at_a_number_that_is_no_port_is_refused(port):
+    with pytest.raises(ConfigError, match="a port from 1 to 65535"):
+        parse_config({"secure": {"helpers": [ADDRESS | {"address": f"helper.example:{port}"}]}}, "a file")
 
 
 def test_runs_without_a_secure_table_are_as_before():

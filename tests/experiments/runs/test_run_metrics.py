@@ -51,12 +51,12 @@ RARE_TEST = (torch.randn(100, 3, generator=GENERATOR), torch.tensor([0] * 93 + [
 
 
 def run(**changes):
+    torch.manual_seed(0)
     settings = {
         "model": torch.nn.Linear(3, 1), "clients": NUMBERS, "test": TEST, "head": "regression",
         "stop": {"trips": 120}, "pace": td.Asynchronous(concurrency=4), "local": td.Local(lr=0.1),
         "buffer": td.Buffer(size=4), "evaluation": {"every_steps": 5},
     } | changes  # fmt: skip
-    torch.manual_seed(0)
     return td.run(**settings)
 
 
@@ -270,3 +270,21 @@ def test_baseline_is_of_the_examples_that_the_model_is_evaluated_on():
     )  # fmt: skip
     assert result.baseline["metrics"]["accuracy"] == result.accuracy
     assert result.accuracy * 7 == pytest.approx(round(result.accuracy * 7))
+
+
+@pytest.mark.parametrize(
+    ("stop", "said"),
+    [
+        ({"target": 2.0}, r"stop\.target: 2 is never reached, because accuracy is at most 1"),
+        ({"target": 1.1, "metric": "auc"}, r"stop\.target: 1\.1 is never reached, because AUC is at most 1"),
+        ({"accuracy": 90.0}, r"stop\.accuracy: 90 is never reached, because accuracy is at most 1"),
+    ],
+)
+def test_a_target_that_no_value_can_reach_is_refused(stop, said):
+    config = parse_config({"data": "digits", "stop": {"trips": 10} | stop}, "a file")
+    with pytest.raises(td.ConfigError, match=said):
+        assemble_simulation(config)
+
+
+def test_a_target_above_1_of_an_error_is_allowed():
+    assert run(stop={"trips": 120, "target": 30.0, "metric": "rmse"}).stopped_by == "target"

@@ -72,8 +72,16 @@ def test_the_first_trial_is_the_entry_itself_and_the_best_is_the_largest(tmp_pat
     assert td.run(config).accuracy == found.value
 
 
-def test_stopped_in_every_trial_and_gone_on_with_gives_the_same_trials(tmp_path):
-    few = subject(trials=7, pruning=True)
+NETWORK = {
+    "network": {"upload": {"kind": "log_normal", "median": 2e4}, "latency": 0.1},
+    "availability": {"kind": "on_off", "on": 20.0, "off": 10.0},
+    "encoding": {"kind": "int8", "error_feedback": True},
+}
+
+
+@pytest.mark.parametrize("more", [{}, NETWORK], ids=["plain", "network"])
+def test_stopped_in_every_trial_and_gone_on_with_gives_the_same_trials(more, tmp_path):
+    few = subject(trials=7, pruning=True, values=FAST | more)
     straight, _ = finish(few, tmp_path / "a.db")
     for commits in (30, 200, 350, 100, 10_000):
         try:

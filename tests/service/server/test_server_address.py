@@ -21,6 +21,14 @@ def test_insecure_is_for_this_machine_only_and_no_durability_for_insecure_only()
         Endpoint(durable=False).check()
 
 
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_number_that_is_no_port_is_refused(port):
+    with pytest.raises(ConfigError, match=r"port: .* is not a port from 1 to 65535"):
+        Endpoint(port=port).check()
+    with pytest.raises(ConfigError, match=r"metrics_port: .* is not a port from 1 to 65535"):
+        Endpoint(metrics_port=port).check()
+
+
 def test_an_address_on_which_no_server_can_listen_is_named(tmp_path):
     async def scene():
         async with serving(CONFIG, tmp_path) as running:

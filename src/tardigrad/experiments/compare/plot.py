@@ -48,11 +48,12 @@ def draw_comparison(
         axis.set_xlabel(label)
         _tidy(axis)
     below = 3 if metric.lower_is_better else -12  # on the side of the line where the curves are not
-    for target in targets:
-        axes[1].annotate(
-            f"target {_target(target, metric)}", (1, target), xycoords=("axes fraction", "data"),
-            xytext=(-4, below), textcoords="offset points", ha="right", fontsize=9, color="0.35",
-        )  # fmt: skip
+    easiest = max(targets) if metric.lower_is_better else min(targets)
+    named = ", ".join(_target(target, metric) for target in targets)  # in one place: they may be close
+    axes[1].annotate(
+        f"target{'s' * (len(targets) > 1)} {named}", (1, easiest), xycoords=("axes fraction", "data"),
+        xytext=(-4, below), textcoords="offset points", ha="right", fontsize=9, color="0.35",
+    )  # fmt: skip
     _name_baseline(axes[1], baseline, metric)
     _metric_axis(axes[0], metric, "test ")
     axes[0].legend(frameon=False, loc="upper right" if metric.lower_is_better else "lower right")

@@ -103,4 +103,7 @@ class Config(Setting):
 
     def to_toml(self) -> str:
         """Return the config as TOML, which `load_config` reads back."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        tables = self.model_dump(mode="json", exclude_none=True)
+        if self.secure is not None and "once_per_client" not in self.buffer.model_fields_set:
+            del tables["buffer"]["once_per_client"]  # follows from [secure]
+        return tomli_w.dumps(tables)

@@ -80,6 +80,7 @@ def with_metrics(config: Config, federation: Federation | None) -> Config:
     here = federation is not None and (federation.test is not None or evaluation.held_out > 0)
     if head is not None:
         stop = _stop(stop, metric, head)
+    _check_target(stop, metric)
     if here and head is not None:
         check_names(evaluation.metrics or (), head, "evaluation.metrics")
         if config.evaluation.main is not None:
@@ -114,6 +115,17 @@ def _stop(stop: Stop, metric: Metric, head: Head) -> Stop:
     wanted = metric if stop.metric is None else _directed(stop.metric, head)
     better = stop.better or wanted.better
     return stop.model_copy(update={"metric": wanted.name, "better": better})
+
+
+def _check_target(stop: Stop, metric: Metric) -> None:
+    wanted = metric if stop.metric is None else Metric.named(stop.metric, stop.better)
+    given = (("accuracy", stop.accuracy, ACCURACY), ("target", stop.target, wanted))
+    for key, value, about in given:
+        if value is not None and value > about.most and not about.lower_is_better:
+            raise ConfigError(
+                f"stop.{key}: {value:g} is never reached, because {about} is at most {about.most:g}; give "
+                "less, such as 0.9"
+            )
 
 
 def names_to_compute(config: Config, head: Head) -> tuple[str, ...]:

@@ -33,7 +33,10 @@ class Endpoint:
     metrics_host: str = "127.0.0.1"
 
     def check(self) -> None:
-        """Raise a ConfigError if these settings are not safe together."""
+        """Raise a ConfigError if these settings are not safe together, or a port is none."""
+        for name, port in (("port", self.port), ("metrics_port", self.metrics_port)):
+            if port is not None and not 0 <= port < 65536:
+                raise ConfigError(f"{name}: {port} is not a port from 1 to 65535, or 0 for any free one")
         if self.insecure and not is_loopback(self.host):
             raise ConfigError(f"--insecure: without TLS only on this machine (127.0.0.1), not on {self.host}")
         if not self.durable and not self.insecure:
