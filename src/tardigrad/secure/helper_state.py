@@ -173,7 +173,7 @@ class HelperState:
 
     def admit(self, offers: Sequence[OfferedUpload], check_only: bool = False) -> list[TripRecord]:
         """Decide about uploads, in order. With `check_only` none is admitted, and only those are refused that
-        would be refused whatever else is in the batch."""
+        would be refused whatever else is in the batch. The others keep their check until the next receipt."""
         with self._call():
             run = self._begun()
             with self._database.transaction():

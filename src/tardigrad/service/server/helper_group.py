@@ -124,7 +124,8 @@ class HelperGroup:
 
     async def admit(self, deliveries: Sequence[bytes]) -> list[Decision]:
         """Return what the helpers decide about these uploads. An upload that one of them refuses whatever
-        else is in the batch is refused by all, before any of them has admitted it."""
+        else is in the batch is refused by all, before any of them has admitted it. What all have found good
+        none of them refuses for another reason than its batch, also if their lists change meanwhile."""
         decisions: list[Decision | None] = [None] * len(deliveries)
         if len(self._connections) > 1:
             for places in await self._all(one.admit(deliveries, True) for one in self._connections):
