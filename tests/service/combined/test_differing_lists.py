@@ -1,4 +1,4 @@
-"""Two helpers with different lists of clients: an upload is admitted by both or by none, and the run goes on."""
+"""Two helpers with different lists of clients: both admit an upload, or none, and the run goes on."""
 
 import asyncio
 import contextlib
