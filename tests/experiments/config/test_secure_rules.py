@@ -1,10 +1,13 @@
 """Rules of a secure run: defaults, and what is refused by name."""
 
+import tomllib
+
 import pytest
 
 import tardigrad as td
 from tardigrad.algorithms.algorithm import SumOnly
 from tardigrad.errors import ConfigError
+from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.config.secure_rules import check_secure_server
 
@@ -33,6 +36,13 @@ def test_without_privacy_nobody_adds_noise():
 def test_resolved_config_can_be_resolved_again():
     config = resolved(privacy=PRIVATE)
     assert config.resolved(100) == config
+
+
+def test_config_that_was_written_before_it_was_resolved_is_the_same_run():
+    """As a comparison gives it to its processes."""
+    config = Config(secure={}, stop={"steps": 10})
+    read = parse_config(tomllib.loads(config.to_toml()), "run.toml")
+    assert read.resolved(100) == config.resolved(100)
 
 
 def test_runs_without_a_secure_table_are_as_before():

@@ -103,4 +103,6 @@ class Config(Setting):
 
     def to_toml(self) -> str:
         """Return the config as TOML, which `load_config` reads back."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        follows = self.secure is not None and "once_per_client" not in self.buffer.model_fields_set
+        left_out = {"buffer": {"once_per_client"}} if follows else None  # read back, it would be refused
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True, exclude=left_out))
