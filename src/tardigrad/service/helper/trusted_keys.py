@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from cryptography.exceptions import InvalidSignature
 from google.protobuf.message import DecodeError
 
 from tardigrad.secure.admission import NO_TRIP, OfferedUpload
 from tardigrad.secure.helper_refusals import NOT_LISTED, OTHER_KEY
+from tardigrad.secure.receipts import is_signed
 from tardigrad.service.access.enrolment import NAME, Enrolled, public_key
+from tardigrad.service.access.signed_requests import SERVER
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.server.listener import parsed_signed
 
 DIGEST = 32
 """Bytes of the digest of an upload."""
-SERVER = "server"
-"""The name under which a server signs its requests to helpers."""
 
 
 class ServerKey:
@@ -35,11 +34,7 @@ class ServerKey:
 
     def signed(self, client: str, signature: bytes, content: bytes) -> bool:
         """Return whether the server has signed this."""
-        try:
-            self._key.verify(signature, content)
-        except InvalidSignature:
-            return False
-        return client == SERVER
+        return client == SERVER and is_signed(self._key, signature, content)
 
 
 def offered(delivery: bytes, enrolled: Enrolled) -> OfferedUpload:
