@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 import torch
 from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -11,6 +12,7 @@ import tardigrad as td
 from tardigrad.privacy.releases import digest_of
 from tardigrad.secure.admission import OfferedUpload
 from tardigrad.secure.envelopes import Purpose, seal
+from tardigrad.secure.helper_refusals import HelperRefusal
 from tardigrad.secure.helper_state import HelperState
 from tardigrad.secure.masks import masked, new_seeds
 from tardigrad.secure.policy import CodedVector, Facts, Policy
@@ -120,3 +122,20 @@ class World:
         new = self.stepped(version, total, len(trips))
         receipts = [state.publish(version + 1, digest_of(new), total, new) for state in states]
         return trips, total.view(np.int32), receipts
+
+
+def refused(kind, match, call, *arguments):
+    """Check that a call is refused for ever."""
+    with pytest.raises(HelperRefusal, match=match) as caught:
+        call(*arguments)
+    assert caught.value.kind == kind
+
+
+def refusals(records):
+    """Why uploads were refused; "" for those that were admitted."""
+    return [record.refusal for record in records]
+
+
+def closing(world, batch, trips):
+    """What an honest server says when it closes a batch."""
+    return batch, blake3(world.masked_sum(batch, trips).tobytes()).digest()

@@ -80,6 +80,6 @@ def test_late_uploads_do_not_hide_a_fresh_one():
     policy = World(least_clients=2).policy
     fresh = AdmittedUpload(0, "ann", 9, 10, 0, 256)
     late = [AdmittedUpload(trip, f"late-{trip}", 0, 10, trip, 1) for trip in range(1, 20)]
-    assert too_few(policy, [fresh, *late])
-    assert not too_few(policy, late)
-    assert too_few(policy, late[:1])
+    assert too_few(policy, [one.weight for one in (fresh, *late)])
+    assert not too_few(policy, [one.weight for one in late])
+    assert too_few(policy, [late[0].weight])

@@ -7,6 +7,7 @@ from secure_world import World
 import tardigrad as td
 from tardigrad.core.participation import Limits
 from tardigrad.errors import ConfigError
+from tardigrad.privacy.blt import Toeplitz
 from tardigrad.privacy.releases import digest_of
 from tardigrad.secure.helper_guardrails import HelperGuardrails, check_policy
 from tardigrad.secure.helper_refusals import HelperRefusal, RefusalKind
@@ -17,6 +18,10 @@ NOISE = HelperNoise(
     delta=1e-5,
 )  # fmt: skip
 PRIVATE = {"noise": NOISE, "norm": 5.0, "limits": Limits(2, 1)}
+
+ENDLESS = {
+    "mechanism": td.BLT(), "toeplitz": Toeplitz((0.5,), (-0.25,)), "steps": 10**15, "seed": 1,
+}  # fmt: skip
 
 
 def check(world, **guardrails):
@@ -58,6 +63,7 @@ def test_honest_policies_are_signed():
             "promises no privacy",
         ),
         ({**PRIVATE, "noise": NOISE.model_copy(update={"allowed": 5})}, {}, "planned for 4 steps, but 5"),
+        ({**PRIVATE, "noise": NOISE.model_copy(update=ENDLESS)}, {}, "for 1000000000000000 steps; at most"),
     ],
 )  # fmt: skip
 def test_policies_beyond_the_guardrails_are_not_signed(changes, guardrails, match):

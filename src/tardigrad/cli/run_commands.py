@@ -164,7 +164,10 @@ def plan(
     grid: Annotated[
         list[str] | None, typer.Option(metavar="KEY=A,B,C", help="Try all of these values. Repeatable.")
     ] = None,
-    trips: Annotated[int, typer.Option(min=1, help="Client trips to plan for each.")] = 100_000,
+    trips: Annotated[
+        int | None,
+        typer.Option(min=1, help="Client trips to plan for each. Default: as `stop` says, at most 100,000."),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw it.")] = None,
     settings: Settings = None,
     data_dir: DataDir = None,

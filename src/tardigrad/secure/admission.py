@@ -39,7 +39,9 @@ def decide(
 
     The same upload gets the same decision when it is offered again. One that was sealed to an old key is
     decided when it comes again. With `check_only` it is not admitted, and only refused if it would be refused
-    whatever else is in the batch.
+    whatever else is in the batch. Until the next receipt, an upload that was found good is not checked again,
+    so that it is admitted when all other helpers have found it good, although its client is not on the list
+    of clients any more.
     """
     trip, client, version, digest = offer.trip, offer.client, offer.version, offer.digest
     undecided = TripRecord(trip, client, version, digest, 0, 0, 0, "")
@@ -49,7 +51,11 @@ def decide(
     if known is not None:
         same = (known.client, known.version, known.digest) == (client, version, digest)
         return known if same else undecided._replace(refusal="delivered before with other bytes")
-    seed, refusal = _opened(run, offer)
+    seed, refusal = database.checked_seed(trip, client, version, digest), ""
+    if seed is None:
+        seed, refusal = _opened(run, offer)
+        if check_only and not refusal:
+            database.add_checked(trip, client, version, digest, seed)
     if refusal == RESEAL or (check_only and not refusal):
         return undecided._replace(refusal=refusal)
     record = undecided._replace(refusal=refusal)

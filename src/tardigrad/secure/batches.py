@@ -7,7 +7,7 @@ decisions from the same uploads in the same order. Nothing here is a value of an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tardigrad.core.outcomes import Reason
@@ -107,9 +107,10 @@ def effective_clients(weights: Iterable[int]) -> float:
     return sum(found) ** 2 / sum(weight * weight for weight in found) if found else 0.0
 
 
-def too_few(policy: Policy, members: Sequence[AdmittedUpload]) -> bool:
+def too_few(policy: Policy, weights: Iterable[int]) -> bool:
     """Return whether a batch must not be released, because too few clients would hide each other in it.
+    `weights`: of its uploads.
 
     In vectors without a discount all weigh the same, so that only the number of clients matters.
     """
-    return effective_clients(member.weight for member in members) < policy.least_clients
+    return effective_clients(weights) < policy.least_clients

@@ -29,6 +29,9 @@ CREATE TABLE IF NOT EXISTS trips (
     batch INTEGER NOT NULL, place INTEGER NOT NULL, weight INTEGER NOT NULL, refusal TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS members ON trips (batch, place) WHERE batch > 0;
 CREATE TABLE IF NOT EXISTS seeds (trip INTEGER PRIMARY KEY, seed BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS checked (
+    trip INTEGER PRIMARY KEY, client TEXT NOT NULL, version INTEGER NOT NULL, digest BLOB NOT NULL,
+    seed BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS sealing_keys (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     key_id BLOB NOT NULL, private BLOB NOT NULL, made REAL NOT NULL);
@@ -159,6 +162,19 @@ class HelperDatabase:
         if seed is not None:
             self._connection.execute("INSERT INTO seeds VALUES (?, ?)", (record.trip, seed))
 
+    def checked_seed(self, trip: int, client: str, version: int, digest: bytes) -> bytes | None:
+        """Return the seed of an upload that was checked and found good, or None if it was not."""
+        row = self._connection.execute(
+            "SELECT seed FROM checked WHERE trip = ? AND client = ? AND version = ? AND digest = ?",
+            (trip, client, version, digest),
+        ).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def add_checked(self, trip: int, client: str, version: int, digest: bytes, seed: bytes) -> None:
+        """Store that an upload was checked and found good."""
+        row = trip, client, version, digest, seed
+        self._connection.execute("INSERT OR REPLACE INTO checked VALUES (?, ?, ?, ?, ?)", row)
+
     def members(self, after: int) -> list[tuple[AdmittedUpload, bytes]]:
         """Return the uploads of all batches after this one, in order, and the digests of their bytes."""
         rows = self._connection.execute(
@@ -182,7 +198,8 @@ class HelperDatabase:
         return {trip: bytes(seed) for trip, seed in self._connection.execute(query, (batch,))}
 
     def erase_seeds(self, batch: int) -> None:
-        """Delete the seeds of a batch."""
+        """Delete the seeds of a batch, and those of all uploads that were only checked."""
+        self._connection.execute("DELETE FROM checked")
         self._connection.execute(
             "DELETE FROM seeds WHERE trip IN (SELECT trip FROM trips WHERE batch = ?)", (batch,)
         )

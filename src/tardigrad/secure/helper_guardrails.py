@@ -8,7 +8,7 @@ from tardigrad.core.setting import Setting
 from tardigrad.errors import ConfigError
 from tardigrad.secure.integer_noise import tail
 from tardigrad.secure.policy import Policy
-from tardigrad.secure.promised_epsilon import check_delta, check_epsilon
+from tardigrad.secure.promised_epsilon import check_delta, check_epsilon, check_steps
 
 
 class HelperGuardrails(Setting):
@@ -33,6 +33,7 @@ def check_policy(policy: Policy, identity: str, server: str, guardrails: HelperG
         raise ConfigError(f"the policy is of the server {policy.server}, but this helper serves {server}")
     if policy.helpers.count(identity) != 1 or len(set(policy.helpers)) < len(policy.helpers):
         raise ConfigError(f"the policy must name each helper once, and this one, which is {identity}")
+    check_steps(policy)
     for size in {policy.batch, policy.opening or policy.batch}:
         if size < policy.least_clients:
             raise ConfigError(

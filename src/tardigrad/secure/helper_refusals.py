@@ -9,6 +9,9 @@ RESEAL = "sealed to an old key"
 """The refusal of an upload whose client must ask for the present key, seal again and deliver again. All other
 refusals of uploads are final."""
 
+NOT_LISTED = "the client is not on the helper's own list"
+OTHER_KEY = "not signed with the key that the client is enrolled with at the helper"
+
 
 class RefusalKind(StrEnum):
     """Why a call was refused; the server acts on it."""

@@ -36,7 +36,7 @@ from tardigrad.secure.helper_refusals import HelperRefusal, RefusalKind, refuse
 from tardigrad.secure.histories import check_greeting, record_release, resumed_history
 from tardigrad.secure.masks import UNSIGNED, Codes
 from tardigrad.secure.policy import Policy, read_policy
-from tardigrad.secure.receipts import FIRST, Receipt, SignedReceipt, sign_receipt
+from tardigrad.secure.receipts import FIRST, Receipt, SignedReceipt, key_content, sign_receipt
 from tardigrad.secure.step_repetition import begun_repetition, difference
 from tardigrad.secure.stored_state import to_parts
 
@@ -122,7 +122,7 @@ class HelperState:
             return None
         key_id, key = next(reversed(self._run.keys.items()))
         public = key.public_bytes()
-        signed = self._identity.sign(b"tardigrad key 1\n" + self._run.digest + key_id + public)
+        signed = self._identity.sign(key_content(self._run.digest, key_id, public))
         return HelperKey(key_id, public, signed)
 
     @property
@@ -173,7 +173,7 @@ class HelperState:
 
     def admit(self, offers: Sequence[OfferedUpload], check_only: bool = False) -> list[TripRecord]:
         """Decide about uploads, in order. With `check_only` none is admitted, and only those are refused that
-        would be refused whatever else is in the batch."""
+        would be refused whatever else is in the batch. The others keep their check until the next receipt."""
         with self._call():
             run = self._begun()
             with self._database.transaction():
@@ -194,7 +194,7 @@ class HelperState:
                     )
                 return self._recorded(run)
             members, policy = self._full(run, batch), run.policy
-            if too_few(policy, members):
+            if too_few(policy, (one.weight for one in members)):
                 refuse(
                     RefusalKind.TOO_FEW,
                     f"batch {batch} has fewer than {policy.least_clients} effective clients; abandon it",

@@ -29,14 +29,20 @@ def epsilon_of(policy: Policy) -> float:
     noise = policy.noise
     if noise is None or policy.limits is None or policy.norm is None or noise.seed is not None:
         return math.inf
-    if max(noise.steps, noise.allowed) > MOST_STEPS:
-        raise ConfigError(f"the noise is planned for {noise.steps} steps; at most {MOST_STEPS} are possible")
+    check_steps(policy)
     if noise.toeplitz is not None:
         _check_constants(noise.toeplitz, noise.steps)
     multiplier = noise.deviation / (policy.norm * policy.denominator)
     rounding = cost(COARSER * sum(policy.lengths)) if cell_of(noise.deviation) > 1 else 0.0
     mode = ByParticipation(noise.noise(), *policy.limits, rounding)
     return mode.epsilon(multiplier, noise.steps, noise.delta, min(noise.allowed, noise.steps))
+
+
+def check_steps(policy: Policy) -> None:
+    """Raise a ConfigError if the noise is for so many steps that nothing can be worked out of it."""
+    steps = 0 if policy.noise is None else max(policy.noise.steps, policy.noise.allowed)
+    if steps > MOST_STEPS:
+        raise ConfigError(f"the noise is planned for {steps} steps; at most {MOST_STEPS} are possible")
 
 
 def check_epsilon(policy: Policy) -> None:

@@ -1,4 +1,4 @@
-"""Receipts: the helpers' signatures on the one history of versions.
+"""Receipts: the helpers' signatures on the one history of versions, and how signatures are checked.
 
 A receipt says which broadcast a version is, and names the receipt of the version before it. So there is one
 chain of receipts, and whoever sees two receipts of one version holds the proof that there are two histories.
@@ -63,11 +63,21 @@ class SignedReceipt:
 
     def is_signed_by(self, identity: Ed25519PublicKey) -> bool:
         """Return whether this helper has signed exactly this receipt."""
-        try:
-            identity.verify(self.signature, self.receipt.to_bytes())
-        except InvalidSignature:
-            return False
-        return True
+        return is_signed(identity, self.signature, self.receipt.to_bytes())
+
+
+def is_signed(identity: Ed25519PublicKey, signature: bytes, content: bytes) -> bool:
+    """Return whether the owner of this identity has signed this content."""
+    try:
+        identity.verify(signature, content)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def key_content(policy: bytes, key_id: bytes, public: bytes) -> bytes:
+    """Return what a helper signs of a key that clients seal seeds to. `policy`: its digest."""
+    return b"tardigrad key 1\n" + policy + key_id + public
 
 
 def sign_receipt(receipt: Receipt, key: Ed25519PrivateKey) -> SignedReceipt:

@@ -10,6 +10,9 @@ from pydantic import Field, PositiveInt, field_validator
 
 from tardigrad.core.setting import Setting
 
+MOST_HELPERS = 64
+"""Each of them costs every client a mask and an envelope."""
+
 
 class HelperAddress(Setting):
     """Where a helper is, and how the server knows it."""
@@ -36,13 +39,13 @@ class Secure(Setting):
     32
     """
 
-    helpers: PositiveInt | tuple[HelperAddress, ...] = 1
+    helpers: int | tuple[HelperAddress, ...] = 1
     """The helpers: their addresses and identities for a server; for a simulation their number is enough."""
     bits: Literal[16, 32] = 32
     """Bits of a code. Sums are modulo 2^bits."""
     denominator: PositiveInt = 256
     """Weights of uploads are multiples of 1 / denominator, which is a power of two."""
-    limit: float | None = Field(default=None, ge=1e-20, le=1e20)
+    limit: float | None = Field(default=None, ge=1e-9, le=1e9)
     """The largest magnitude of a number in an upload. Default: privacy.clip, or 1."""
     least_clients: PositiveInt | None = Field(default=None, ge=2)
     """The smallest effective number of clients in a batch. Default: half of the buffer, and at least 2."""
@@ -60,11 +63,23 @@ class Secure(Setting):
             raise ValueError("must be a power of two up to 2^20")
         return value
 
+    @field_validator("helpers", mode="before")
+    @classmethod
+    def _possible_number(cls, value: object) -> object:
+        number = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_HELPERS
+        if not number and not isinstance(value, list | tuple):
+            raise ValueError(
+                f"must be a list of helpers, or for a simulation their number, 1 to {MOST_HELPERS}"
+            )
+        return value
+
     @field_validator("helpers")
     @classmethod
     def _some_and_different(cls, value: int | tuple[HelperAddress, ...]) -> int | tuple[HelperAddress, ...]:
         if isinstance(value, tuple) and len({one.identity for one in value}) != max(1, len(value)):
             raise ValueError("must be one or more helpers, each with an identity of its own")
+        if isinstance(value, tuple) and len(value) > MOST_HELPERS:
+            raise ValueError(f"must be at most {MOST_HELPERS} helpers")
         return value
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tardigrad.core.tensor_names import strip_prefix
 from tardigrad.core.upload import Vectors
-from tardigrad.secure.batches import effective_clients
+from tardigrad.secure.batches import too_few
 from tardigrad.secure.integer_noise import IntegerNoise, StepKeys
 from tardigrad.secure.masks import UNSIGNED, Codes, masked, new_seeds, salted, weighted_masks
 from tardigrad.secure.policy import Policy
@@ -57,7 +57,7 @@ class SimulatedHelpers:
         too few clients would hide each other."""
         policy, members, self._members = self.policy, self._members, []
         noise = [one.draw(version) for one in self._noise]
-        if effective_clients(policy.weight(staleness) for _, staleness in members) < policy.least_clients:
+        if too_few(policy, (policy.weight(staleness) for _, staleness in members)):
             return None
         released = self._mask_sum(members)
         for one in noise:

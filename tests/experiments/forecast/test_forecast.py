@@ -42,6 +42,12 @@ def test_a_plan_says_what_the_run_does(tmp_path):
     assert planned.megabytes_per_time * planned.virtual_time * 1e6 == pytest.approx(result.bytes, rel=0.05)
 
 
+@pytest.mark.parametrize("stop", [td.Stop(trips=100), td.Stop(steps=20), td.Stop(trips=100, steps=10**6)])
+def test_plan_has_the_length_of_the_run(stop):
+    config = td.Config(**BASE, stop=stop)
+    assert forecast(config) == forecast(config, trips=100)
+
+
 def test_devices_that_are_slow_for_good_show_in_a_synchronous_cohort_with_over_selection():
     # the round closes with the fastest: who is slow hardly ever counts
     pace = td.Synchronous(cohort=10, selected=20)

@@ -19,6 +19,7 @@ from tardigrad.service.monitor.progress_lines import progress_line
 from tardigrad.service.monitor.progress_record import progress_of
 from tardigrad.service.monitor.status import status_of
 from tardigrad.service.monitor.status_table import rows
+from tardigrad.service.protocol.refusals import OVER
 from tardigrad.service.server.helper_connection import HelperAway, HelperConnection
 
 SMALL = CONFIG.model_copy(update={"model": td.MLP(hidden=()), "stop": td.Stop(trips=9)})
@@ -97,6 +98,40 @@ def test_while_a_helper_is_away_clients_come_again_and_tickets_do_not_expire(fed
                     assert coordinator.run_state.given_up == 0
                     assert status_of(coordinator, running.server.servicer).helper_away is None
                     return await finished(federation, running, steps[cut:])
+
+    assert torch.equal(done(scene()), simulation.model)
+    assert comparable(federation.record.events) == comparable(events)
+
+
+def test_run_that_is_over_says_which_steps_wait_for_a_helper_that_is_away(federation, trace, monkeypatch):
+    """The server can be stopped then, and the next one makes the steps when the helper is back."""
+    simulation, events, steps = trace
+
+    async def lost(*_):
+        raise HelperAway("the helper has left")
+
+    async def scene():
+        last = deliveries(steps, SMALL.stop.trips)
+        async with contextlib.AsyncExitStack() as stack:
+            patch = stack.enter_context(monkeypatch.context())
+            await stack.enter_async_context(federation.helper())
+            running = await stack.enter_async_context(federation.serving())
+            await federation.replay(running, steps[: last - 1])
+            await quiet(running)
+            coordinator, servicer = running.coordinator, running.server.servicer
+            patch.setattr(HelperConnection, "release", lost)
+            await federation.replay(running, steps[last - 1 : last])
+            await until(lambda: coordinator.run_state.over and coordinator.link.away)
+            said = "over (trips), but for 1 step that the helpers must release and sign"
+            assert dict(rows(status_of(coordinator, servicer), None))["run"] == said
+            assert progress_line(progress_of(coordinator, servicer)).startswith(f"the run is {said}, ")
+            async with federation.client(running, 0) as puppet:  # has a finished upload, and needs a key
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await puppet.connection.offered_keys()
+            assert dict(caught.value.trailing_metadata())[OVER] == "trips"
+        assert not coordinator.ended.done()
+        async with federation.helper(), federation.serving() as running:
+            return await finished(federation, running, steps[last:])
 
     assert torch.equal(done(scene()), simulation.model)
     assert comparable(federation.record.events) == comparable(events)

@@ -102,20 +102,21 @@ def test_client_that_was_stopped_with_a_finished_upload_delivers_it_later(federa
     assert arrived["accepted"]
 
 
-def test_client_that_the_helper_does_not_know_is_told_so(federation):
+def test_client_that_the_helper_does_not_know_is_told_so_and_stops(federation):
     seen = []
     prepared(federation.folder / "helper-0", {n: key for n, key in federation.signers.items() if n != "0"})
 
     async def scene():
         async with federation.helpers(), federation.serving() as running:
-            stranger = asyncio.ensure_future(participant(federation, running, 0, seen.append).take_part())
-            while not seen:
-                await asyncio.sleep(0.01)
-            stranger.cancel()
-            await asyncio.gather(stranger, return_exceptions=True)
+            await participant(federation, running, 0, seen.append).take_part()
 
-    done(scene())
-    assert seen[0].endswith("did not count: the client is not on the helper's own list")
+    with pytest.raises(
+        ConfigError, match=r"not on the helper's own list; .* enroll this client's public key"
+    ):
+        done(scene())
+    assert [line.partition(": ")[2] for line in seen] == [
+        "did not count: the client is not on the helper's own list"
+    ]
 
 
 def test_client_that_is_older_than_secure_runs_is_told_to_upgrade(federation):

@@ -36,6 +36,8 @@ from tardigrad.simulation.planner import Planner
 from tardigrad.simulation.presence import Presence
 from tardigrad.simulation.roster import make_presence
 
+MOST_TRIPS = 100_000
+"""Trips that are planned unless another number is asked for; a longer run goes on as it does there."""
 EPSILON_NOISE = 10.0
 """The noise multiplier for which epsilon is told, where the config names none."""
 
@@ -89,7 +91,7 @@ class Forecast:
 
 
 def forecasts(
-    file: Path, grid: Sequence[str], trips: int, settings: Sequence[str] = ()
+    file: Path, grid: Sequence[str], trips: int | None, settings: Sequence[str] = ()
 ) -> Iterator[Forecast]:
     """Yield a forecast for each combination of the grid ("buffer.size=1,10,100")."""
     axes = [_axis(text) for text in grid]
@@ -108,16 +110,19 @@ def _axis(text: str) -> tuple[str, list[str]]:
     return name.strip(), options
 
 
-def forecast(config: Config, trips: int, chosen: dict[str, str] | None = None) -> Forecast:
-    """Return the forecast of a config, by running the planner for so many trips."""
+def forecast(config: Config, trips: int | None = None, chosen: dict[str, str] | None = None) -> Forecast:
+    """Return the forecast of a config, by running the planner for so many trips. Default: those of the run,
+    but at most `MOST_TRIPS`."""
     if config.data is None:
         raise ConfigError("data: a plan needs to know the clients; name a data set (synthetic will do)")
     federation = make_federation(config)
     clients = federation.clients
     config = config.resolved(len(clients))
-    limits = None
+    limits, size = None, config.buffer.size or 1
+    if trips is None:
+        steps = MOST_TRIPS if config.stop.steps is None else config.stop.steps * size
+        trips = min(MOST_TRIPS, steps, config.stop.trips or MOST_TRIPS)
     if isinstance(config.privacy, Participation):
-        size = config.buffer.size or 1
         limits = config.privacy.limits(max(1, trips // size))
     book = make_bookkeeping(config, len(clients), limits)
     durations = durations_of(config.delay, config.network, clients, config.seed)

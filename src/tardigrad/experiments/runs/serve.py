@@ -38,6 +38,7 @@ from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.privacy.settings import Privacy
 from tardigrad.secure.secure_settings import Secure
 from tardigrad.service.access.identity import own_identity
+from tardigrad.service.monitor.progress_record import over_text
 from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.finished_run import tell_over
 from tardigrad.service.server.lifecycle import ServedRun
@@ -169,6 +170,8 @@ def serve(
             )
         )  # fmt: skip
         if not served.reason:
+            if served.over is not None:
+                say(f"the run is {over_text(served.over, served.steps_waiting)}")
             return None
         clear(path)
         return result_of(folder)

@@ -22,6 +22,8 @@ from tardigrad.service.server.clock import SYSTEM, Clock, SteadyTime
 WINDOW_MS = 90_000
 """How far a client's clock may be from the server's, and how long nonces are remembered."""
 NONCE = 16
+SERVER = "server"
+"""The name under which a server signs its requests to helpers."""
 REFRESH_SECONDS = 1.0
 FIRST_CALLS = frozenset({"Join", "Greet"})
 """Calls whose claims have no session, because their answers tell the session: the first one of a client to a

@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc
 
 from tardigrad.core.upload import Vectors
-from tardigrad.errors import RunError, TardigradError
-from tardigrad.secure.helper_refusals import RESEAL
+from tardigrad.errors import ConfigError, RunError, TardigradError
+from tardigrad.secure.helper_refusals import NOT_LISTED, OTHER_KEY, RESEAL
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment, ClientTrainer
@@ -166,6 +166,12 @@ class Participant(Reconnecting):
         self._backoff.succeeded()
         fate = f"staleness {answer.staleness}" if answer.accepted else f"did not count: {answer.reason}"
         self._seen(f"trip {finished.trip} from version {finished.version}: {fate}")
+        if not answer.accepted and answer.reason in (NOT_LISTED, OTHER_KEY):
+            raise ConfigError(
+                f"a helper of this secure run has refused the upload: {answer.reason}; have the operator of "
+                "each helper enroll this client's public key (tardigrad enroll NAME --public KEY), and join "
+                "again"
+            )
         return str(answer.over)
 
     async def _send(self, connection: Connection, finished: TrainedUpload) -> v1.Answer:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from tardigrad.core.files import write_text
@@ -20,7 +19,15 @@ from tardigrad.errors import ConfigError, RunError
 from tardigrad.privacy.releases import digest_of as digest_of_version
 from tardigrad.secure.masks import masked, new_seeds
 from tardigrad.secure.policy import Policy, declared_digest, policy_digest, read_policy
-from tardigrad.secure.receipts import FIRST, ReceiptError, SignedReceipt, agreed, read_receipt
+from tardigrad.secure.receipts import (
+    FIRST,
+    ReceiptError,
+    SignedReceipt,
+    agreed,
+    is_signed,
+    key_content,
+    read_receipt,
+)
 from tardigrad.service.access.enrolment import public_key
 from tardigrad.service.client.client_memory import TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment
@@ -31,8 +38,6 @@ from tardigrad.service.protocol.v1 import service_pb2 as v1
 
 CODES = "/codes"
 """How the names of vectors end that are codes on the grid."""
-KEY_PREFIX = b"tardigrad key 1\n"
-"""What a helper signs of a key begins with this."""
 CLASSIC_BYTES, HYBRID_BYTES = 32, 1216
 """Bytes of the keys that helpers offer."""
 
@@ -151,8 +156,8 @@ class SecureTrips:
             )
         size = HYBRID_BYTES if self.policy.post_quantum else CLASSIC_BYTES
         for number, (key, identity) in enumerate(zip(keys, self._identities), 1):
-            content = KEY_PREFIX + self._digest + key.key_id + key.public_key
-            if len(key.public_key) != size or not _is_signed(identity, key.signature, content):
+            content = key_content(self._digest, key.key_id, key.public_key)
+            if len(key.public_key) != size or not is_signed(identity, key.signature, content):
                 raise RunError(
                     f"the key that the server offers for helper {number} is not signed by that helper for "
                     "this run, so nothing is sent"
@@ -184,7 +189,7 @@ def secure_trips(
             "helpers, so nothing is trained"
         )
     for helper, signature in zip(policy.helpers, joined.policy_signatures, strict=True):
-        if not _is_signed(_identity(helper), signature, policy_digest(joined.policy)):
+        if not is_signed(_identity(helper), signature, policy_digest(joined.policy)):
             raise ConfigError(
                 f"the policy of the run is not signed by the helper {helper}, so nothing is trained"
             )
@@ -216,11 +221,3 @@ def _check_grid(policy: Policy) -> None:
 
 def _identity(text: str) -> Ed25519PublicKey:
     return public_key(text, "the policy's helpers")
-
-
-def _is_signed(identity: Ed25519PublicKey, signature: bytes, content: bytes) -> bool:
-    try:
-        identity.verify(signature, content)
-    except InvalidSignature:
-        return False
-    return True

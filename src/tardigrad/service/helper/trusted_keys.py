@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from cryptography.exceptions import InvalidSignature
 from google.protobuf.message import DecodeError
 
 from tardigrad.secure.admission import NO_TRIP, OfferedUpload
+from tardigrad.secure.helper_refusals import NOT_LISTED, OTHER_KEY
+from tardigrad.secure.receipts import is_signed
 from tardigrad.service.access.enrolment import NAME, Enrolled, public_key
+from tardigrad.service.access.signed_requests import SERVER
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.server.listener import parsed_signed
 
 DIGEST = 32
 """Bytes of the digest of an upload."""
-SERVER = "server"
-"""The name under which a server signs its requests to helpers."""
 
 
 class ServerKey:
@@ -34,11 +34,7 @@ class ServerKey:
 
     def signed(self, client: str, signature: bytes, content: bytes) -> bool:
         """Return whether the server has signed this."""
-        try:
-            self._key.verify(signature, content)
-        except InvalidSignature:
-            return False
-        return client == SERVER
+        return client == SERVER and is_signed(self._key, signature, content)
 
 
 def offered(delivery: bytes, enrolled: Enrolled) -> OfferedUpload:
@@ -53,9 +49,9 @@ def offered(delivery: bytes, enrolled: Enrolled) -> OfferedUpload:
         return OfferedUpload("", "", NO_TRIP, 0, b"", (), "this is not the signed header of an upload")
     fault = ""
     if not enrolled.knows(claim.client):
-        fault = "the client is not on the helper's own list"
+        fault = NOT_LISTED
     elif not enrolled.signed(claim.client, signed.signature, signed.claim):
-        fault = "not signed with the key that the client is enrolled with at the helper"
+        fault = OTHER_KEY
     envelopes = tuple((one.key_id, one.sealed) for one in header.envelopes)
     return OfferedUpload(
         claim.client, header.run, header.trip, header.version, header.digest, envelopes, fault

@@ -6,7 +6,7 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tardigrad.service.monitor.progress_record import RunProgress, progress_of, trips_per_second
+from tardigrad.service.monitor.progress_record import RunProgress, over_text, progress_of, trips_per_second
 from tardigrad.service.protocol.refusals import log
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ SHOWN_METRICS = 2
 async def log_progress(coordinator: Coordinator, servicer: Servicer, seconds: float = LINE_SECONDS) -> None:
     """Log a line every few seconds until the run is over, or until cancelled."""
     before = progress_of(coordinator, servicer)
-    while before.over is None:
+    while before.over is None or before.steps_waiting:
         await asyncio.sleep(seconds)
         now = progress_of(coordinator, servicer)
-        if now.over is None:
+        if now.over is None or now.steps_waiting:
             log.info("%s", progress_line(now, before), extra={"event": "progress"})
         before = now
 
@@ -51,5 +51,7 @@ def progress_line(progress: RunProgress, before: RunProgress | None = None) -> s
     ]
     if progress.helper_away is not None:
         parts.insert(0, f"a helper is away since {progress.helper_away:,.0f} s")
+    if progress.over is not None and progress.steps_waiting:
+        parts.insert(0, f"the run is {over_text(progress.over, progress.steps_waiting)}")
     parts += [f"{name} {value:.4g}" for name, value in islice(progress.metrics.items(), SHOWN_METRICS)]
     return ", ".join(parts)

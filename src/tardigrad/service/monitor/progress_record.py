@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tardigrad.core.plural import counted
+
 if TYPE_CHECKING:
     from tardigrad.service.server.coordinator import Coordinator
     from tardigrad.service.server.rpc import Servicer
@@ -51,6 +53,9 @@ class RunProgress:
     """Requests that this process refused, by cause."""
     helper_away: float | None = None
     """Seconds for which a helper of a secure run could not be reached; None if all are there."""
+    steps_waiting: int = 0
+    """Full buffers of a secure run whose masks the helpers have not released, or whose versions they have not
+    signed yet."""
 
     @property
     def accepted(self) -> int:
@@ -77,7 +82,18 @@ def progress_of(coordinator: Coordinator, servicer: Servicer) -> RunProgress:
         metrics_dropped=counters.metrics_dropped,
         requests_refused=dict(servicer.refusals.counts),
         helper_away=None if coordinator.link is None else coordinator.link.away,
+        steps_waiting=0 if coordinator.link is None else coordinator.link.steps_waiting,
     )
+
+
+def over_text(reason: str, steps_waiting: int) -> str:
+    """Return that a run is over, and what is missing of a secure run whose helpers are away.
+
+    >>> over_text("trips", 0), over_text("trips", 2)
+    ('over (trips)', 'over (trips), but for 2 steps that the helpers must release and sign')
+    """
+    missing = f", but for {counted(steps_waiting, 'step')} that the helpers must release and sign"
+    return f"over ({reason})" + (missing if steps_waiting else "")
 
 
 def trips_per_second(trips: int, seconds: float) -> float:

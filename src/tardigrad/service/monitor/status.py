@@ -59,6 +59,8 @@ class Status:
     """Metrics of clients that the process did not take."""
     helper_away: float | None = None
     """Seconds for which a helper of a secure run could not be reached; None if all are there."""
+    steps_waiting: int = 0
+    """Steps of a secure run that wait for the helpers."""
 
     @property
     def age(self) -> float:
@@ -89,6 +91,7 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
         steps_discarded=progress.steps_discarded,
         metrics_dropped=progress.metrics_dropped,
         helper_away=None if progress.helper_away is None else round(progress.helper_away, 3),
+        steps_waiting=progress.steps_waiting,
     )
 
 
@@ -131,10 +134,10 @@ def read_status(folder: Path) -> Status:
 
 
 async def watch_folder(folder: Path) -> AsyncIterator[Status]:
-    """Read the status in a folder every second until the run is over."""
+    """Read the status in a folder every second until the run is over and no step waits for a helper."""
     while True:
         status = read_status(folder)
         yield status
-        if status.over:
+        if status.over and not status.steps_waiting:
             return
         await asyncio.sleep(SECONDS)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tardigrad.service.monitor.logs import harmless
-from tardigrad.service.monitor.progress_record import trips_per_second
+from tardigrad.service.monitor.progress_record import over_text, trips_per_second
 from tardigrad.service.monitor.status import Status
 
 SILENT = 5.0
@@ -29,12 +29,13 @@ def status_table(status: Status, before: Status | None = None) -> Table:
 
 def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
     """Return the rows of the table: names and texts. Control characters of clients' text are escaped."""
-    state = f"over ({status.over})" if status.over else "goes on"
-    if not status.over and status.age > SILENT:
+    state = over_text(status.over, status.steps_waiting) if status.over else "goes on"
+    ended = bool(status.over) and not status.steps_waiting
+    if not ended and status.age > SILENT:
         state = f"nothing was heard of the server for {status.age:.0f} s; is it running?"
     found = [
         ("run", harmless(state)),
-        *([] if status.helper_away is None or status.over else [("helper", _away(status.helper_away))]),
+        *([] if status.helper_away is None or ended else [("helper", _away(status.helper_away))]),
         ("time", f"{status.time:,.0f} s"),
         ("version", f"{status.version:,}"),
         ("trips", f"{status.trips:,}"),

@@ -366,7 +366,7 @@ class Coordinator:
         reason = self.run_state.over
         assert reason is not None
         await self._threads.in_model_thread(lambda: None)  # all entries are applied to the model now
-        if self.model_state.waiting or (self.link is not None and self.link.owes_receipts):
+        if self.model_state.waiting or (self.link is not None and self.link.steps_waiting):
             return  # steps whose buffers are full are made first, by this process or the next
         await self._threads.in_model_thread(self._write_end, reason)
         if not self.ended.done():

@@ -16,15 +16,13 @@ from tardigrad.errors import RunError
 from tardigrad.secure.helper_refusals import RefusalKind
 from tardigrad.secure.masks import UNSIGNED, Codes
 from tardigrad.secure.receipts import SignedReceipt, read_receipt
-from tardigrad.service.access.signed_requests import Signer
+from tardigrad.service.access.signed_requests import SERVER, Signer
 from tardigrad.service.protocol.refusals import Cause
 from tardigrad.service.protocol.v1 import helper_pb2 as helper_v1
 from tardigrad.service.protocol.v1 import helper_pb2_grpc as helper_v1_grpc
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.wire import CHUNK, LARGEST_MESSAGE, chunks, layout_of, to_wire
 
-NAME = "server"
-"""The name under which the server signs its requests to helpers."""
 OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.max_send_message_length", LARGEST_MESSAGE),
@@ -68,7 +66,7 @@ class HelperConnection:
     def __init__(self, address: str, identity: Ed25519PrivateKey, authority: bytes | None) -> None:
         """`identity`: the server's. Without the certificate of an authority there is no TLS."""
         self.address = address
-        self._signer = Signer(NAME, identity)
+        self._signer = Signer(SERVER, identity)
         if authority is None:
             self._channel = grpc.aio.insecure_channel(address, OPTIONS)
         else:

@@ -6,14 +6,12 @@ import asyncio
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from cryptography.exceptions import InvalidSignature
-
 from tardigrad.core.upload import Vectors
 from tardigrad.errors import RunError
 from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.secure.masks import Codes
 from tardigrad.secure.policy import Policy
-from tardigrad.secure.receipts import Receipt, SignedReceipt, agreed, read_receipt
+from tardigrad.secure.receipts import Receipt, SignedReceipt, agreed, is_signed, read_receipt
 from tardigrad.service.access.enrolment import public_key
 from tardigrad.service.protocol.v1 import helper_pb2 as helper_v1
 from tardigrad.service.protocol.v1 import service_pb2 as v1
@@ -79,13 +77,11 @@ class HelperGroup:
                 raise self._fault(number, f"knows nothing of the run {self.policy.run}", "helper")
 
     def _check_signature(self, number: int, signature: bytes) -> None:
-        try:
-            self._identities[number].verify(signature, self._digest)
-        except InvalidSignature:
+        if not is_signed(self._identities[number], signature, self._digest):
             raise RunError(
                 f"{self._name(number)} has signed another policy, or is not the one that secure.helpers "
                 "names: a run keeps its policy; give the config and the keys that it began with"
-            ) from None
+            )
 
     def _check_history(self, number: int, greeting: helper_v1.Greeting, history: ServerHistory) -> None:
         """Raise a RunError unless the helper is where this server is, or one receipt ahead."""
@@ -124,7 +120,8 @@ class HelperGroup:
 
     async def admit(self, deliveries: Sequence[bytes]) -> list[Decision]:
         """Return what the helpers decide about these uploads. An upload that one of them refuses whatever
-        else is in the batch is refused by all, before any of them has admitted it."""
+        else is in the batch is refused by all, before any of them has admitted it. What all have found good
+        none of them refuses for another reason than its batch, also if their lists change meanwhile."""
         decisions: list[Decision | None] = [None] * len(deliveries)
         if len(self._connections) > 1:
             for places in await self._all(one.admit(deliveries, True) for one in self._connections):

@@ -42,6 +42,8 @@ MOST_BYTES = 1 << 19
 """Bytes of their headers, which must fit into one message."""
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 """Seconds between two tries to reach a helper."""
+MOST_GREETINGS = 3
+"""A helper that was greeted so often, and has done nothing of its work, is as good as away."""
 DISK_WAIT = 2.0
 """Seconds until the helpers are asked again after the journal could not be written."""
 
@@ -90,27 +92,34 @@ class HelperLink:
         return self.away_since is None and self.back <= since
 
     @property
-    def owes_receipts(self) -> bool:
-        """Whether a version of a run that has begun has no receipts yet."""
-        return 0 <= self._secure.version < self._run_state.book.version
+    def steps_waiting(self) -> int:
+        """How many versions of a run that has begun have no receipts yet."""
+        signed = self._secure.version
+        return 0 if signed < 0 else self._run_state.book.version - signed
 
     # -- the task ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Do the helpers' part of the run until cancelled. Report an error that ends the run."""
         wait, self.away_since = FIRST_WAIT, self._run_time.now()
+        greetings = 0  # since the last work was done
         try:
             while True:
                 try:
                     await self.helpers.greet(self._history())
-                    self._set_back()
-                    wait = FIRST_WAIT
+                    greetings += 1
+                    if greetings < MOST_GREETINGS:
+                        self._set_back()
+                        wait = FIRST_WAIT
                     while True:
                         self._wake.clear()
-                        if not await self._work():
+                        worked = await self._work()
+                        self._set_back()
+                        wait, greetings = FIRST_WAIT, 0
+                        if not worked:
                             await self._wake.wait()
                 except HelperAway as away:
-                    if wait > FIRST_WAIT:  # a helper that was only started again is greeted at once
+                    if wait > FIRST_WAIT or greetings >= MOST_GREETINGS:  # once is a restart, and not noticed
                         self._set_away(str(away))
                 except Refused:  # the journal cannot be written now
                     wait = max(wait, DISK_WAIT)

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from tardigrad.service.access.signed_requests import RequestVerifier
 from tardigrad.service.monitor.progress_record import RunProgress, progress_of
-from tardigrad.service.protocol.refusals import Cause, Refusals, Refused
+from tardigrad.service.protocol.refusals import OVER, Cause, Refusals, Refused
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
 from tardigrad.service.protocol.wire import KNOWS_ENCODINGS, to_wire
@@ -86,11 +86,14 @@ class Servicer(v1_grpc.FederationServicer):
             yield call
         except Refused as refused:
             self.refusals.note(call.client, method, refused)
+            over = self._coordinator.run_state.over
             trailing = [("tardigrad-time-ms", str(self._gate.now_ms())), ("tardigrad-why", refused.why.value)]
             if refused.retry_after is not None:
                 trailing.append(
                     ("tardigrad-retry-after", f"{refused.retry_after * random.uniform(1, 2):.3f}")
                 )
+            if refused.why is Cause.HELPER_AWAY and over is not None:
+                trailing.append((OVER, over))  # nobody waits for the upload any more
             await context.abort(refused.status, refused.sentence, tuple(trailing))
         except Exception:
             if not context.done():
