@@ -69,6 +69,10 @@ class Simulation:
         )  # fmt: skip
         self.engine.release = secrets.release
 
+    def worker_seconds(self) -> dict[str, float]:
+        """Return the seconds that workers outside this process have spent so far, by kind of work."""
+        return self.executor.profile()
+
     @property
     def config(self) -> Config:
         """The resolved config."""

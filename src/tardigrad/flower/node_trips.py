@@ -1,0 +1,94 @@
+"""Uploads made of nodes' replies, and what has to be remembered of a node between its trips."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from tardigrad.algorithms.algorithm import Algorithm
+from tardigrad.core.outcomes import Ticket
+from tardigrad.core.upload import Task, Upload, Vectors
+from tardigrad.flower.carrier import Reply
+from tardigrad.flower.named_arrays import ArraysModule, BadReply
+
+EXAMPLES = "num-examples"
+"""The metric with a node's number of examples."""
+LOSSES = ("train_loss", "train-loss", "loss")
+"""Names of the training loss in the metrics of apps."""
+
+
+class NodeTrips:
+    """Turns replies into uploads.
+
+    A node that knows nothing of the algorithm returns where its training came to. What the client's half of
+    the algorithm uploads then follows from that and from the version that was sent. A ClientApp that has the
+    client half (`ClientHalf`) returns the vectors of the upload itself.
+    """
+
+    def __init__(
+        self, module: ArraysModule, algorithm: Algorithm, upload: Vectors, private: bool, weighs: bool
+    ) -> None:
+        """`upload`: zeros with the names and shapes of what is uploaded. `weighs`: whether nodes weigh by
+        their examples."""
+        self._module, self._algorithm, self._private, self._weighs = module, algorithm, private, weighs
+        self._shapes = {name: vector.numel() for name, vector in upload.items()}
+        self.memories: dict[str, Vectors] = {}
+        """What is remembered of each node, by its name."""
+        self.last_accepted: dict[str, int] = {}
+        """The last trip of each node that was accepted, by its name."""
+
+    def upload(self, reply: Reply, ticket: Ticket, start: Vectors) -> tuple[Upload, Vectors]:
+        """Return the upload of a reply, and what to remember of the node if it is accepted; raise a `BadReply`
+        if there is something wrong with it."""
+        memory = self.memories.get(str(ticket.client), {})
+        if self._algorithm.changes_training:
+            vectors, kept = self._own_vectors(reply, start["model"].dtype), {}
+        else:
+            rule = self._algorithm.rule(
+                Task(ticket.trip, ticket.client, ticket.version, start), memory, lr=1.0
+            )
+            vectors = rule.finish(self._module.flat(reply.arrays), 1, 1.0)
+            kept = rule.memory if self._algorithm.remembers else {}
+        loss = next((reply.metrics[name] for name in LOSSES if name in reply.metrics), math.nan)
+        examples, steps = self._examples(reply.metrics), 1
+        if not all(bool(torch.isfinite(vector).all()) for vector in vectors.values()):
+            if not self._private:
+                raise BadReply("its model is not finite; lower the learning rate of the ClientApp")
+            # a refusal would tell something about the data: it counts as an upload that changes nothing
+            model = start["model"]
+            vectors = {n: model.clone() if n == "model" else torch.zeros_like(v) for n, v in vectors.items()}
+            kept = memory
+        return Upload(vectors, examples, steps, loss), kept
+
+    def statistics(self, reply: Reply) -> dict[str, Tensor]:
+        """Return the running statistics of a reply; raise a `BadReply` if they do not fit."""
+        found = self._module.statistics_of(reply.arrays) if self._module.statistics else {}
+        if not all(bool(torch.isfinite(value).all()) for value in found.values()):
+            raise BadReply("its running statistics are not finite")
+        return found
+
+    def accepted(self, ticket: Ticket, memory: Vectors) -> None:
+        """Keep the memory of a node whose upload was accepted."""
+        self.last_accepted[str(ticket.client)] = ticket.trip
+        if memory:
+            self.memories[str(ticket.client)] = memory
+
+    def _own_vectors(self, reply: Reply, dtype: torch.dtype) -> Vectors:
+        if not reply.vectors:
+            raise BadReply(
+                f"{self._algorithm.name} changes how clients train, and its ClientApp does not: train with "
+                "tardigrad.flower.ClientHalf there (docs/flower.md), or use an algorithm such as 'fedbuff'"
+            )
+        found = {name: torch.tensor(array) for name, array in reply.vectors.items()}
+        if {name: vector.numel() for name, vector in found.items()} != self._shapes:
+            raise BadReply(f"its upload has the vectors {sorted(found)} of other names or lengths")
+        return {name: found[name].reshape(-1) for name in self._shapes}
+
+    def _examples(self, metrics: Mapping[str, float]) -> int:
+        examples = metrics.get(EXAMPLES, math.nan if self._weighs else 1.0)
+        if not (math.isfinite(examples) and examples >= 1 and examples == int(examples)):
+            raise BadReply(f"its metric {EXAMPLES!r} is {examples:g}; give a whole number from 1 on")
+        return int(examples)
