@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING
 from tardigrad.flower.requirement import check_flower
 
 if TYPE_CHECKING:
+    from tardigrad.flower.app_trainer import replay as replay
+    from tardigrad.flower.app_trainer import simulate as simulate
+    from tardigrad.flower.client_half import ClientHalf as ClientHalf
     from tardigrad.flower.strategy import AsyncStrategy as AsyncStrategy
 
-_PLACES = {"AsyncStrategy": "strategy"}
+_PLACES = {
+    "AsyncStrategy": "strategy",
+    "ClientHalf": "client_half",
+    "replay": "app_trainer",
+    "simulate": "app_trainer",
+}
 
-__all__ = ["AsyncStrategy"]
+__all__ = ["AsyncStrategy", "ClientHalf", "replay", "simulate"]
 
 
 def __getattr__(name: str) -> object:

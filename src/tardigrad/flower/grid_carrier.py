@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+
 from tardigrad.core.upload import Vectors
 from tardigrad.flower.carrier import Kind, Order, Reply
 from tardigrad.flower.named_arrays import Arrays, BadReply

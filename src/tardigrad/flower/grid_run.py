@@ -14,8 +14,9 @@ from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly, assemble
 from tardigrad.experiments.runs.private_run import Secrets
 from tardigrad.flower.carrier import Carrier
-from tardigrad.flower.driver import CentralEvaluation, Driver
+from tardigrad.flower.driver import Driver
 from tardigrad.flower.named_arrays import ArraysModule
+from tardigrad.flower.node_evaluation import CentralEvaluation
 from tardigrad.learning.profile import Profile
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling

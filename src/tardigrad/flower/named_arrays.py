@@ -68,7 +68,7 @@ class ArraysModule(nn.Module):
     def extra_repr(self) -> str:
         return ", ".join(f"{name}: {tuple(value.shape)}" for name, value in self.state_dict().items())
 
-    def state_dict(self, *args: Any, **keywords: Any) -> dict[str, Any]:
+    def state_dict(self, *args: Any, **keywords: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return all arrays in the order of the app."""
         every = dict(self.named_parameters()) | self.others
         return {name: every[name].detach() for name in self.names}

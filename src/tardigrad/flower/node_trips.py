@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Algorithm
+from tardigrad.algorithms.registry import AnyAlgorithm
 from tardigrad.core.outcomes import Ticket
+from tardigrad.core.participation import ClientId
+from tardigrad.core.tensor_names import strip_prefix
 from tardigrad.core.upload import Task, Upload, Vectors
-from tardigrad.flower.carrier import Reply
+from tardigrad.flower.carrier import ConfigValue, Reply
 from tardigrad.flower.named_arrays import ArraysModule, BadReply
+from tardigrad.flower.node_evaluation import EXAMPLES
 
-EXAMPLES = "num-examples"
-"""The metric with a node's number of examples."""
+TRIP, ACCEPTED, ALGORITHM = "tardigrad.trip", "tardigrad.accepted", "tardigrad.algorithm"
+"""Keys in the config of a train message for a ClientApp with the client half."""
 LOSSES = ("train_loss", "train-loss", "loss")
 """Names of the training loss in the metrics of apps."""
 
@@ -40,16 +46,14 @@ class NodeTrips:
         self.last_accepted: dict[str, int] = {}
         """The last trip of each node that was accepted, by its name."""
 
-    def upload(self, reply: Reply, ticket: Ticket, start: Vectors) -> tuple[Upload, Vectors]:
-        """Return the upload of a reply, and what to remember of the node if it is accepted; raise a `BadReply`
-        if there is something wrong with it."""
-        memory = self.memories.get(str(ticket.client), {})
+    def upload(self, reply: Reply, task: Task, memory: Vectors) -> tuple[Upload, Vectors]:
+        """Return the upload of a reply, and what to remember of the node if it is accepted; raise a
+        `BadReply` if there is something wrong with it."""
+        start = task.vectors
         if self._algorithm.changes_training:
             vectors, kept = self._own_vectors(reply, start["model"].dtype), {}
         else:
-            rule = self._algorithm.rule(
-                Task(ticket.trip, ticket.client, ticket.version, start), memory, lr=1.0
-            )
+            rule = self._algorithm.rule(task, memory, lr=1.0)
             vectors = rule.finish(self._module.flat(reply.arrays), 1, 1.0)
             kept = rule.memory if self._algorithm.remembers else {}
         loss = next((reply.metrics[name] for name in LOSSES if name in reply.metrics), math.nan)
@@ -69,6 +73,31 @@ class NodeTrips:
         if not all(bool(torch.isfinite(value).all()) for value in found.values()):
             raise BadReply("its running statistics are not finite")
         return found
+
+    def memory(self, client: ClientId) -> Vectors:
+        """Return what is remembered of a node."""
+        return self.memories.get(str(client), {})
+
+    def told(self, ticket: Ticket) -> dict[str, ConfigValue]:
+        """Return what a ClientApp with the client half is told: its trip, the last of its trips that was
+        accepted, and the algorithm."""
+        last = self.last_accepted.get(str(ticket.client), -1)
+        return {TRIP: ticket.trip, ACCEPTED: last, ALGORITHM: json.dumps(_settings(self._algorithm))}
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Return what is remembered of the nodes."""
+        return {
+            f"memory/{node}/{name}": vector
+            for node, vectors in self.memories.items()
+            for name, vector in vectors.items()
+        }
+
+    def restore(self, tensors: dict[str, Tensor], last_accepted: dict[str, int]) -> None:
+        """Continue from a `snapshot()`."""
+        self.last_accepted = dict(last_accepted)
+        for path, vector in strip_prefix("memory/", tensors).items():
+            node, name = path.split("/", 1)
+            self.memories.setdefault(node, {})[name] = vector
 
     def accepted(self, ticket: Ticket, memory: Vectors) -> None:
         """Keep the memory of a node whose upload was accepted."""
@@ -92,3 +121,7 @@ class NodeTrips:
         if not (math.isfinite(examples) and examples >= 1 and examples == int(examples)):
             raise BadReply(f"its metric {EXAMPLES!r} is {examples:g}; give a whole number from 1 on")
         return int(examples)
+
+
+def _settings(algorithm: Algorithm) -> object:
+    return TypeAdapter(AnyAlgorithm).dump_python(algorithm, mode="json")  # type: ignore[arg-type]

@@ -2,10 +2,10 @@
 
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from tardigrad import Buffer, Config, Evaluation
-from tardigrad.flower import AsyncStrategy
 
 from digits_app.task import make_model
+from tardigrad import Buffer, Config, Evaluation
+from tardigrad.flower import AsyncStrategy
 
 app = ServerApp()
 

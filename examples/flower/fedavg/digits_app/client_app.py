@@ -21,7 +21,9 @@ def train(msg: Message, context: Context) -> Message:
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     examples, _ = load_data(context.node_config["partition-id"], context.node_config["num-partitions"])
     time.sleep(float(context.node_config.get("slow-seconds", 0)))  # a slow device
-    loss = train_model(model, examples, int(context.run_config.get("local-epochs", 1)), msg.content["config"]["lr"])
+    loss = train_model(
+        model, examples, int(context.run_config.get("local-epochs", 1)), msg.content["config"]["lr"]
+    )
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(examples)})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
     return Message(content=content, reply_to=msg)

@@ -1,4 +1,4 @@
-"""The model, the data and the training of the app. The data comes with scikit-learn: nothing is downloaded."""
+"""The model, the data and the training of the app. The data comes with scikit-learn, without a download."""
 
 import torch
 from sklearn.datasets import load_digits

@@ -43,7 +43,10 @@ class RunLoop(Protocol):
     given_up: int
     bytes: int
     refused: Counter[str]
-    metrics: dict[str, float]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the last evaluation."""
 
     @property
     def version(self) -> int:
