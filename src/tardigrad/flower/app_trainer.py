@@ -97,12 +97,12 @@ class _AppEvaluator(Evaluator):
     """Evaluates versions with a function of the app."""
 
     def __init__(self, module: ArraysModule, evaluate: CentralEvaluation | None) -> None:
-        self._arrays, self._evaluate = module.arrays, evaluate
+        self._module, self._by_app = module, evaluate
 
     def __call__(
         self, vector: Tensor, version: int, memories: Mapping[int, Vectors] | None = None
     ) -> dict[str, float]:
-        found = None if self._evaluate is None else self._evaluate(version, self._arrays(vector))
+        found = None if self._by_app is None else self._by_app(version, self._module.arrays(vector))
         return dict(found or {})
 
 

@@ -280,7 +280,8 @@ class Driver:
             )
 
     def _forget_training(self) -> None:
-        """Do not look for the replies of nodes that still train when the run is over."""
+        """Do not look for the replies of nodes that still train when the run is over; they may be asked to
+        evaluate afterwards."""
         self._sent = {message: sent for message, sent in self._sent.items() if sent.ticket is None}
 
     # -- sending -----------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -133,6 +134,7 @@ class GridRun:
         ticket_seconds: float,
         evaluate: CentralEvaluation | None = None,
         fraction_evaluate: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         config = assembly.config
         self.assembly, self.secrets, self.profile = assembly, secrets, Profile(on=False)
@@ -140,7 +142,7 @@ class GridRun:
         self.engine = Driver(
             carrier, assembly.bookkeeping(), self.aggregator, module, config.evaluation, config.stop,
             config.seed, assembly.trip_bytes.up, ticket_seconds, assembly.guarantee is not None, evaluate,
-            fraction_evaluate,
+            fraction_evaluate, clock,
         )  # fmt: skip
         self.engine.release = secrets.release
 
