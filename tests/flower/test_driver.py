@@ -111,7 +111,7 @@ def test_a_bad_reply_is_one_sentence_in_the_log_and_the_others_go_on(spoil, said
 
 
 def test_a_run_fails_when_every_trip_does():
-    with pytest.raises(RunError, match="15 trips have failed one after the other.*no data"):
+    with pytest.raises(RunError, match=r"15 trips have failed one after the other.*no data"):
         run_nodes(config(), LocalNodes(SLOW, lambda order: Reply("", error="no data")))
 
 
@@ -202,7 +202,7 @@ def test_nodes_evaluate_when_they_are_free():
 
 
 def test_a_central_evaluation_can_end_the_run():
-    result, events = run_nodes(
+    result, _ = run_nodes(
         config(evaluation={"every_steps": 1}, stop={"steps": 50, "accuracy": 0.3}),
         LocalNodes(SLOW),
         evaluate=lambda version, arrays: {"accuracy": version / 10},

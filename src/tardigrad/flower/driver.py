@@ -29,7 +29,7 @@ from tardigrad.flower.carrier import Carrier, ConfigValue, Order, Reply
 from tardigrad.flower.flower_log import log
 from tardigrad.flower.named_arrays import Arrays, ArraysModule, BadReply
 from tardigrad.flower.node_evaluation import EXAMPLES, CentralEvaluation, Evaluations, weighted_means
-from tardigrad.flower.node_trips import NodeTrips
+from tardigrad.flower.node_trips import NoClientHalf, NodeTrips
 from tardigrad.flower.running_statistics import RunningStatistics
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
@@ -185,6 +185,8 @@ class Driver:
             upload, memory = self._trips.upload(reply, task, self._trips.memory(task.client))
             statistics = self._trips.statistics(reply)
         except BadReply as bad:
+            if isinstance(bad, NoClientHalf) and not self.trips:
+                raise RunError(str(bad)) from None
             yield from self._give_up(sent.ticket)
             self._failed(sent, str(bad), connected)
             return

@@ -26,6 +26,10 @@ LOSSES = ("train_loss", "train-loss", "loss")
 """Names of the training loss in the metrics of apps."""
 
 
+class NoClientHalf(BadReply):
+    """A ClientApp without the client half of an algorithm that needs one."""
+
+
 class NodeTrips:
     """Turns replies into uploads.
 
@@ -107,8 +111,8 @@ class NodeTrips:
 
     def _own_vectors(self, reply: Reply, dtype: torch.dtype) -> Vectors:
         if not reply.vectors:
-            raise BadReply(
-                f"{self._algorithm.name} changes how clients train, and its ClientApp does not: train with "
+            raise NoClientHalf(
+                f"{self._algorithm.name} changes how clients train, and the ClientApp does not: train with "
                 "tardigrad.flower.ClientHalf there (docs/flower.md), or use an algorithm such as 'fedbuff'"
             )
         found = {name: torch.tensor(array) for name, array in reply.vectors.items()}
