@@ -58,7 +58,8 @@ class ClientHalf:
         self._parameters = [own[name] for name in names]
         algorithm: Algorithm = TypeAdapter(BuiltIn).validate_python(json.loads(str(config[ALGORITHM])))
         self._trip, self._steps, self._lr_sum = int(config[TRIP]), 0, 0.0
-        vectors = {name: torch.tensor(v) for name, v in arrays_of(message.content[VECTORS]).items()}
+        sent = message.content[VECTORS] if VECTORS in message.content else ArrayRecord()
+        vectors = {name: torch.tensor(vector) for name, vector in arrays_of(sent).items()}
         version = int(config["server-round"]) - 1
         task = Task(self._trip, int(context.node_id), version, {"model": self._flat(), **vectors})
         self._rule = algorithm.rule(task, self._memory(int(config[ACCEPTED])), lr)

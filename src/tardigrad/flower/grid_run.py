@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from tardigrad.core.pace import Asynchronous, Synchronous
@@ -18,6 +19,7 @@ from tardigrad.flower.carrier import Carrier
 from tardigrad.flower.driver import Driver
 from tardigrad.flower.named_arrays import ArraysModule
 from tardigrad.flower.node_evaluation import CentralEvaluation
+from tardigrad.learning.local import Local
 from tardigrad.learning.profile import Profile
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
@@ -37,7 +39,8 @@ class NodeClients(Clients):
         return 1
 
     def load(self, client: int) -> Examples:
-        raise ConfigError("data: only the nodes have examples")
+        """Return no examples: only the node has its own."""
+        return torch.empty(0), torch.empty(0)
 
     def name(self, client: int) -> int | str:
         return self._names[client]
@@ -97,11 +100,11 @@ def _check_config(config: Config) -> None:
     for name in ("data", "model", "head"):
         if name in config.model_fields_set and getattr(config, name) is not None:
             raise ConfigError(f"{name}: the ClientApp brings its own; leave it out of the config")
-    trained = config.local.model_fields_set - {"steps"}
-    if trained:
+    usual = Local()
+    own = [n for n in Local.model_fields if n != "steps" and getattr(config.local, n) != getattr(usual, n)]
+    if own:
         raise ConfigError(
-            f"local.{min(trained)}: the ClientApp trains, and takes its settings from train_config; leave it "
-            "out"
+            f"local.{own[0]}: the ClientApp trains, and takes its settings from train_config; leave it out"
         )
     if config.encoding.kind != "float32" or config.broadcast.kind != "float32":
         raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -115,7 +115,7 @@ class AsyncStrategy:
                 snapshot = self._open(folder, assembly.config, assembly.inputs(), begun)
                 if folder.summary is not None:
                     log.info("%s holds a finished run; its result is returned", self._out)
-                    return _flower_result(result_of(folder), {})
+                    return _flower_result(result_of(folder), module.names, {})
                 version = 0 if snapshot is None else int(snapshot[1]["engine"]["aggregator"]["version"])
                 secrets = open_secrets(assembly.config, assembly.guarantee, self._out, version, self._guard)
                 stack.enter_context(closing(secrets))
@@ -130,7 +130,7 @@ class AsyncStrategy:
             drive = Drive(run, folder, snapshot, self._snapshot_seconds)
             run.engine.save = drive.save
             result = drive.run()
-            return _flower_result(result, run.engine.train_metrics)
+            return _flower_result(result, module.names, run.engine.train_metrics)
 
     def _open(
         self, folder: RunFolder, config: Config, inputs: dict[str, str], begun: bool
@@ -184,10 +184,12 @@ def _central(evaluate: EvaluateFn | None) -> CentralEvaluation | None:
     return central
 
 
-def _flower_result(result: Result, train_metrics: Mapping[int, Mapping[str, float]]) -> FlowerResult:
-    """Return a result as Flower's own strategies do."""
+def _flower_result(
+    result: Result, names: Sequence[str], train_metrics: Mapping[int, Mapping[str, float]]
+) -> FlowerResult:
+    """Return a result as Flower's own strategies do. `names`: of the arrays, in the order of the app."""
     found = FlowerResult()
-    found.arrays = array_record({name: tensor.numpy() for name, tensor in result.model.items()})
+    found.arrays = array_record({name: result.model[name].numpy() for name in names})
     found.train_metrics_clientapp = {
         version: metric_record(metrics) for version, metrics in train_metrics.items() if metrics
     }
