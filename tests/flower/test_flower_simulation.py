@@ -33,7 +33,10 @@ def main(grid, context):
 
 run_simulation(
     app, client_app, num_supernodes=3,
-    backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2, "log_to_driver": False}},
+    backend_config={
+        "client_resources": {"num_cpus": 1},
+        "init_args": {"num_cpus": 2, "log_to_driver": False},
+    },
 )
 """
 

@@ -136,16 +136,18 @@ def test_an_interrupted_run_goes_on(tmp_path):
 
     def broken(identities):
         calls.append(1)
-        if len(calls) > 40:
+        if len(calls) > 31:
             raise SystemError("killed")
         return pull(identities)
 
     grid.pull_messages = broken
-    strategy = AsyncStrategy(config(stop={"steps": 30}), out=tmp_path / "run", snapshot_seconds=0.0)
+    strategy = AsyncStrategy(
+        config(stop={"steps": 30}), out=tmp_path / "run", fraction_evaluate=0.0, snapshot_seconds=0.0
+    )
     with pytest.raises(SystemError):
         start(strategy, grid)
     grid = DirectGrid(app, LOOKS)
-    start(AsyncStrategy(config(stop={"steps": 30}), out=tmp_path / "run"), grid)
+    start(AsyncStrategy(config(stop={"steps": 30}), out=tmp_path / "run", fraction_evaluate=0.0), grid)
     events = list(read_events(tmp_path / "run" / "events.jsonl"))
     assert any(isinstance(event, TripGivenUp) for event in events)
     assert sum(isinstance(event, UploadReceived) and event.accepted for event in events) == 60

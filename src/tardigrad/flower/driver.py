@@ -95,8 +95,10 @@ class Driver:
         self.release: Callable[[int, Vectors], None] = lambda version, vectors: None
         """Called with each new version before a node trains from it; it may raise to prevent that."""
         self.save: Callable[[], None] = lambda: None
-        """Writes a snapshot. A private run calls it before a version is released, because a step that was
-        released must not be made again from other uploads."""
+        """Writes a snapshot."""
+        self.save_steps = private
+        """Whether there is a snapshot of each step before its version is released. A private run needs it,
+        because a step that was released must not be made again from other uploads."""
         weighs = book.buffer.weights == "examples"
         self._trips = NodeTrips(module, aggregator.algorithm, aggregator.empty_upload(), private, weighs)
         self._statistics = RunningStatistics(module)
@@ -210,7 +212,7 @@ class Driver:
         """Make the step if the buffer is full, and evaluate if it is time."""
         yield [event, self._step()] if closes else [event]
         if closes:
-            if self._private:
+            if self.save_steps:
                 self.save()
             self._publish()
         if self._evaluation.due(self.version, closes, self.trips, isinstance(event, UploadReceived)):

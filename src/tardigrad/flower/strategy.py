@@ -56,18 +56,16 @@ class AsyncStrategy:
         bring. `out`: the folder of the run; if it holds one, that goes on. Without it nothing is written.
         `min_available_nodes`: wait for so many nodes. `fraction_evaluate`: the part of the nodes that
         evaluates; default: all, or none if `start` is given an `evaluate_fn`. `snapshot_seconds`: between two
-        snapshots. `guard`: for a private run, a file outside `out` with which a restored backup is noticed.
+        snapshots; with 0 there is one at every step. `guard`: for a private run, a file outside `out` with
+        which a restored backup is noticed.
         """
         if min_available_nodes < 1:
             raise ConfigError(f"min_available_nodes: must be at least 1, not {min_available_nodes}")
         if fraction_evaluate is not None and not 0 <= fraction_evaluate <= 1:
             raise ConfigError(f"fraction_evaluate: must be from 0 to 1, not {fraction_evaluate:g}")
         self._config, self._out = config or Config(), None if out is None else Path(out).expanduser()
-        self._nodes, self._fraction, self._snapshot_seconds = (
-            min_available_nodes,
-            fraction_evaluate,
-            snapshot_seconds,
-        )
+        self._nodes, self._fraction = min_available_nodes, fraction_evaluate
+        self._snapshot_seconds = snapshot_seconds
         self._guard = None if guard is None else Path(guard)
 
     def start(
@@ -129,6 +127,7 @@ class AsyncStrategy:
                 folder.go_on()
             drive = Drive(run, folder, snapshot, self._snapshot_seconds)
             run.engine.save = drive.save
+            run.engine.save_steps |= self._snapshot_seconds == 0
             result = drive.run()
             return _flower_result(result, module.names, run.engine.train_metrics)
 
