@@ -130,29 +130,44 @@ def test_a_simulated_client_app_is_the_same_as_a_client_of_ours():
         assert torch.allclose(flowers.model[name], value, atol=1e-6)
 
 
-def test_an_interrupted_run_goes_on(tmp_path):
+def killed(strategy, looks):
+    """Start a run and have it end without a warning after so many looks for replies."""
     grid = DirectGrid(app, LOOKS)
     pull, calls = grid.pull_messages, []
 
     def broken(identities):
         calls.append(1)
-        if len(calls) > 31:
+        if len(calls) > looks:
             raise SystemError("killed")
         return pull(identities)
 
     grid.pull_messages = broken
-    strategy = AsyncStrategy(
-        config(stop={"steps": 30}), out=tmp_path / "run", fraction_evaluate=0.0, snapshot_seconds=0.0
-    )
     with pytest.raises(SystemError):
         start(strategy, grid)
+
+
+def test_an_interrupted_run_goes_on(tmp_path):
+    out, settings = tmp_path / "run", config(stop={"steps": 30})
+    killed(AsyncStrategy(settings, out=out, fraction_evaluate=0.0, snapshot_seconds=0.0), looks=31)
     grid = DirectGrid(app, LOOKS)
-    start(AsyncStrategy(config(stop={"steps": 30}), out=tmp_path / "run", fraction_evaluate=0.0), grid)
-    events = list(read_events(tmp_path / "run" / "events.jsonl"))
+    start(AsyncStrategy(settings, out=out, fraction_evaluate=0.0), grid)
+    events = list(read_events(out / "events.jsonl"))
     assert any(isinstance(event, TripGivenUp) for event in events)
     assert sum(isinstance(event, UploadReceived) and event.accepted for event in events) == 60
-    first = next(message for message in grid.messages if message.metadata.message_type == "train")
-    assert first.content["config"]["server-round"] > 1
+    assert grid.messages[0].content["config"]["server-round"] > 1
+
+
+def test_an_interrupted_private_run_releases_no_version_twice(tmp_path):
+    privacy = {"kind": "participation", "noise_multiplier": 1.0, "participations": 40, "separation": 1}
+    settings = config(stop={"steps": 12}, privacy=privacy, algorithm={"kind": "fedbuff", "lr": 0.01})
+    out = tmp_path / "run"
+    for looks in (5, 6, 7):
+        killed(AsyncStrategy(settings, out=out), looks)
+    start(AsyncStrategy(settings, out=out), DirectGrid(app, LOOKS))
+    released = [line.split()[0] for line in (out / "releases.log").read_text().splitlines()]
+    versions = [int(first) for first in released if first.isdigit()]
+    assert sorted(set(versions)) == list(range(1, 13))
+    assert len([first for first in released if first == "open"]) == 4
 
 
 def test_a_finished_run_is_not_made_again(tmp_path):
