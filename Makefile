@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-transformers test-flower test-flower-oldest lint types tests claims bench bench-quick bench-peers bench-service soak clean
+.PHONY: demo test test-transformers test-flower test-flower-oldest lint types tests claims bench bench-quick bench-peers bench-service bench-secure soak clean
 
 demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make a report to open in a browser
 	$(BIN)/tardigrad demo
@@ -47,8 +47,11 @@ bench-peers: $(VENV)/.installed-dev  ## the same job in other simulators, each i
 bench-service: $(VENV)/.installed-dev  ## how many uploads the server takes, beside bare ones: some minutes
 	$(BIN)/python benchmarks/service.py
 
-soak: $(VENV)/.installed-dev  ## 200 kills, 100,000 bad messages, 1,000 clients: some twenty minutes
-	TARDIGRAD_SOAK=1 $(BIN)/pytest tests/service/combined/test_kills.py tests/service/combined/test_fuzz.py tests/service/combined/test_crowd.py
+bench-secure: $(VENV)/.installed-dev  ## what secure aggregation costs clients, server and helper: some minutes
+	$(BIN)/python benchmarks/secure.py
+
+soak: $(VENV)/.installed-dev  ## 260 kills, 100,000 bad messages, 1,000 clients: some twenty minutes
+	TARDIGRAD_SOAK=1 $(BIN)/pytest tests/service/combined/test_kills.py tests/service/combined/test_secure_kills.py tests/service/combined/test_fuzz.py tests/service/combined/test_crowd.py
 
 clean:
 	rm -rf $(VENV) .flower-venvs runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -104,13 +104,13 @@ class Load:
         self._body = [v1.UploadPart(chunk=chunk) for chunk in chunks(vectors)]
         self._digest = digest_of(vectors)
         self._headers: list[v1.UploadPart] = []
-        self._run = ""
+        self._run, self._joined = "", v1.Joined()
 
     async def join(self) -> None:
         """One session serves all names."""
         request = v1.JoinRequest(revision=REVISION).SerializeToString()
         joined = await self._stub.Join(self._signers[0].sign("Join", request), wait_for_ready=True)
-        self._run = joined.run
+        self._run, self._joined = joined.run, joined
         for signer in self._signers:
             signer.session = joined.session
 
@@ -128,8 +128,12 @@ class Load:
                 run=self._run, trip=trip, version=version, vectors=to_wire(self._layout), digest=self._digest,
                 examples=10, steps=1, loss=1.0, epoch=epoch, encoding=self._encoding,
             )  # fmt: skip
+            await self.complete(signer, content)
             signed = signer.sign("Deliver", content.SerializeToString())
             self._headers.append(v1.UploadPart(header=signed))
+
+    async def complete(self, signer: Signer, header: v1.UploadHeader) -> None:
+        """Put into a header what clients of another kind add to it."""
 
     async def go(self) -> tuple[float, float]:
         """When it began and when the last was acknowledged."""
@@ -149,8 +153,8 @@ def uploaded(encoding: str) -> Vectors:
             for name, dtype, length in parts}  # fmt: skip
 
 
-def load_process(pipe: Pipe, secure: bool, keys: Path, names: list[str]) -> None:
-    """Do what is asked through the pipe."""
+def load_process(pipe: Pipe, secure: bool, keys: Path, names: list[str], kind: type[Load] = Load) -> None:
+    """Do what is asked through the pipe. `kind`: of the clients."""
     authority = (keys / AUTHORITY).read_bytes() if secure else None
 
     async def main() -> None:
@@ -158,7 +162,7 @@ def load_process(pipe: Pipe, secure: bool, keys: Path, names: list[str]) -> None
         while asked := await asyncio.to_thread(pipe.recv):
             address, ours, encoding, what = asked
             if address not in loads:
-                loads[address] = Load(address, authority, keys, names, encoding)
+                loads[address] = kind(address, authority, keys, names, encoding)
                 if ours:
                     await loads[address].join()
             load = loads[address]
@@ -262,12 +266,12 @@ def processor_seconds(pid: int) -> float:
 class Crew:
     """The client processes."""
 
-    def __init__(self, secure: bool, keys: Path, names: list[str]) -> None:
+    def __init__(self, secure: bool, keys: Path, names: list[str], kind: type[Load] = Load) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes, self._processes = [], []
         for number in range(CLIENTS):
             ours, theirs = context.Pipe()
-            arguments = (theirs, secure, keys, names[number::CLIENTS])
+            arguments = (theirs, secure, keys, names[number::CLIENTS], kind)
             process = context.Process(target=load_process, args=arguments, daemon=True)
             process.start()
             self._pipes.append(ours)
@@ -276,11 +280,15 @@ class Crew:
 
     def rate(self, address: str, pid: int, ours: bool, encoding: str = "") -> tuple[float, float]:
         """Uploads a second that a server takes from all of them, and its processor time for one in ms."""
-        self._ask((address, ours, encoding, "prepare"))
+        self.prepare(address, ours, encoding)
         before = processor_seconds(pid)
         times = self._ask((address, ours, encoding, "go"))
         used = 1000 * (processor_seconds(pid) - before) / self._uploads
         return self._uploads / (max(end for _, end in times) - min(began for began, _ in times)), used
+
+    def prepare(self, address: str, ours: bool, encoding: str = "") -> None:
+        """Have the headers of the next uploads made, for tickets if the server is ours."""
+        self._ask((address, ours, encoding, "prepare"))
 
     def _ask(self, message: Any) -> list[Any]:
         for pipe in self._pipes:

@@ -193,7 +193,8 @@ def leave(code):
 if __name__ == "__main__":
     import tardigrad.experiments.runs.run
     import tardigrad.experiments.runs.serve
-    import tardigrad.service.client.participant  # noqa: F401
+    import tardigrad.service.client.participant
+    import tardigrad.service.helper.helper_lifecycle  # noqa: F401
     from tardigrad.cli import main
 
     gc.freeze()  # a fork need not look at what exists now

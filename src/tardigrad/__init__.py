@@ -116,6 +116,7 @@ _WHERE = {
     "tardigrad.privacy.independent": ["Independent"],
     "tardigrad.privacy.settings": ["LocalPrivacy", "Participation", "PoissonSampling"],
     "tardigrad.privacy.tree": ["Tree"],
+    "tardigrad.secure.secure_settings": ["HelperAddress", "Secure"],
     "tardigrad.learning.images": ["CentreCrop", "Flip", "RandomCrop"],
     "tardigrad.simulation.availability": ["Always", "AvailabilityTrace", "DayNight", "OnOff"],
     "tardigrad.simulation.delay": [
@@ -298,6 +299,8 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.privacy.settings import Participation as Participation
     from tardigrad.privacy.settings import PoissonSampling as PoissonSampling
     from tardigrad.privacy.tree import Tree as Tree
+    from tardigrad.secure.secure_settings import HelperAddress as HelperAddress
+    from tardigrad.secure.secure_settings import Secure as Secure
     from tardigrad.service.client.app import Client as Client
     from tardigrad.service.server.endpoint import Endpoint as Endpoint
     from tardigrad.service.server.service_settings import ServiceSettings as ServiceSettings

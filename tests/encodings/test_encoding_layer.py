@@ -174,6 +174,22 @@ def test_upload_that_is_not_finite_ends_the_run():
         layer.client(Upload({"delta": torch.tensor([1.0, float("inf")])}, 1, 1, 0.0), task, {})
 
 
+@pytest.mark.parametrize("encoding", [FEEDBACK, td.BFloat16(error_feedback=True)], ids=name_of)
+def test_upload_that_cannot_be_encoded_is_zeros_in_a_private_run(encoding):
+    """Whether a client delivers, now and later, must not depend on its data: not on numbers of a float64
+    model that float32 does not have, and not on one that is rounded up to infinity."""
+    layer = EncodingLayer(encoding, td.FedBuff(), lambda trip: trip, private=True)
+    task, memory = Task(7, 3, 0, {"model": torch.zeros(2)}), {}
+    largest = torch.finfo(torch.float32).max
+    for vector in ([1.0, 1e200], [largest, largest], [largest, largest], [1.0, 0.0]):
+        upload = Upload({"delta": torch.tensor(vector, dtype=torch.float64)}, 1, 1, 0.0)
+        parts = layer.client(upload, task, memory).vectors
+        assert torch.isfinite(memory["encoding/delta"]).all()
+        if vector[1] > largest:
+            assert not encoding.decode("delta", parts, 2).any()
+    assert torch.isfinite(encoding.decode("delta", parts, 2)).all()
+
+
 LOCAL = {"kind": "local", "clip": 0.5, "noise_multiplier": 0.1, "participations": 20, "noise_from": "seed"}
 CENTRAL = {"kind": "participation", "noise_from": "seed", "clip": 0.5, "epsilon": 8.0, "participations": 4}
 

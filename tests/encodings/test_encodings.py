@@ -1,6 +1,7 @@
 """Every encoding: what travels, what is lost, what is refused, and that rounding is right on average."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -63,6 +64,32 @@ def test_pieces_cover_the_vector_in_order_and_are_the_callers_own(encoding):
         piece.zero_()
     assert torch.equal(torch.cat(found), encoding.decode("delta", parts, len(vector)))
     assert all(torch.equal(part, before[name]) for name, part in parts.items())
+
+
+@every
+def test_bits_do_not_depend_on_the_size_of_pieces(encoding, monkeypatch):
+    vector = some(PIECE + 1000)
+    parts = encoded(encoding, vector)
+    whole = encoding.decode("delta", parts, len(vector))
+    for module in ("encoding", "blocks", "int4", "topk", "randomk", "bfloat16", "float32", "common_grid"):
+        monkeypatch.setattr(f"tardigrad.encodings.{module}.PIECE", 1 << 13)
+    again = encoded(encoding, vector)
+    assert all(torch.equal(part, again[name]) for name, part in parts.items())
+    assert torch.equal(encoding.decode("delta", parts, len(vector)), whole)
+
+
+@every
+@pytest.mark.parametrize("length", [1, 1023, 1024, 1025, PIECE + 5])
+def test_norms_of_pieces_are_those_of_the_decoded_vector(encoding, length):
+    parts = encoded(encoding, some(length))
+    expected = float(torch.linalg.vector_norm(encoding.decode("delta", parts, length).double()))
+    assert math.hypot(*encoding.norms("delta", parts, length)) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("encoding", [td.Int8(), td.Int4(), td.Sign()], ids=name_of)
+def test_norm_of_huge_numbers_does_not_overflow(encoding):
+    parts = encoded(encoding, torch.full((2000,), 3e38))
+    assert math.hypot(*encoding.norms("delta", parts, 2000)) == pytest.approx(3e38 * 2000**0.5, rel=1e-3)
 
 
 @every
@@ -214,7 +241,8 @@ def test_position_that_is_given_twice_is_refused():
 
 @pytest.mark.parametrize("block", [0, 7, 12, 65544, "tensor"])
 def test_wrong_block_is_refused(block):
-    with pytest.raises(td.ConfigError, match="Int8: block"):
+    sentence = f"Int8: block: must be a multiple of 8 from 8 to 65536, or 'vector' (got {block!r})"
+    with pytest.raises(td.ConfigError, match=f"^{re.escape(sentence)}$"):
         td.Int8(block=block)
 
 

@@ -131,13 +131,15 @@ async def serving(
     clock=SYSTEM,
     layers=(),
     store=None,
+    identity=None,
 ):
-    """The server of a config. Without a `store` it opens one in the folder, and closes it at the end."""
+    """The server of a config. Without a `store` it opens one in the folder, and closes it at the end.
+    `identity`: of the server of a secure run."""
     keys = folder / "keys" if keys is None else keys
     keys.mkdir(exist_ok=True, parents=True)
     (keys / LIST).touch()
     noise = NoiseKeys() if noise is None else noise
-    run = build_server(config, model, Secrets(noise))
+    run = build_server(config, model, Secrets(noise), identity=identity)
     run.plan.aggregator.layers += tuple(layers)
     record = record if record is not None else Memory()
     if store is None:
@@ -238,15 +240,21 @@ class Puppet:
         self.holding[found.task.trip] = found
         return found.task.trip
 
+    def train(self, assignment):
+        return self.trainee.train(assignment, self.remembering.memory)
+
     async def deliver(self, trip):
         """Delivered again, it is the very same upload."""
         if trip not in self.finished:
-            self.finished[trip] = self.trainee.train(self.holding.pop(trip), self.remembering.memory)
+            self.finished[trip] = self.train(self.holding.pop(trip))
         finished = self.finished[trip]
-        answer = await self.connection.deliver(finished)
+        answer = await self.send(finished)
         if answer.accepted and finished.memory:
             self.remembering.commit(finished)
         return answer
+
+    async def send(self, finished):
+        return await self.connection.deliver(finished)
 
     async def give_up(self, trip):
         return await self.connection.give_up(trip, self.holding.pop(trip).epoch)
@@ -264,7 +272,7 @@ async def two_puppets(running, simulation, names):
         ]
 
 
-async def replay(running, simulation, steps, puppets=None, app=app_of):
+async def replay(running, simulation, steps, puppets=None, app=app_of, puppet_kind=Puppet):
     """Let clients do these steps in this very order. `app`: makes the client of a simulated one."""
     puppets = {} if puppets is None else puppets
     async with contextlib.AsyncExitStack() as stack:
@@ -272,7 +280,7 @@ async def replay(running, simulation, steps, puppets=None, app=app_of):
             if client not in puppets:
                 connection = await stack.enter_async_context(running.connect(str(client)))
                 trainee = ClientTrainer(str(client), app(simulation, client))
-                puppets[client] = Puppet(connection, trainee, running.keys / f"{client}.state")
+                puppets[client] = puppet_kind(connection, trainee, running.keys / f"{client}.state")
             puppet = puppets[client]
             if what == "fetch":
                 assert await puppet.fetch() == trip

@@ -202,12 +202,19 @@ BAD = {
     "negative duration": ("client,start,duration\n0,0,1\n1,0,-2\n", r"line 3: a trip's duration.*-2"),
     "negative start": ("client,start,duration\n0,-1,1\n", r"line 2: a trip's start"),
     "negative client": ("client,start,duration\n-4,0,1\n", r"line 2: a trip's client.*-4"),
-    "text in a number": ("client,start,duration\n0,0,1\n0,5,long\n", r"line 3: .*'long'"),
+    "text in a number": (
+        "client,start,duration\n0,0,1\n0,5,long\n",
+        "line 3: duration is 'long'; give a num",
+    ),
     "text for a client": ("client,start,duration\nann,0,1\n", r"line 2: client is 'ann'; give its number"),
     "half a client": ("client,start,duration\n0.5,0,1\n", r"line 2: .*'0\.5'"),
     "not a number": ("client,start,duration\n0,0,nan\n", r"line 2: a trip's duration"),
     "infinite": ("client,start,duration\n0,0,inf\n", r"line 2: a trip's duration"),
-    "a short row": ("client,start,duration\n0,0,1\n1,0\n", "line 3: "),
+    "a short row": (
+        "client,start,duration\n0,0,1\n1,0\n",
+        "line 3: the row is too short: it has no durat",
+    ),
+    "an empty field": ("client,start,duration\n0,,1\n", "line 2: start is ''; give a number"),
 }
 
 

@@ -82,7 +82,7 @@ def test_a_file_has_the_bandwidths_of_its_clients_and_random_rows_for_others(tmp
         ("client,download\n0,1\n0,2\n", "line 3: client 0: give one row for each"),
         ("client,download\n-1,2\n", "line 2: client -1"),
         ("client,download\nann,2\n", "line 2: client is 'ann'"),
-        ("client,download\n3\n", "line 2"),
+        ("client,download\n3\n", "line 2: the row is too short: it has no download"),
     ],
 )
 def test_malformed_bandwidth_files_are_refused_with_their_line(tmp_path, text, said):

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections import deque
+from collections import Counter, deque
 from math import inf
 
 import numpy as np
@@ -180,6 +180,16 @@ def test_trips_that_never_fit_into_a_window_are_an_error_after_many(monkeypatch)
     planner, _, _ = planner_for("asynchronous", Network(upload=0.01), presence, 0)
     with pytest.raises(RunError, match="last 50 trips were all cut off"):
         deque(iter(planner.advance, None), maxlen=0)
+
+
+def test_a_run_in_which_one_trip_of_two_hundred_succeeds_goes_on(monkeypatch):
+    monkeypatch.setattr("tardigrad.simulation.planner.MOST_CUT_OFF", 3000)
+    presence = make_presence(OnOff(on=1.0, off=1.0), POPULATION, 0)
+    planner, _, _ = planner_for("asynchronous", Network(upload=1e9, latency=2.6), presence, 0)
+    ended = Counter()
+    while ended[Accepted] + ended[Rejected] < 20:
+        ended.update(type(item) for item in planner.advance())
+    assert 100 < ended[GivenUp] / 20 < 500
 
 
 def test_one_million_clients_take_no_list_while_enough_are_there():

@@ -75,7 +75,7 @@ class UploadLayer:
     needs_vectors: ClassVar[bool] = False
     """Whether its `add` uses the vectors of an upload, as floats. Then they are decoded as a whole when they
     are added; else they are decoded and added up in pieces."""
-    wire: ClassVar[Wire] = Wire()
+    wire: Wire = Wire()
     sums_of_short_floats: ClassVar[torch.dtype] = torch.float32
     """The narrowest type in which the uploads of a model in short floats are summed."""
 
@@ -157,6 +157,10 @@ class DecodingLayer(UploadLayer):
     @abstractmethod
     def pieces(self, vectors: Vectors) -> Iterator[tuple[str, int, Tensor]]:
         """Yield the vectors of an upload, decoded: names, offsets and pieces, in order."""
+
+    @abstractmethod
+    def norms(self, vectors: Vectors) -> Iterator[float]:
+        """Yield the norms of the decoded pieces, in order."""
 
     def summands(self, vectors: Vectors) -> Iterator[tuple[str, int, Tensor]]:
         """Yield what is added up: the decoded pieces, or integers that `release` decodes."""

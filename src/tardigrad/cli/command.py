@@ -14,6 +14,7 @@ from tardigrad.cli import (
     compare_commands,
     data_commands,
     demo_command,
+    helper_command,
     join_command,
     listing_commands,
     privacy_commands,
@@ -42,6 +43,10 @@ served.command(epilog="Example: `tardigrad join HOST:7433 --app my.py:client --k
 )
 served.command(epilog="Example: `tardigrad enroll ann bob --keys keys`")(service_commands.enroll)
 served.command(epilog="Example: `tardigrad status runs/live`")(service_commands.status)
+served.command(epilog="Example: `tardigrad helper --out runs/helper --keys helper-keys --server KEY`")(
+    helper_command.helper
+)
+served.command(epilog="Example: `tardigrad identity --keys helper-keys`")(helper_command.identity)
 app.add_typer(served)
 app.add_typer(privacy_commands.app, name="privacy")
 app.add_typer(data_commands.app, name="data")

@@ -27,6 +27,7 @@ from tardigrad.errors import ConfigError
 
 if TYPE_CHECKING:
     from tardigrad.data.tables.preparation import Preparation
+    from tardigrad.service.client.guardrails import Guardrails
     from tardigrad.service.client.site_client import SiteTable
 
 T = TypeVar("T")
@@ -64,6 +65,31 @@ def join(
         str | None, typer.Option(help="The separator of the CSV file (default: as its heading has it).")
     ] = None,
     decimal: Annotated[str, typer.Option(help="The decimal point of the CSV file: . or ,")] = ".",
+    helper: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="IDENTITY",
+            help="The identity of a helper that this client trusts, from its operator; once for each. The "
+            "client then takes part in secure runs with these helpers only.",
+        ),
+    ] = None,
+    least_clients: Annotated[
+        int | None,
+        typer.Option(min=2, help="In a secure run, how many clients must hide each other at least."),
+    ] = None,
+    most_epsilon: Annotated[
+        float | None, typer.Option(help="The greatest epsilon of a secure run; without noise it is refused.")
+    ] = None,
+    most_weight: Annotated[
+        int | None, typer.Option(min=1, help="The greatest integer weight of an upload in a secure run.")
+    ] = None,
+    guardrails: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="The same four as helpers, least_clients, most_epsilon, most_weight; options go first.",
+        ),
+    ] = None,
     ca: CA = None,
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The client's memory (default: beside the key).")
@@ -105,6 +131,8 @@ def join(
     torch.set_num_threads(1)
     client = check_name(name or key.stem)
     signer = Signer(client, read_key(key))
+    demanded = guardrails_of(guardrails, helper, least_clients, most_epsilon, most_weight)
+    declaration = None
     if table is None:
         assert app is not None
         made = load_app(app, client)
@@ -116,7 +144,9 @@ def join(
         made = table.client(client, declaration)
     folder = state or key.parent / f"{client}.state"
     trainer = ClientTrainer(client, made)
-    participant = Participant(address, signer, authority, trainer, folder, patience, say)
+    participant = Participant(
+        address, signer, authority, trainer, folder, patience, say, demanded, declaration
+    )
     say(f"the run is over ({_until_stopped(participant.take_part())})")
 
 
@@ -134,6 +164,25 @@ def _until_stopped(work: Coroutine[object, object, T]) -> T:
     except (KeyboardInterrupt, asyncio.CancelledError):
         say("stopped; the same command goes on")
         raise typer.Exit(130) from None
+
+
+def guardrails_of(
+    file: Path | None,
+    helpers: list[str] | None,
+    least_clients: int | None,
+    most_epsilon: float | None,
+    most_weight: int | None,
+) -> Guardrails:
+    """Return what the client demands of a secure run; an option replaces what the file says."""
+    from tardigrad.service.client.guardrails import Guardrails, read_guardrails
+
+    found = Guardrails() if file is None else read_guardrails(file)
+    options = {
+        "helpers": helpers, "least_clients": least_clients, "most_epsilon": most_epsilon,
+        "most_weight": most_weight,
+    }  # fmt: skip
+    given = {name: value for name, value in options.items() if value not in (None, [])}
+    return Guardrails(**found.model_dump() | given)
 
 
 def _site_table(file: Path, separator: str | None, decimal: str) -> SiteTable:

@@ -14,6 +14,7 @@ from tardigrad.errors import ConfigError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tardigrad.experiments.runs.audit_run import Audit
     from tardigrad.privacy.planning import PlanAnswer
 
 app = typer.Typer(help="Plan what privacy costs, and check what a run gives away.", no_args_is_help=True)
@@ -162,6 +163,12 @@ def _comparison(found: dict[str, PlanAnswer | ConfigError]) -> Table:
     return table
 
 
+def _from_models(found: Audit) -> str:
+    if found.public_bound is None:
+        return ""
+    return f"from the first and the last model alone: at least {found.public_bound:.4g}\n"
+
+
 @app.command(epilog="Example: `tardigrad privacy audit experiments/private.toml --canaries 500`")
 def audit(
     file: File,
@@ -198,7 +205,7 @@ def audit(
         f"audit: epsilon is at least {found.lower_bound:.4g} with {found.confidence:.0%} confidence; "
         f"at most {found.largest_bound:.4g} can be shown ({found.canaries} canaries, "
         f"{counted(found.steps, 'step')})\n"
-        f"{found.verdict()}",
+        f"{_from_models(found)}{found.verdict()}",
         highlight=False,
         markup=False,
     )

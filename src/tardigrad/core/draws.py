@@ -41,11 +41,12 @@ class Draws:
     def __getitem__(self, index: int) -> float:
         number, offset = divmod(index, BLOCK)
         if number != self._newest:
-            self._values = self._block(number)
+            self._values = self.block(number)
             self._newest = number
         return self._values[offset]
 
-    def _block(self, number: int) -> list[float]:
+    def block(self, number: int) -> list[float]:
+        """Return the draws from `number * BLOCK` on, as many as a block has."""
         block = self._blocks.get(number)
         if block is None:
             random = np.random.default_rng(key(self._seed, self._purpose, number))

@@ -31,6 +31,7 @@ class Reason(StrEnum):
     FINISHED = "took part as often as allowed"
     NORM = "norm too large"
     OUTLIER = "norm far above the others"
+    HELPER = "refused by a helper"
 
 
 class Ticket(NamedTuple):

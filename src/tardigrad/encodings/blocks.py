@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from tardigrad.core.upload import TypedVector, Vectors
 from tardigrad.encodings.encoding import HUGE, PIECE, TINY, LossyEncoding, all_hold, uniforms
 
-Block = Annotated[int, Field(ge=8, le=65536, multiple_of=8)] | Literal["vector"]
+
+def _checked(value: object) -> object:
+    """Return the size of a block if it is one; pydantic would list what is wrong with either type."""
+    number = value if isinstance(value, int) and not isinstance(value, bool) else 0
+    if value == "vector" or (8 <= number <= 65536 and number % 8 == 0):
+        return value
+    raise ValueError("must be a multiple of 8 from 8 to 65536, or 'vector'")
+
+
+Block = Annotated[
+    Annotated[int, Field(ge=8, le=65536, multiple_of=8)] | Literal["vector"], BeforeValidator(_checked)
+]
 
 
 class BlockEncoding(LossyEncoding):
@@ -52,7 +64,7 @@ class BlockEncoding(LossyEncoding):
         The last row may be shorter."""
         size = PIECE if self.block == "vector" else self.block
         whole = len(vector) // size * size
-        for rows in vector[:whole].view(-1, size).split(max(1, PIECE // size)):
+        for rows in vector[:whole].view(-1, size).split(max(1, PIECE // 2 // size)):  # they stay in the cache
             if len(rows):
                 yield rows
         if whole < len(vector):
@@ -62,21 +74,35 @@ class BlockEncoding(LossyEncoding):
         return self._scales(rows).clamp_(TINY, 0.999999 * HUGE / self.largest)  # products are finite
 
     def pieces(self, name: str, parts: Vectors, length: int) -> Iterator[tuple[int, Tensor]]:
+        first = 0
+        for values, rows, scales in self._unscaled(name, parts, length):
+            for row, scale in zip(rows, scales[:, None].split([len(row) for row in rows])):
+                row.mul_(scale)
+            yield first, values
+            first += len(values)
+
+    def norms(self, name: str, parts: Vectors, length: int) -> Iterator[float]:
+        """Yield the norm of each piece; the codes are not multiplied by their scales first."""
+        for _, rows, scales in self._unscaled(name, parts, length):
+            squares = np.concatenate([_squares(row.numpy()) for row in rows])
+            yield math.sqrt(squares @ np.square(scales.numpy(), dtype=np.float64))  # which does not overflow
+
+    def _unscaled(
+        self, name: str, parts: Vectors, length: int
+    ) -> Iterator[tuple[Tensor, list[Tensor], Tensor]]:
+        """Yield pieces of the codes: as float32 numbers, as matrices with a row for each block, of which the
+        last may be shorter, and the scale of each row."""
         codes, scales = parts[f"{name}/codes"], parts[f"{name}/scales"]
-        size = self._size(length)
+        size, per = self._size(length), self.codes_per_item
         step = PIECE if size > PIECE else PIECE // size * size
-        per = self.codes_per_item
         for first in range(0, length, step):
             last = min(first + step, length)
             values = self._values(codes[first // per : -(-last // per)])[: last - first]
-            if len(scales) == 1:
-                values.mul_(scales)
-            else:
-                own = scales[first // size : -(-last // size)]
-                whole = (last - first) // size * size
-                values[:whole].view(-1, size).mul_(own[: whole // size, None])
-                values[whole:].mul_(own[-1])
-            yield first, values
+            whole = len(values) // size * size
+            rows = [values[:whole].view(-1, size)] if whole else []
+            if whole < len(values):
+                rows.append(values[None, whole:])
+            yield values, rows, scales[first // size : -(-last // size)]
 
     def objection(self, name: str, parts: Vectors, length: int) -> str | None:
         if not all_hold(parts[f"{name}/scales"], TINY, HUGE / self.largest):
@@ -99,6 +125,12 @@ class BlockEncoding(LossyEncoding):
     @abstractmethod
     def _values(self, codes: Tensor) -> Tensor:
         """Return codes as float32 numbers, in a new tensor."""
+
+
+def _squares(rows: np.ndarray) -> np.ndarray:
+    """Return the sum of squares of each row."""
+    sums: np.ndarray = rows[:, None, :] @ rows[:, :, None]
+    return sums.reshape(-1)
 
 
 class IntegerEncoding(BlockEncoding):

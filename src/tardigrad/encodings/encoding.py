@@ -18,9 +18,9 @@ from tardigrad.core.draws import key
 from tardigrad.core.setting import Setting
 from tardigrad.core.upload import TypedVector, Vectors
 
-PIECE = 1 << 16
-"""The largest number of numbers that are encoded, decoded or checked at a time; they fit into the processor's
-cache."""
+PIECE = 1 << 19
+"""The largest number of numbers that are decoded or checked at a time. They are so many because each call of
+torch releases Python's lock, for which threads of a server wait. No bit depends on it."""
 TINY = float(torch.finfo(torch.float32).tiny)
 """The smallest scale. A block of zeros has this one, so that a scale of 0 is always an error."""
 HUGE = float(torch.finfo(torch.float32).max)
@@ -59,6 +59,11 @@ class Encoding(Setting):
 
         What passes can be decoded, and is finite.
         """
+
+    def norms(self, name: str, parts: Vectors, length: int) -> Iterator[float]:
+        """Yield the norm of each piece of the decoded vector, in order, from parts without an objection."""
+        for _, piece in self.pieces(name, parts, length):
+            yield float(torch.linalg.vector_norm(piece))
 
     def decode(self, name: str, parts: Vectors, length: int) -> Tensor:
         """Return the whole decoded vector."""

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tardigrad.core.upload import Vectors
 from tardigrad.encodings.blocks import IntegerEncoding
-from tardigrad.encodings.encoding import all_hold
 
 
 class Int8(IntegerEncoding):
@@ -31,6 +30,6 @@ class Int8(IntegerEncoding):
         return codes.float()
 
     def objection(self, name: str, parts: Vectors, length: int) -> str | None:
-        if not all_hold(parts[f"{name}/codes"], -self.largest, self.largest):
+        if int(parts[f"{name}/codes"].numpy().min(initial=0)) < -self.largest:
             return f"{name}/codes has a code that is not from -127 to 127"
         return super().objection(name, parts, length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import ClassVar
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Algorithm
 from tardigrad.algorithms.layers import LAYER_MEMORIES, DecodingLayer, Surroundings, UploadBuffer, Wire
+from tardigrad.core.joint_clip import clipped
 from tardigrad.core.outcomes import Accepted
 from tardigrad.core.upload import Task, TypedVector, Upload, Vectors, WeightedSum
 from tardigrad.encodings.common_grid import Grid
@@ -20,6 +22,8 @@ from tardigrad.errors import ConfigError, RunError
 
 (MEMORY,) = LAYER_MEMORIES
 """What the names begin with under which a client remembers what was lost, one for each vector."""
+EXACT = 1 - 1e-9
+"""Norms of codes stay below their bound by this factor, so that the rounding of sums does not matter."""
 
 
 class EncodingLayer(DecodingLayer):
@@ -29,7 +33,7 @@ class EncodingLayer(DecodingLayer):
     """
 
     name: ClassVar[str] = "encoding"
-    wire: ClassVar[Wire] = Wire(dtype="encoded")
+    wire: Wire = Wire(dtype="encoded")
 
     def __init__(
         self,
@@ -43,8 +47,8 @@ class EncodingLayer(DecodingLayer):
 
         `trip_seed` returns the seed that a trip is trained with. `feedback`: whether vectors that change what
         the server knows of clients' memories get error feedback in any case: the server adds these changes
-        up, so that what is lost of one would be missing for ever. `private`: an upload that cannot be decoded
-        counts as zeros, because in a private run no upload is refused by its values.
+        up, so that what is lost of one would be missing for ever. `private`: an upload that cannot be encoded
+        or decoded counts as zeros, because in a private run no upload is refused by its values.
         """
         self.encoding, self._trip_seed, self._private = encoding, trip_seed, private
         self._always = algorithm.undiscounted if feedback else frozenset()
@@ -75,13 +79,16 @@ class EncodingLayer(DecodingLayer):
                 if kept in memory:
                     change = change + memory[kept].to(change.device)
             if not torch.isfinite(change).all():
-                raise RunError(
-                    f"trip {task.trip} of client {task.client}: the upload is not finite, so that it cannot "
-                    "be encoded; lower local.lr or the algorithm's learning rate"
-                )
+                if not self._private:
+                    raise RunError(
+                        f"trip {task.trip} of client {task.client}: the upload is not finite, so that it "
+                        "cannot be encoded; lower local.lr or the algorithm's learning rate"
+                    )
+                change = torch.zeros_like(change)
             made = encoding.encode(name, change, random)
             if self.remembers(name):
-                memory[kept] = change - encoding.decode(name, made, len(change))
+                lost = change - encoding.decode(name, made, len(change))
+                memory[kept] = lost if torch.isfinite(lost).all() else torch.zeros_like(lost)
             parts |= made
         return replace(upload, vectors=parts)
 
@@ -98,6 +105,10 @@ class EncodingLayer(DecodingLayer):
         for name, length in self.lengths.items():
             for first, piece in self.encoding.pieces(name, vectors, length):
                 yield name, first, piece
+
+    def norms(self, vectors: Vectors) -> Iterator[float]:
+        for name, length in self.lengths.items():
+            yield from self.encoding.norms(name, vectors, length)
 
     def add(self, buffer: UploadBuffer, delivery: Accepted, upload: Upload, start: Tensor) -> Upload:
         """Decode the upload if a layer or the algorithm needs it whole; else the aggregator adds up its
@@ -125,7 +136,7 @@ class GridLayer(EncodingLayer):
     """Encodes each upload on the common grid, and decodes the sum of a buffer."""
 
     name: ClassVar[str] = "grid"
-    wire: ClassVar[Wire] = Wire(dtype="encoded", common_scale=True)
+    wire: Wire = Wire(dtype="encoded", common_scale=True)
     needs_only_sums: ClassVar[bool] = True
 
     encoding: Grid
@@ -138,6 +149,26 @@ class GridLayer(EncodingLayer):
                 "common grid only sums are decoded; use another encoding, such as 'int8'"
             )
         self._sums = torch.promote_types(surroundings.dtype, torch.float32)
+
+    def remembers(self, name: str) -> bool:
+        """Return whether clients remember what was lost of this vector: not if it is clipped, because an
+        upload that is always longer than the clip would lose more and more."""
+        return self.encoding.clip is None and super().remembers(name)
+
+    def client(self, upload: Upload, task: Task, memory: Vectors) -> Upload:
+        grid = self.encoding
+        if grid.clip is None:
+            return super().client(upload, task, memory)
+        whole = {name: vector.cpu().float() for name, vector in upload.vectors.items()}
+        short, _ = clipped(whole, grid.clip)
+        random = encoding_random(self._trip_seed(task.trip))
+        bound = grid.norm(sum(vector.numel() for vector in short.values()))
+        assert bound is not None, "there is a clip"
+        while True:
+            made = (grid.encode(name, vector, random) for name, vector in short.items())
+            parts = {name: part for each in made for name, part in each.items()}
+            if joint_norm(parts) <= bound * EXACT:
+                return replace(upload, vectors=parts)
 
     def summands(self, vectors: Vectors) -> Iterator[tuple[str, int, Tensor]]:
         for name, length in self.lengths.items():
@@ -154,6 +185,11 @@ class GridLayer(EncodingLayer):
             name: self.encoding.decode_sum(total_of).to(self._sums) for name, total_of in total.sums.items()
         }
         return replace(total, sums=sums)
+
+
+def joint_norm(codes: Vectors) -> float:
+    """Return the Euclidean norm of all codes of an upload."""
+    return math.hypot(*(float(torch.linalg.vector_norm(part.double())) for part in codes.values()))
 
 
 def encoding_layers(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tardigrad.privacy.accounting import BySampling
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.settings import LocalPrivacy, Privacy
@@ -22,6 +24,29 @@ EMULATED = """> **The guarantee is that of another run.** The noise is scaled to
 NOT_SAMPLED = """> **The sampling is assumed, not made.** This run did not sample each client with probability
 > {rate:g} in each step. The numbers below are those of a run that does; this one's guarantee is void.
 """
+SUMS = (
+    "Sums are sums of real numbers, except for the rounding of floating-point additions, which epsilon does "
+    "not include. Sums and noise are then rounded to one grid of whole numbers, so that no bit of a released "
+    "number is without noise; epsilon includes the effect of this rounding (see docs/privacy.md)."
+)
+EXACT_SUMS = (
+    "Sums are sums of integers, and exact. Noise has whole cells and a part that is uniform within a cell, "
+    "so that no bit of a released number is without noise; epsilon includes the effect of the cells (see "
+    "docs/privacy.md)."
+)
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """What a statement says of a run whose server does not see uploads."""
+
+    rows: dict[str, str]
+    """Rows of the table of numbers, by what they are about."""
+    trusted: tuple[str, ...]
+    """The assumptions in place of the trust in a server that sees uploads."""
+    unprotected: tuple[str, ...]
+    section: str
+    """Who learns what."""
 
 
 def statement(
@@ -31,10 +56,11 @@ def statement(
     population: int,
     made: int | None = None,
     personal: bool = False,
+    aggregation: Aggregation | None = None,
 ) -> str:
     """Return the statement as Markdown: of the plan, or of the run if the number of `made` steps is given.
 
-    `personal`: whether parts of the model stay with their clients.
+    `personal`: whether parts of the model stay with their clients. `aggregation`: of a secure run.
     """
     g = guarantee
     after = "when all planned steps are made" if made is None else f"after {_count(made, 'step')}"
@@ -70,6 +96,8 @@ def statement(
     if isinstance(privacy, LocalPrivacy):
         for name in ("divisor", "payload norm", "steps"):
             del rows[name]
+    if aggregation is not None:
+        rows |= aggregation.rows
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     return "\n".join(
         [
@@ -82,13 +110,15 @@ def statement(
             "| --- | --- |",
             table,
             "",
+            *([] if aggregation is None else [aggregation.section]),
             "## Assumptions",
             "",
-            *(f"- {line}" for line in _assumptions(g, privacy)),
+            *(f"- {line}" for line in _assumptions(g, privacy, aggregation)),
             "",
             "## What is not protected",
             "",
             *(f"- {line}" for line in _unprotected(g, privacy, personal)),
+            *(f"- {line}" for line in (() if aggregation is None else aggregation.unprotected)),
             "",
         ]
     )
@@ -172,7 +202,7 @@ def _payload(g: Guarantee) -> str:
     return f" ({', '.join(parts)})"
 
 
-def _assumptions(g: Guarantee, privacy: Privacy) -> list[str]:
+def _assumptions(g: Guarantee, privacy: Privacy, aggregation: Aggregation | None) -> list[str]:
     """Return what must be true for the guarantee to hold."""
     lines = []
     if isinstance(privacy, LocalPrivacy):
@@ -187,6 +217,8 @@ def _assumptions(g: Guarantee, privacy: Privacy) -> list[str]:
             "are never made. With a server, each client counts every upload that it sends, also those that "
             "the server refuses."
         )
+    elif aggregation is not None:
+        lines += aggregation.trusted
     else:
         lines.append(
             "The server is trusted to clip, to sum and to add the noise. It is trusted not to disclose the "
@@ -211,12 +243,7 @@ def _assumptions(g: Guarantee, privacy: Privacy) -> list[str]:
         "A client's contribution depends only on its own data and on the models that it received. An upload "
         "that is not finite counts as zeros, so that its participation does not depend on its values."
     )
-    lines.append(
-        "Sums are sums of real numbers, except for the rounding of floating-point additions, which epsilon "
-        "does not include. Sums and noise are then rounded to one grid of whole numbers, so that no bit of a "
-        "released number is without noise; epsilon includes the effect of this rounding (see "
-        "docs/privacy.md)."
-    )
+    lines.append(SUMS if aggregation is None else EXACT_SUMS)
     if g.noise_from == "system" and g.noise_multiplier > 0:
         lines.append(
             "The run was made once: it was not continued from a backup or in two places. releases.log has a "

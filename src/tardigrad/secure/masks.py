@@ -20,8 +20,10 @@ from tardigrad.core.upload import Vectors
 
 SEED = 32
 """Bytes of a seed."""
-PIECE = 1 << 18
+PIECE = 1 << 16
 """Codes that are masked at a time: they fit into the processor's cache."""
+BLOCK = 16
+"""Bytes of a block of AES."""
 UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32}
 """Types of codes on their way around 2^b, by their bits."""
 
@@ -34,6 +36,14 @@ def new_seeds(helpers: int) -> tuple[bytes, ...]:
     return tuple(os.urandom(SEED) for _ in range(helpers))
 
 
+class Scratch:
+    """Memory for a piece of a mask. One for many pieces stays in the processor's cache."""
+
+    def __init__(self, size: int) -> None:
+        self.zeros = memoryview(bytes(size))
+        self.made = bytearray(size + BLOCK - 1)
+
+
 class MaskStream:
     """The mask of a seed, piece by piece."""
 
@@ -43,9 +53,12 @@ class MaskStream:
         self._dtype = np.dtype(UNSIGNED[bits]).newbyteorder("<")
         self._cipher = Cipher(AES256(seed), CTR(bytes(16))).encryptor()
 
-    def take(self, count: int) -> Codes:
-        """Return the next `count` numbers of the mask."""
-        return np.frombuffer(self._cipher.update(bytes(count * self._dtype.itemsize)), self._dtype)
+    def take(self, count: int, scratch: Scratch | None = None) -> Codes:
+        """Return the next `count` numbers of the mask. They are in the scratch memory, if it is given, until
+        it is used again."""
+        scratch, size = scratch or Scratch(count * self._dtype.itemsize), count * self._dtype.itemsize
+        self._cipher.update_into(scratch.zeros[:size], scratch.made)
+        return np.frombuffer(scratch.made, self._dtype, count)
 
 
 def masked(vectors: Vectors, seeds: Iterable[bytes], bits: int) -> Vectors:
@@ -58,14 +71,14 @@ def masked(vectors: Vectors, seeds: Iterable[bytes], bits: int) -> Vectors:
     >>> (hidden - weighted_masks([(seeds[0], [1]), (seeds[1], [1])], [3], bits=32)).view(np.int32).tolist()
     [1, -2, 3]
     """
-    streams = [MaskStream(seed, bits) for seed in seeds]
+    streams, scratch = [MaskStream(seed, bits) for seed in seeds], Scratch(PIECE * bits // 8)
     hidden: Vectors = {}
     for name, vector in vectors.items():
         codes = vector.numpy().view(UNSIGNED[bits]).copy()
         for first in range(0, len(codes), PIECE):
             place = codes[first : first + PIECE]
             for stream in streams:
-                place += stream.take(len(place))
+                place += stream.take(len(place), scratch)
         hidden[name] = torch.from_numpy(codes.view(vector.numpy().dtype))
     return hidden
 
@@ -75,14 +88,19 @@ def weighted_masks(seeds: Iterable[tuple[bytes, Sequence[int]]], lengths: Sequen
 
     `seeds`: each seed, and its weight in each of the vectors. `lengths`: those of the vectors.
     """
-    dtype = UNSIGNED[bits]
-    total = np.zeros(sum(lengths), dtype)
+    alike: dict[tuple[int, ...], list[MaskStream]] = {}
     for seed, weights in seeds:
-        stream, begin = MaskStream(seed, bits), 0
-        for weight, length in zip(weights, lengths, strict=True):
-            factor = dtype(weight)
-            for first in range(begin, begin + length, PIECE):
-                place = total[first : min(first + PIECE, begin + length)]
-                place += factor * stream.take(len(place))
-            begin += length
+        alike.setdefault(tuple(weights), []).append(MaskStream(seed, bits))
+    dtype, scratch = UNSIGNED[bits], Scratch(PIECE * bits // 8)
+    total, begin = np.zeros(sum(lengths), dtype), 0
+    for vector, length in enumerate(lengths):
+        for first in range(begin, begin + length, PIECE):
+            place = total[first : min(first + PIECE, begin + length)]
+            for weights, streams in alike.items():  # masks of one weight are multiplied together
+                part = np.zeros_like(place)
+                for stream in streams:
+                    part += stream.take(len(place), scratch)
+                part *= dtype(weights[vector])
+                place += part
+        begin += length
     return total

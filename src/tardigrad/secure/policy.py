@@ -82,6 +82,8 @@ class Policy(Setting):
     """The identifier of the run."""
     settings: str
     """JSON: what every task asks for, as `service/protocol/task_settings.py` writes it."""
+    declaration: str = ""
+    """`declared_digest` of what the server declares to clients that bring a table and no code."""
     vectors: tuple[CodedVector, ...]
     """The vectors of an upload, in their order."""
     bits: Literal[8, 16, 32]
@@ -150,6 +152,11 @@ class Policy(Setting):
 def policy_digest(content: bytes) -> bytes:
     """Return the digest that helpers sign."""
     return blake3(b"tardigrad policy 1\n" + content).digest()
+
+
+def declared_digest(declaration: str) -> str:
+    """Return BLAKE3 of a declaration in hexadecimal; "" if nothing is declared."""
+    return blake3(declaration.encode()).hexdigest() if declaration else ""
 
 
 def read_policy(content: bytes) -> Policy:

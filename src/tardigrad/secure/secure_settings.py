@@ -53,6 +53,20 @@ class Secure(Setting):
     post_quantum: bool = False
     """Whether seeds are sealed with a hybrid of ML-KEM-768 and X25519."""
 
+    @field_validator("denominator")
+    @classmethod
+    def _power_of_two(cls, value: int) -> int:
+        if value & (value - 1) or value > 2**20:
+            raise ValueError("must be a power of two up to 2^20")
+        return value
+
+    @field_validator("helpers")
+    @classmethod
+    def _some_and_different(cls, value: int | tuple[HelperAddress, ...]) -> int | tuple[HelperAddress, ...]:
+        if isinstance(value, tuple) and len({one.identity for one in value}) != max(1, len(value)):
+            raise ValueError("must be one or more helpers, each with an identity of its own")
+        return value
+
     @property
     def helper_count(self) -> int:
         """How many helpers there are."""

@@ -6,15 +6,13 @@ at that moment. These are the settings; `simulation/presence.py` works out who i
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from tardigrad.core.setting import Setting, by_name
-from tardigrad.errors import ConfigError
-from tardigrad.simulation.delay import client_number
+from tardigrad.simulation.trace_file import TraceRow, read_rows
 
 Windows = dict[int, list[tuple[float, float]]]
 """For each client, the beginning and the end of each window, in order, without overlap."""
@@ -70,33 +68,21 @@ Availability = Annotated[Always | DayNight | OnOff | AvailabilityTrace, Field(di
 def read_windows(file: Path, population: int) -> Windows:
     """Return the windows of every client of a file, with those that touch or overlap put together. Raise a
     ConfigError that names the line if a row is malformed."""
-    key = "availability.file"
-    if not file.is_file():
-        raise ConfigError(f"{key}: there is no file {file}; give a CSV with the columns client,start,end")
+
+    def parse(row: TraceRow) -> tuple[int, float, float]:
+        client, start, end = row.client(), row.number("start"), row.number("end")
+        if not 0 <= client < population:
+            raise ValueError(f"client is {client}, but the clients are 0 to {population - 1}")
+        if not 0 <= start < end < float("inf"):
+            raise ValueError(
+                f"a window must begin at 0 or later and end after that; {start:g} to {end:g} was given"
+            )
+        return client, start, end
+
     found: Windows = {}
-    with file.open(newline="", encoding="utf-8", errors="replace") as lines:
-        rows = csv.DictReader(lines)
-        try:
-            if not {"client", "start", "end"} <= set(rows.fieldnames or ()):
-                raise ConfigError(
-                    f"{key}: {file} has the columns {', '.join(rows.fieldnames or ['none'])[:200]}; "
-                    "it must have client, start and end in its first line"
-                )
-            for row in rows:
-                client = client_number(row["client"])
-                start, end = float(row["start"]), float(row["end"])
-                if not 0 <= client < population:
-                    raise ValueError(f"client is {client}, but the clients are 0 to {population - 1}")
-                if not 0 <= start < end < float("inf"):
-                    raise ValueError(
-                        f"a window must begin at 0 or later and end after that; {start:g} to {end:g} was "
-                        f"given"
-                    )
-                found.setdefault(client, []).append((start, end))
-        except (TypeError, ValueError, csv.Error) as error:
-            raise ConfigError(f"{key}: {file}, line {rows.line_num}: {error}") from None
-    if not found:
-        raise ConfigError(f"{key}: {file} has no windows")
+    columns = ("client", "start", "end")
+    for client, start, end in read_rows(file, "availability.file", columns, "windows", parse):
+        found.setdefault(client, []).append((start, end))
     return {client: _joined(windows) for client, windows in found.items()}
 
 

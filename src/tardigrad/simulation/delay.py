@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from tardigrad.core.draws import Draws, uniform
 from tardigrad.core.pace import check_trip
 from tardigrad.core.setting import Setting, by_name
 from tardigrad.data.clients import Clients
-from tardigrad.errors import ConfigError
+from tardigrad.simulation.trace_file import TraceRow, read_rows
 
 
 class _Delay(Setting):
@@ -136,39 +135,13 @@ def read_trace(file: Path, key: str) -> list[tuple[float, float, int]]:
 
     Raises a ConfigError that names the line if a row is malformed.
     """
-    if not file.is_file():
-        raise ConfigError(
-            f"{key}: there is no file {file}; give a CSV with the columns client,start,duration"
-        )
-    trips = []
-    with file.open(newline="", encoding="utf-8", errors="replace") as lines:
-        rows = csv.DictReader(lines)
-        try:
-            if not {"client", "start", "duration"} <= set(rows.fieldnames or ()):
-                raise ConfigError(
-                    f"{key}: {file} has the columns {', '.join(rows.fieldnames or ['none'])[:200]}; "
-                    "it must have client, start and duration in its first line"
-                )
-            for row in rows:
-                trip = (float(row["start"]), float(row["duration"]), client_number(row["client"]))
-                check_trip(*trip)
-                trips.append(trip)
-        except (TypeError, ValueError, csv.Error) as error:
-            raise ConfigError(f"{key}: {file}, line {rows.line_num}: {error}") from None
-    if not trips:
-        raise ConfigError(f"{key}: {file} has no trips")
-    return trips
 
+    def parse(row: TraceRow) -> tuple[float, float, int]:
+        trip = (row.number("start"), row.number("duration"), row.client())
+        check_trip(*trip)
+        return trip
 
-def client_number(text: str) -> int:
-    """Return the number of a client in a trace file."""
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(
-            f"client is {text!r}; give its number: clients are counted from 0, in the order in which the "
-            "data names them"
-        ) from None
+    return read_rows(file, key, ("client", "start", "duration"), "trips", parse)
 
 
 class Durations:

@@ -7,7 +7,6 @@ bandwidths are in bytes per second.
 
 from __future__ import annotations
 
-import csv
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +20,9 @@ from tardigrad.core.download_sizes import DownloadSizes
 from tardigrad.core.draws import BLOCK, key
 from tardigrad.core.setting import Setting
 from tardigrad.data.clients import Clients
-from tardigrad.errors import ConfigError
-from tardigrad.simulation.delay import Delay, Durations, client_number
+from tardigrad.simulation.delay import Delay, Durations
 from tardigrad.simulation.device_profiles import DEVICES, LATENCY, MIXES, SPREAD
+from tardigrad.simulation.trace_file import TraceRow, read_rows
 
 ASYMMETRY = 10.0
 """The download bandwidth of a client over its upload bandwidth, where a law is given for only one of them."""
@@ -273,27 +272,15 @@ def durations_of(delay: Delay, network: Network | None, clients: Clients, seed: 
 def read_bandwidths(file: Path, column: str) -> dict[int, float]:
     """Return the bandwidth of every client of a file. Raise a ConfigError that names the line if a row is
     malformed."""
-    key = f"network.{column}.file"
-    if not file.is_file():
-        raise ConfigError(f"{key}: there is no file {file}; give a CSV with the columns client,{column}")
     found: dict[int, float] = {}
-    with file.open(newline="", encoding="utf-8", errors="replace") as lines:
-        rows = csv.DictReader(lines)
-        try:
-            if not {"client", column} <= set(rows.fieldnames or ()):
-                raise ConfigError(
-                    f"{key}: {file} has the columns {', '.join(rows.fieldnames or ['none'])[:200]}; "
-                    f"it must have client and {column} in its first line"
-                )
-            for row in rows:
-                client, rate = client_number(row["client"]), float(row[column])
-                if not SLOWEST <= rate < float("inf"):
-                    raise ValueError(f"a bandwidth must be {SLOWEST} or more and finite; {rate} was given")
-                if client < 0 or client in found:
-                    raise ValueError(f"client {client}: give one row for each, counted from 0")
-                found[client] = rate
-        except (TypeError, ValueError, csv.Error) as error:
-            raise ConfigError(f"{key}: {file}, line {rows.line_num}: {error}") from None
-    if not found:
-        raise ConfigError(f"{key}: {file} has no rows")
+
+    def parse(row: TraceRow) -> None:
+        client, rate = row.client(), row.number(column)
+        if not SLOWEST <= rate < float("inf"):
+            raise ValueError(f"a bandwidth must be {SLOWEST} or more and finite; {rate} was given")
+        if client < 0 or client in found:
+            raise ValueError(f"client {client}: give one row for each, counted from 0")
+        found[client] = rate
+
+    read_rows(file, f"network.{column}.file", ("client", column), "rows", parse)
     return found

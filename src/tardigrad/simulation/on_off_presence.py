@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from math import exp, frexp, inf
 from typing import NamedTuple
@@ -41,12 +42,17 @@ def _mix_all(x: Words) -> Words:
 
 
 class _BlockInCell(NamedTuple):
-    """The clients of a block during a cell."""
+    """The clients of a block during a cell. Questions about random clients take as long as the memory that
+    they read, so that it is kept small."""
 
-    begins: list[bool]
-    """Whether each is there when the cell begins."""
-    changes: list[float]
+    begins: bytes
+    """Whether each is there when the cell begins: 0 or 1."""
+    firsts: array[float]
     """The time of its first draw in the cell, or the end of the cell."""
+    then: bytes
+    """What the first draw has come to, if the second is later: 0 or 1."""
+    seconds: array[float]
+    """The time of its second draw in the cell, or the end of the cell."""
     ends: Flags
     """Whether each is there when the cell ends."""
 
@@ -72,10 +78,12 @@ class ComingAndGoing(Presence):
         self._seed = _mix(key(seed, "on off"))
         self._counts = _poisson_bounds(rate * self._length)
         self._none, self._one = self._counts[0], self._counts[1]
-        self._now = 0  # the cell that `_blocks` is of: a cache, because times mostly go forward
-        self._asked = [0] * (population // BLOCK + 1)
-        self._blocks: dict[int, _BlockInCell] = {}
-        self._before: dict[int, _BlockInCell] = {}  # of the cell before
+        # a cache of the cell of the last question, because times mostly go forward
+        blocks = population // BLOCK + 1
+        self._asked = [0] * blocks
+        self._blocks: list[_BlockInCell | None] = [None] * blocks
+        self._before: list[Flags | None] = [None] * blocks  # who is there at the end of the cell before
+        self._now, self._begin, self._end = 0, 0.0, self._length
 
     def _draws(self, client: int, cell: int) -> list[tuple[float, bool]]:
         """Return the draws in a cell: time and outcome, in order. A draw is in the cell or at its end."""
@@ -93,15 +101,17 @@ class ComingAndGoing(Presence):
         return found
 
     def there(self, client: int, time: float) -> bool:
-        cell = int(time // self._length)
-        known = self._blocks.get(client // BLOCK) if cell == self._now else None
-        if known is None:
-            known = self._known(client, cell)
+        if not self._begin <= time < self._end:
+            self._enter(int(time // self._length))
+        known = self._blocks[client // BLOCK] or self._known(client)
         if known is not None:
+            begins, firsts, then, seconds, _ = known
             place = client % BLOCK
-            if time < known.changes[place]:
-                return known.begins[place]
-        return self._last_draw(client, cell, time)
+            if time < firsts[place]:
+                return begins[place] == 1
+            if time < seconds[place]:
+                return then[place] == 1
+        return self._last_draw(client, self._now, time)
 
     def _last_draw(self, client: int, cell: int, time: float) -> bool:
         """Return what the last draw at this time or before has come to; the time is in the cell."""
@@ -115,44 +125,54 @@ class ComingAndGoing(Presence):
                 return draws[-1][1]
 
     def leaves(self, client: int, start: float, end: float) -> float | None:
-        cell = int(start // self._length)
-        known = self._known(client, cell)
-        if known is not None and end < known.changes[client % BLOCK]:
-            return None
-        for later in range(cell, int(end // self._length) + 1):
+        if not self._begin <= start < self._end:
+            self._enter(int(start // self._length))
+        known = self._blocks[client // BLOCK] or self._known(client)
+        if known is not None:
+            place = client % BLOCK
+            first, second = known.firsts[place], known.seconds[place]
+            if end < first or (end < second and (start >= first or known.then[place])):
+                return None
+        for later in range(self._now, int(end // self._length) + 1):
             for moment, outcome in self._draws(client, later):
                 if not outcome and moment > start:
                     return moment if moment < end else None
         return None
 
-    def _known(self, client: int, cell: int) -> _BlockInCell | None:
-        """Return what is worked out for the block of a client in a cell; None while few ask for the block."""
-        if cell != self._now:
-            self._before = self._blocks if cell == self._now + 1 else {}
-            self._now, self._asked, self._blocks = cell, [0] * len(self._asked), {}
-        block = client // BLOCK
-        known = self._blocks.get(block)
-        if known is None:
-            self._asked[block] += 1
-            if self._asked[block] >= OFTEN:
-                known = self._blocks[block] = self._block(block, cell)
-        return known
+    def _enter(self, cell: int) -> None:
+        """Prepare for questions about times in this cell."""
+        follows = cell == self._now + 1
+        self._before = [known.ends if follows and known is not None else None for known in self._blocks]
+        self._blocks, self._asked = [None] * len(self._blocks), [0] * len(self._asked)
+        self._now, self._begin, self._end = cell, cell * self._length, (cell + 1) * self._length
 
-    def _block(self, block: int, cell: int) -> _BlockInCell:
-        clients = np.arange(block * BLOCK, (block + 1) * BLOCK)
-        before = self._before.get(block)
-        begins = self.which(clients, cell * self._length) if before is None else before.ends
+    def _known(self, client: int) -> _BlockInCell | None:
+        """Work out the block of a client in this cell, and return it; None while few ask for the block."""
+        block = client // BLOCK
+        self._asked[block] += 1
+        if self._asked[block] >= OFTEN:
+            self._blocks[block] = self._block(block)
+        return self._blocks[block]
+
+    def _block(self, block: int) -> _BlockInCell:
+        clients, cell = np.arange(block * BLOCK, (block + 1) * BLOCK), self._now
+        before = self._before[block]
+        begins = self.which(clients, self._begin) if before is None else before
         base, number = self._cell(clients.astype(np.uint64), cell)
-        changes, last = np.full(BLOCK, (cell + 1) * self._length), np.full(BLOCK, -inf)
-        ends = begins.copy()
+        firsts, seconds = np.full(BLOCK, self._end), np.full(BLOCK, self._end)
+        then, ends, last = begins.copy(), begins.copy(), np.full(BLOCK, -inf)
         for n in range(int(number.max())):
             some = np.flatnonzero(number > n)
             moments, outcomes = self._draw(base[some], n, cell)
-            changes[some] = np.minimum(changes[some], moments)
+            seconds[some] = np.minimum(seconds[some], np.maximum(firsts[some], moments))
+            earlier = moments < firsts[some]
+            then[some[earlier]] = outcomes[earlier]
+            firsts[some] = np.minimum(firsts[some], moments)
             wins = (moments > last[some]) | (outcomes & (moments == last[some]))
             ends[some[wins]] = outcomes[wins]
             last[some] = np.maximum(last[some], moments)
-        return _BlockInCell(begins.tolist(), changes.tolist(), ends)
+        times = (array("d", numbers.tobytes()) for numbers in (firsts, seconds))
+        return _BlockInCell(begins.tobytes(), next(times), then.tobytes(), next(times), ends)
 
     def _cell(self, clients: Words, cell: int) -> tuple[Words, Numbers]:
         """Return the bits that the draws of each client in a cell come from, and how many draws there are."""

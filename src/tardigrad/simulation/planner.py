@@ -35,8 +35,9 @@ from tardigrad.simulation.starts import (
     StartsState,
 )
 
-MOST_CUT_OFF = 100_000
-"""After so many trips in a row that were cut off by the end of a window, no upload is expected any more."""
+MOST_CUT_OFF = 10_000
+"""After so many trips in a row that were cut off by the end of a window, and as many as there are clients, no
+upload is expected any more."""
 
 
 class PlannerState(TypedDict):
@@ -139,9 +140,9 @@ class Planner:
             return False
         self._cut_off.remove(trip)
         self._in_a_row += 1
-        if self._in_a_row >= MOST_CUT_OFF:
+        if self._in_a_row >= max(MOST_CUT_OFF, len(self._clients)):
             raise RunError(
-                f"the last {MOST_CUT_OFF:,} trips were all cut off by the end of their clients' windows "
+                f"the last {self._in_a_row:,} trips were all cut off by the end of their clients' windows "
                 f"(now at virtual time {self._now:g}): trips take longer than clients are there; give longer "
                 "windows (availability), shorter delays, or more bandwidth (network)"
             )

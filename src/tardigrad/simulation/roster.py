@@ -14,7 +14,7 @@ from math import inf
 import numpy as np
 
 from tardigrad.core.bookkeeping import Bookkeeping
-from tardigrad.core.draws import Draws, key
+from tardigrad.core.draws import BLOCK, Draws, key
 from tardigrad.simulation.availability import (
     Always,
     Availability,
@@ -37,6 +37,8 @@ class Roster:
         self._presence, self._seed = presence, seed
         self._population = presence.population
         self._enough = max(FEW, self._population // 512)
+        self._number = -1  # of the block of trips that `_drawn` is of: a cache
+        self._drawn: list[list[int]] = []  # the clients that are drawn for these trips, by attempt
         self.listing = False
         """Whether clients are chosen from the list, and not drawn."""
         self._idle: set[int] | None = None
@@ -60,8 +62,14 @@ class Roster:
         `choices`: uniform draws by trip."""
         objection, there, trip = book.objection, self._presence.there, book.next_trip
         if not self.listing:
-            for draws in choices:
-                client = int(draws[trip] * self._population)
+            number, offset = divmod(trip, BLOCK)
+            if number != self._number:
+                self._number, self._drawn = number, []
+            for attempt, draws in enumerate(choices):
+                if attempt == len(self._drawn):
+                    drawn = np.array(draws.block(number)) * self._population
+                    self._drawn.append(drawn.astype(np.int64).tolist())
+                client = self._drawn[attempt][offset]
                 if there(client, time) and objection(client) is None and client not in but:
                     return client
             random = np.random.default_rng(key(self._seed, "more clients", trip))

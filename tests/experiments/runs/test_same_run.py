@@ -4,8 +4,11 @@ import tomllib
 
 import pytest
 import tomli_w
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import tardigrad as td
+from tardigrad.experiments.runs.same_run import check_same_run
+from tardigrad.service.access.enrolment import public_text
 
 SETTINGS = {
     "data": td.Digits(partition=td.IID(clients=4)), "model": td.MLP(hidden=(4,)),
@@ -47,3 +50,18 @@ def test_data_that_came_from_python_is_not_replaced_by_the_default(tmp_path):
     first = td.run(**own, clients=examples, out=tmp_path / "run")
     again = td.run(**own, clients=examples, out=tmp_path / "run", resume=True)
     assert again.model_sha256 == first.model_sha256
+
+
+def test_a_helper_may_have_moved_to_another_address_but_not_become_another_one(tmp_path):
+    identity, other = (public_text(Ed25519PrivateKey.generate()) for _ in range(2))
+    buffer = td.Buffer(size=2, once_per_client=True)
+
+    def config(address, identity):
+        helpers = [{"address": address, "identity": identity}]
+        return td.Config(**SETTINGS | {"buffer": buffer}, secure=td.Secure(helpers=helpers))
+
+    (tmp_path / "config.toml").write_text(config("127.0.0.1:7434", identity).to_toml())
+    (tmp_path / "inputs.json").write_text("{}")
+    check_same_run(tmp_path, config("127.0.0.1:9", identity), {}, "--out")
+    with pytest.raises(td.ConfigError, match=r"the config differs .* in secure\.helpers"):
+        check_same_run(tmp_path, config("127.0.0.1:7434", other), {}, "--out")

@@ -1,7 +1,6 @@
 """The quickstart of examples/service, typed as it stands: two terminals, three clients."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -9,26 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from terminals import end, listening_port, plain_blocks, terminal
 
 from tardigrad.service.server.service_settings import ServiceSettings
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "service"
 DOCS = Path(__file__).parents[3] / "docs"
-
-
-def terminal(words, folder):
-    path = f"{folder.parent}:{os.environ['PATH']}"
-    return subprocess.Popen(
-        ["bash", "-e", "-c", f"trap : TERM\n{words}"], cwd=folder, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-    )  # fmt: skip
-
-
-def end(process):
-    if process.poll() is None:
-        os.killpg(process.pid, 9)
-    process.communicate()
 
 
 def test_the_documents_are_complete():
@@ -39,11 +24,6 @@ def test_the_documents_are_complete():
     commands = plain_blocks((EXAMPLE / "README.md").read_text())
     assert len(commands) == 2
     assert plain_blocks(text)[:2] == commands
-
-
-def plain_blocks(text):
-    """Return the blocks of a document that name no language."""
-    return [block for language, block in re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL) if not language]
 
 
 @pytest.mark.parametrize(
@@ -58,17 +38,14 @@ def test_commands_of_the_quickstart_work(commands, tmp_path):
     here = tmp_path / "service"
     shutil.copytree(EXAMPLE, here, ignore=shutil.ignore_patterns("keys", "live", "__pycache__"))
     commands.for_shells(tmp_path)
-    first, second = re.findall(r"```\n(.*?)```", (here / "README.md").read_text(), re.DOTALL)
+    first, second = plain_blocks((here / "README.md").read_text())
     assert "7433" in second
     # fewer trips, a port that is free, and the server stays until all clients know of the end
     short = "serve run.toml --port 0 --set stop.trips=15 --set service.linger_seconds=300"
     server = terminal(first.replace("serve run.toml", short), here)
     clients = None
     try:
-        for line in server.stdout:
-            if line.startswith("listening on"):
-                break
-        clients = terminal(second.replace("7433", line.split(":")[-1].strip()), here)
+        clients = terminal(second.replace("7433", listening_port(server)), here)
         told, _ = clients.communicate(timeout=300)
         assert clients.returncode == 0, told
         assert told.count("the run is over (trips)") == 3

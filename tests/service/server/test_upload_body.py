@@ -59,8 +59,8 @@ def test_a_body_has_the_bytes_that_were_put_and_they_are_stored(body, folder):
     found = body.vectors()
     assert torch.equal(found["codes"].view(torch.uint8), torch.from_numpy(BYTES[:5]))
     assert torch.equal(found["scales"].view(torch.uint8), torch.from_numpy(BYTES[8:]))
-    together = [piece.view(torch.uint8).clone() for piece in body.pieces()]
-    assert torch.equal(torch.cat(together), torch.from_numpy(np.delete(BYTES, [5, 6, 7])))
+    together = body.read(lambda vectors: (v.view(torch.uint8).clone() for v in vectors.values()))
+    assert torch.equal(torch.cat(list(together)), torch.from_numpy(np.delete(BYTES, [5, 6, 7])))
     name = body.store()
     body.close()
     store, uploads = folder
@@ -113,11 +113,11 @@ store = SqliteStore(Path(sys.argv[1]))
 most = 0.0
 
 class Watching(BodyInFile):
-    def pieces(self):
+    def read(self, each):
         global most
-        for piece in super().pieces():
+        for found in super().read(each):
             most = max(most, now())
-            yield piece
+            yield found
 
 async def main():
     global most

@@ -135,8 +135,10 @@ class ReceivedPayload:
 
 
 def _as_json(record):
-    return asdict(record) | {"digest": record.digest.hex()}
+    return {name: v.hex() if isinstance(v, bytes) else v for name, v in asdict(record).items()}
 
 
 def _with_bytes(document):
-    return document | {"digest": bytes.fromhex(document["digest"])}
+    return document | {
+        name: bytes.fromhex(document[name]) for name in ("digest", "signed") if name in document
+    }

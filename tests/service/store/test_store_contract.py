@@ -33,6 +33,9 @@ UPLOAD = JournalEntry(
     metrics='{"loss": 1.5}', norm=2.5, refusal="norm", epoch=5,
 )  # fmt: skip
 END = JournalEntry("end", 2.0, reason="trips")
+OFFER = JournalEntry("offer", 1.5, "bob", 8, "8-upload", digest=b"\x01", epoch=5, signed=b"\x00signed\xff")
+RELEASE = JournalEntry("release", 1.6, file="9-masks", digest=b"\x02", version=2**40)
+RECEIPT = JournalEntry("receipt", 1.7, version=9, signed=b"\xfe", receipts='[["00", "ff"]]')
 ANSWER = {"accepted": True, "reason": "", "version": 3, "staleness": 1, "weight": 0.5}
 PAYLOAD = np.arange(1000, dtype=np.uint8)
 
@@ -84,6 +87,12 @@ def test_entries_are_read_back_as_they_were_appended(store):
     assert store.entries(2) == [(3, CHECK_IN), (4, END)]
     assert store.entries(4) == []
     assert store.last == 4
+
+
+def test_entries_of_secure_runs_are_read_back_as_they_were_appended(store):
+    withdrawn = replace(OFFER, kind="withdraw", signed=b"")
+    assert store.append([OFFER, withdrawn, RELEASE, RECEIPT]) == 4
+    assert [entry for _, entry in store.entries(0)] == [OFFER, withdrawn, RELEASE, RECEIPT]
 
 
 def test_entries_that_cannot_all_be_appended_are_not_appended_at_all(store):

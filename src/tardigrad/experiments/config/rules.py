@@ -24,6 +24,7 @@ from tardigrad.data.sets.own_files import Files
 from tardigrad.encodings.common_grid import Grid
 from tardigrad.encodings.kinds import AnyEncoding
 from tardigrad.errors import ConfigError
+from tardigrad.experiments.config.secure_rules import check_secure
 from tardigrad.privacy.settings import LocalPrivacy
 from tardigrad.simulation.availability import Always
 from tardigrad.simulation.delay import read_trace
@@ -73,6 +74,7 @@ def encoding_for(
 
 def check_tables(config: Config, pace: Pace, population: int) -> None:
     """Raise a ConfigError if the tables of a resolved config do not fit each other or the population."""
+    check_secure(config)
     _check_sampled_staleness(config, pace)
     _check_network(config, pace)
     _check_that_time_passes(config, pace)

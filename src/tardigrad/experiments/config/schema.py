@@ -19,10 +19,12 @@ from tardigrad.encodings.broadcasts import AnyBroadcast, Float32Broadcast
 from tardigrad.encodings.float32 import Float32
 from tardigrad.encodings.kinds import AnyEncoding
 from tardigrad.experiments.config.rules import buffer_for, check_tables, encoding_for
+from tardigrad.experiments.config.secure_rules import resolved_secure, secure_buffer, secure_encoding
 from tardigrad.learning.heads.head_choice import AnyHead
 from tardigrad.learning.local import Local
 from tardigrad.learning.models import MLP, Model
 from tardigrad.privacy.settings import Privacy
+from tardigrad.secure.secure_settings import Secure
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.simulation.availability import Always, Availability
 from tardigrad.simulation.delay import Delay, HalfNormal
@@ -72,6 +74,8 @@ class Config(Setting):
     """How versions travel to the clients: in fewer bytes (docs/encodings.md). `tardigrad list broadcasts`"""
     privacy: Privacy | None = None
     """The privacy that is promised to the clients. Default: none. `tardigrad list privacy`"""
+    secure: Secure | None = None
+    """Secure aggregation, in which the server sees only sums of uploads. Default: none."""
     device: Annotated[Device, by_name] = Device()
     """Where models and examples are: "cpu", or "cuda" (docs/gpu.md)."""
     stop: Stop = Stop(trips=2000)
@@ -87,10 +91,13 @@ class Config(Setting):
         Raises a ConfigError if the settings do not fit each other.
         """
         pace = self.pace if self.pace is not None else self.algorithm.default_pace(population)
-        buffer = buffer_for(self.algorithm, pace, self.buffer)
+        buffer = secure_buffer(self.secure, buffer_for(self.algorithm, pace, self.buffer))
+        secure = resolved_secure(self.secure, buffer, self.privacy)
         data = None if self.data is None else self.data.resolved()
-        encoding = encoding_for(self.encoding, self.algorithm, buffer, population)
-        config = self.model_copy(update={"pace": pace, "buffer": buffer, "data": data, "encoding": encoding})
+        given = self.encoding if secure is None else secure_encoding(secure, self.encoding, self.privacy)
+        encoding = encoding_for(given, self.algorithm, buffer, population)
+        tables = {"pace": pace, "buffer": buffer, "data": data, "encoding": encoding, "secure": secure}
+        config = self.model_copy(update=tables)
         check_tables(config, pace, population)
         return config
 

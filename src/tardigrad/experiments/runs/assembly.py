@@ -9,7 +9,8 @@ them the aggregator is built, which is given them.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ from tardigrad.core.own_code import class_source
 from tardigrad.core.participation import Limits
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import RoundedLaw, StalenessLaw
+from tardigrad.core.upload import Vectors
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.data.tables.preparation import FILE, Preparation
 from tardigrad.encodings.common_grid import Grid
@@ -32,7 +34,7 @@ from tardigrad.experiments.runs.result import Result, RunTotals
 from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.experiments.runs.run_metrics import run_baseline, with_metrics
 from tardigrad.experiments.runs.single_examples import check_single_examples
-from tardigrad.experiments.runs.traffic import shared_vectors, trip_bytes, upload_layers
+from tardigrad.experiments.runs.traffic import secure_layers, shared_vectors, trip_bytes, upload_layers
 from tardigrad.learning.flat import FlatModule
 from tardigrad.learning.memory_format import choose_memory_format
 from tardigrad.learning.models.own_model import is_own_model
@@ -40,8 +42,13 @@ from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.keys import NoiseKeys
 from tardigrad.privacy.layers.canaries import Canaries
-from tardigrad.privacy.settings import LocalPrivacy
+from tardigrad.privacy.releases import digest_of
+from tardigrad.privacy.settings import LocalPrivacy, Participation
 from tardigrad.privacy.statement import NOTHING_PROMISED, statement
+from tardigrad.secure.integer_noise import COARSER
+from tardigrad.secure.policy import Policy
+from tardigrad.secure.policy_of_run import SecureRun, grid_with_headroom
+from tardigrad.secure.secure_statement import hidden_only, secure_aggregation
 from tardigrad.simulation.network import TripBytes
 
 NOT_KNOWN = TripBytes(0, 0)
@@ -67,6 +74,10 @@ class Assembly:
     """What a client of a server must bring that has a table and no code; "" if it needs code."""
     trip_bytes: TripBytes = NOT_KNOWN
     """The size of a download and of an upload."""
+    lengths: Mapping[str, int] = field(default_factory=dict)
+    """The lengths of the vectors of an upload, in their order."""
+    served: bool = False
+    """Whether clients, and the helpers of a secure run, are elsewhere."""
 
     def inputs(self) -> Inputs:
         """Return fingerprints of what the config only names; a resumed run must have the same."""
@@ -84,18 +95,51 @@ class Assembly:
 
     def aggregator(self, keys: NoiseKeys, canaries: Canaries | None = None) -> Aggregator:
         """Return a new aggregator, with the layers of the encoding and of a private run."""
-        layers = upload_layers(self.config, self.guarantee, keys, canaries)
+        if self.config.secure is None:
+            layers = upload_layers(self.config, self.guarantee, keys, canaries)
+        else:
+            own = None if self.served else keys
+            layers = secure_layers(self.secure_run(), self.start(), own, canaries)
         average = self.config.evaluation.model_average
         model = self.flat.shared.clone()
         shared = shared_vectors(self.config, model.dtype)
         return Aggregator(self.config.algorithm, model, self.situation, average, layers, shared)
 
+    def start(self) -> Vectors:
+        """Return version 0 as clients download it, where it travels as it is."""
+        model = self.flat.shared.clone()
+        return Aggregator(self.config.algorithm, model, self.situation).broadcast()
+
+    def secure_run(self) -> SecureRun:
+        """Return the settings of a secure run that its policy follows from."""
+        config = self.config
+        assert config.secure is not None
+        assert config.pace is not None
+        assert isinstance(config.encoding, Grid), "resolved"
+        assert config.privacy is None or isinstance(config.privacy, Participation), "resolved"
+        return SecureRun(
+            config.secure, config.encoding, config.algorithm, config.pace, config.buffer, self.situation,
+            self.lengths, config.privacy, self.guarantee, config.seed,
+        )  # fmt: skip
+
+    def policy(self, run: str, settings: str, helpers: tuple[str, ...], server: str) -> Policy:
+        """Return the policy of a secure run.
+
+        `run`: its identifier. `settings`: what tasks ask for. `helpers`, `server`: their identities.
+        """
+        start = digest_of(self.start())
+        return self.secure_run().policy(run, settings, start, helpers, server, self.declaration)
+
     def privacy_text(self, steps: int | None = None) -> str:
         """Return the text of privacy.md: what is promised, and how much of it `steps` have used."""
+        secure = None if self.config.secure is None else self.secure_run()
         if self.guarantee is None or self.config.privacy is None:
-            return NOTHING_PROMISED
-        algorithm, personal = self.config.algorithm.name, self.flat.has_personal
-        return statement(self.guarantee, self.config.privacy, algorithm, self.population, steps, personal)
+            return NOTHING_PROMISED if secure is None else hidden_only(secure, not self.served)
+        aggregation = None if secure is None else secure_aggregation(secure, not self.served)
+        return statement(
+            self.guarantee, self.config.privacy, self.config.algorithm.name, self.population, steps,
+            self.flat.has_personal, aggregation,
+        )  # fmt: skip
 
     def write_texts(self, folder: RunFolder) -> None:
         """Write the files that say how the data was prepared and what privacy is promised."""
@@ -182,9 +226,21 @@ def assemble(
         flat.drop_gradient()
     situation = replace(situation_of(config, clients), population=population)
     trial = Aggregator(config.algorithm, flat.shared, situation, config.evaluation.model_average)
-    guarantee = _guarantee(config, situation, trial, chosen)
+    lengths = {name: vector.numel() for name, vector in trial.empty_upload().items()}
+    guarantee = _guarantee(config, situation, sum(lengths.values()), chosen)
+    if config.secure is not None:
+        assert isinstance(config.encoding, Grid), "resolved"
+        helpers, dimension = config.secure.helper_count, sum(lengths.values())
+        grid = grid_with_headroom(config.encoding, dimension, guarantee, helpers)
+        config = config.model_copy(update={"encoding": grid})
+        norm = grid.norm(dimension)
+        if guarantee is not None and norm is not None and grid.clip is not None:
+            guarantee = replace(guarantee, overhead=norm * grid.step / grid.clip)
     preparation = None if federation is None else federation.preparation
-    assembly = Assembly(config, federation, clients, population, flat, situation, guarantee, preparation)
+    assembly = Assembly(
+        config, federation, clients, population, flat, situation, guarantee, preparation, lengths=lengths,
+        served=served,
+    )  # fmt: skip
     if guarantee is not None or config.encoding.kind != "float32" or config.broadcast.kind != "float32":
         trial = assembly.aggregator(NoiseKeys())
     return replace(assembly, trip_bytes=trip_bytes(trial))
@@ -219,9 +275,12 @@ def situation_of(config: Config, clients: Clients) -> Situation:
 
 
 def _guarantee(
-    config: Config, situation: Situation, aggregator: Aggregator, chosen: Chosen | None
+    config: Config, situation: Situation, dimension: int, chosen: Chosen | None
 ) -> Guarantee | None:
-    """Return what the config promises, with its noise worked out, or None if it promises nothing."""
+    """Return what the config promises, with its noise worked out, or None if it promises nothing.
+
+    `dimension`: the numbers in an upload.
+    """
     if config.privacy is None:
         return None
     if situation.steps is None:
@@ -235,7 +294,7 @@ def _guarantee(
         situation.population,
         config.pace,
         config.buffer,
-        sum(vector.numel() for vector in aggregator.empty_upload().values()),
+        dimension if config.secure is None else COARSER * dimension,
         chosen,
     )
     if config.algorithm.opening and guarantee.limits is not None and guarantee.limits.separation > 1:

@@ -31,7 +31,11 @@ class Audit:
     accountant_epsilon: float
     """The privacy loss of the run according to the accountant."""
     lower_bound: float
-    """The true epsilon is at least this, with the given confidence."""
+    """The true epsilon is at least this, with the given confidence, from all released sums: what the server
+    of a secure run sees."""
+    public_bound: float | None
+    """The same from the first and the last model alone, which the public sees; None if the algorithm's
+    clients do not upload changes of the model."""
     largest_bound: float
     """The bound if every guess were right, which is the most that so many canaries can show."""
     power: bool
@@ -82,6 +86,7 @@ class AuditRun:
         drawn = Canaries.drawn(assembly.population, canaries, seed)
         secrets = secrets_in_memory(assembly.config)
         self._simulation = Simulation(assembly, training_parts(assembly), secrets, drawn)
+        self._first = self._simulation.aggregator.broadcast()["model"]
         guarantee = assembly.guarantee
         assert guarantee is not None
         if guarantee.noise_multiplier == 0:
@@ -105,11 +110,14 @@ class AuditRun:
         scores, included = auditor.scores()
         confidence = 1 - self._error * (1 - CHECKS)
         bound = audit_scores(scores, included, guarantee.delta, confidence)
+        public = auditor.scores_of_models(self._first, aggregator.broadcast()["model"])
         largest = largest_bound(len(scores), guarantee.delta, confidence)
         epsilon = guarantee.epsilon(steps)
         defects = _defects(auditor, self._error * CHECKS / 2)
         return Audit(
-            accountant_epsilon=epsilon, lower_bound=bound, largest_bound=largest, power=largest > epsilon,
+            accountant_epsilon=epsilon, lower_bound=bound,
+            public_bound=None if public is None else audit_scores(*public, guarantee.delta, confidence),
+            largest_bound=largest, power=largest > epsilon,
             defects=defects, confidence=1 - self._error, delta=guarantee.delta, canaries=len(scores),
             steps=steps, holds=bound <= epsilon and not defects,
         )  # fmt: skip

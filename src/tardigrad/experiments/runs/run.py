@@ -39,6 +39,7 @@ from tardigrad.learning.local import Local
 from tardigrad.learning.models import Model
 from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.settings import Privacy
+from tardigrad.secure.secure_settings import Secure
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.simulation.availability import Availability
 from tardigrad.simulation.delay import Delay
@@ -65,6 +66,7 @@ def run(
     privacy: Privacy | Named | None = KEPT,
     encoding: AnyEncoding | Named = KEPT,
     broadcast: AnyBroadcast | Named = KEPT,
+    secure: Secure | Table | None = KEPT,
     device: Device | Named = KEPT,
     stop: Stop | Table = KEPT,
     evaluation: Evaluation | Table = KEPT,
@@ -103,6 +105,7 @@ def run(
     `availability`: when clients are there; default always.
     `privacy`: what is promised to the clients; default nothing.
     `encoding`, `broadcast`: how uploads and versions travel, such as "int8"; default float32.
+    `secure`: secure aggregation, in which the server sees only sums of uploads; default none.
     `device`: "cpu" or "cuda".
     `stop`: when the run ends; default after 2000 trips.
     `evaluation`: when and on what the model is evaluated.
@@ -132,7 +135,7 @@ def run(
     config = with_keywords(
         config, seed=seed, algorithm=algorithm, data=data, local=local, pace=pace, buffer=buffer, delay=delay,
         network=network, availability=availability, privacy=privacy, encoding=encoding,
-        broadcast=broadcast, device=device, stop=stop,
+        broadcast=broadcast, secure=secure, device=device, stop=stop,
         evaluation=evaluation, service=service, model=KEPT if own_model is model else model,
         head=KEPT if head is None or own_head is not None else head, **unknown,
     )  # fmt: skip

@@ -15,13 +15,13 @@ from torch import Tensor
 from tardigrad.core.event_log import SCHEMA, read_events, write_events
 from tardigrad.core.events import Event, RunStarted, UploadReceived, evaluations
 from tardigrad.core.files import replace, write_text
+from tardigrad.core.folder_lock import LOCK, FolderLock
 from tardigrad.core.plain_json import plain_json
 from tardigrad.core.snapshot import BEGIN_AGAIN, read_snapshot, write_snapshot
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.event_recovery import EventRecovery, KeptEvents, check_events
 from tardigrad.experiments.runs.fingerprints import Inputs
-from tardigrad.experiments.runs.folder_lock import LOCK, FolderLock
 from tardigrad.experiments.runs.metrics_table import MetricsTable
 from tardigrad.experiments.runs.same_run import check_same_run
 

@@ -56,13 +56,15 @@ def _with_defaults(stored: dict[str, object]) -> dict[str, object]:
 
 
 def _decisive(config: dict[str, object]) -> dict[str, object]:
-    """Return the settings that the result depends on: of a server's limits, the population alone; and not the
-    main metric, which follows from the head if it is not given."""
-    service, evaluation = config.get("service"), config.get("evaluation")
+    """Return the settings that the result depends on: of a server's limits, the population alone; not the
+    main metric, which follows from the head if it is not given; and of helpers not their addresses."""
+    service, evaluation, secure = config.get("service"), config.get("evaluation"), config.get("secure")
     population = service.get("population") if isinstance(service, dict) else None
     if isinstance(evaluation, dict):
         evaluation = {name: value for name, value in evaluation.items() if name not in ("main", "better")}
-    return config | {"service": {"population": population}, "evaluation": evaluation}
+    if isinstance(secure, dict) and isinstance(secure.get("helpers"), list):
+        secure = secure | {"helpers": [helper.get("identity") for helper in secure["helpers"]]}
+    return config | {"service": {"population": population}, "evaluation": evaluation, "secure": secure}
 
 
 def _differences(a: object, b: object, path: str = "") -> list[str]:

@@ -36,6 +36,8 @@ from tardigrad.learning.models.own_model import is_own_model
 from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.privacy.settings import Privacy
+from tardigrad.secure.secure_settings import Secure
+from tardigrad.service.access.identity import own_identity
 from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.finished_run import tell_over
 from tardigrad.service.server.lifecycle import ServedRun
@@ -66,6 +68,7 @@ def serve(
     privacy: Privacy | Named | None = KEPT,
     encoding: AnyEncoding | Named = KEPT,
     broadcast: AnyBroadcast | Named = KEPT,
+    secure: Secure | Table | None = KEPT,
     device: Device | Named = KEPT,
     stop: Stop | Table = KEPT,
     evaluation: Evaluation | Table = KEPT,
@@ -94,9 +97,9 @@ def serve(
     `guard`: for a private run, a file outside `out` with which a restored backup of `out` is noticed.
     `moved`: `out` was moved to another place, and nobody goes on with the original.
     `place`: the former name of `endpoint`.
-    `seed`, `algorithm`, `data`, `local`, `pace`, `buffer`, `privacy`, `encoding`, `broadcast`, `device`,
-    `stop`, `evaluation`: as in `td.run`. `delay`, `network`, `availability`: describe virtual time, and are
-    not used.
+    `seed`, `algorithm`, `data`, `local`, `pace`, `buffer`, `privacy`, `encoding`, `broadcast`, `secure`,
+    `device`, `stop`, `evaluation`: as in `td.run`. `delay`, `network`, `availability`: describe virtual time,
+    and are not used.
 
     Raises a ConfigError if the settings are wrong, and a RunError if the run fails.
 
@@ -111,7 +114,7 @@ def serve(
     config = with_keywords(
         config, seed=seed, algorithm=algorithm, data=data, local=local, pace=pace, buffer=buffer, delay=delay,
         network=network, availability=availability, encoding=encoding, broadcast=broadcast,
-        privacy=privacy, device=device, stop=stop, evaluation=evaluation, service=service,
+        privacy=privacy, secure=secure, device=device, stop=stop, evaluation=evaluation, service=service,
         model=KEPT if model is None or of_clients is not None else model, **unknown,
     )  # fmt: skip
     if of_clients is None and not {"data", "model"} & config.model_fields_set:
@@ -149,9 +152,10 @@ def serve(
             asyncio.run(tell_over(plan, endpoint, str(folder.summary["stopped_by"]), listening))
             return result_of(folder)
         version = 0 if snapshot is None else int(snapshot[1]["values"]["aggregator"]["version"])
-        secrets = open_secrets(assembly.config, assembly.guarantee, path, version, outside, moved)
+        noisy = config.secure is None  # the helpers of a secure run add the noise
+        secrets = open_secrets(assembly.config, assembly.guarantee, path, version, outside, moved, noisy)
         stack.enter_context(closing(secrets))
-        plan = make_plan(assembly, secrets)
+        plan = make_plan(assembly, secrets, None if config.secure is None else own_identity(keys))
         if begun:
             folder.go_on()
         assembly.write_texts(folder)

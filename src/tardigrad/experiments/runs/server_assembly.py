@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import nn
 
 from tardigrad.algorithms.layers import check_layers_served
@@ -15,6 +16,7 @@ from tardigrad.data.tables.preparation import Preparation
 from tardigrad.encodings.layer import EncodingLayer
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.config.secure_rules import check_secure_server
 from tardigrad.experiments.runs.assembly import Assembly, assemble
 from tardigrad.experiments.runs.model_and_data import make_federation, make_module
 from tardigrad.experiments.runs.private_run import Secrets
@@ -30,9 +32,11 @@ from tardigrad.learning.models.own_model import OwnModel, is_own_model
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.layers.local_noise import LocalNoiseLayer
 from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
+from tardigrad.service.access.enrolment import public_key
 from tardigrad.service.protocol.task_settings import LocalNoise
 from tardigrad.service.server.remote_clients import RemoteClients
 from tardigrad.service.server.run_plan import RunPlan, check_servable
+from tardigrad.service.server.secure_plan import SecurePlan, authority_of
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.simulation.device import Device
 
@@ -72,8 +76,8 @@ def assemble_server(
     return assembly
 
 
-def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
-    """Return what the service needs of a run."""
+def make_plan(assembly: Assembly, secrets: Secrets, identity: Ed25519PrivateKey | None = None) -> RunPlan:
+    """Return what the service needs of a run. `identity`: of the server of a secure run."""
     config, flat, federation = assembly.config, assembly.flat, assembly.federation
     guarantee = assembly.guarantee
     evaluate = None
@@ -106,6 +110,7 @@ def make_plan(assembly: Assembly, secrets: Secrets) -> RunPlan:
         encoding=config.encoding,
         broadcast=config.broadcast,
         declaration=assembly.declaration,
+        secure=None if identity is None else _secure_plan(assembly, identity),
     )
 
 
@@ -122,10 +127,11 @@ def build_server(
     model: nn.Module | str | None = None,
     secrets: Secrets | None = None,
     chosen: Chosen | None = None,
+    identity: Ed25519PrivateKey | None = None,
 ) -> AssembledServer:
-    """Put together a run to serve, without a folder."""
+    """Put together a run to serve, without a folder. `identity`: of the server of a secure run."""
     assembly = assemble_server(config, model, chosen)
-    return AssembledServer(assembly, make_plan(assembly, secrets or Secrets()))
+    return AssembledServer(assembly, make_plan(assembly, secrets or Secrets(), identity))
 
 
 def _module(
@@ -145,6 +151,7 @@ def _check_config(config: Config) -> None:
             "privacy.kind: 'poisson' rests on clients that are sampled at random, which real ones are not; "
             "use 'participation', which assumes nothing about who comes when"
         )
+    check_secure_server(config)
     settings = config.service or ServiceSettings()
     for name in ("norm_bound", "examples_bound"):
         if config.privacy is not None and getattr(settings, name) is not None:
@@ -154,6 +161,10 @@ def _check_config(config: Config) -> None:
             )
     if config.device != Device():
         raise ConfigError("device: a server adds up on the CPU; leave it out")
+    if config.secure is not None and not isinstance(config.secure.helpers, int):
+        for helper in config.secure.helpers:
+            public_key(helper.identity, "secure.helpers.identity")
+            authority_of(helper)
 
 
 def _check_resolved(config: Config, federation: Federation | None, population: int) -> None:
@@ -170,6 +181,14 @@ def _check_resolved(config: Config, federation: Federation | None, population: i
             "server must know how many all of them have together; use 'equal', or name the clients' data "
             "in the config"
         )
+
+
+def _secure_plan(assembly: Assembly, identity: Ed25519PrivateKey) -> SecurePlan | None:
+    secure = assembly.config.secure
+    if secure is None:
+        return None
+    assert not isinstance(secure.helpers, int), "checked"
+    return SecurePlan(secure.helpers, identity, assembly.policy)
 
 
 def _metrics(config: Config, federation: Federation | None) -> frozenset[str]:

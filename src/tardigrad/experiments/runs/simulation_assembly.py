@@ -65,7 +65,7 @@ class Simulation:
         self.engine = Engine(
             self.planner, self.aggregator, parts.executor, assembly.clients, parts.evaluator,
             config.evaluation, config.stop, config.seed, parts.trainer.profile,
-            tell_losses=config.privacy is None, remembers=parts.trainer.remembers,
+            tell_losses=config.privacy is None and config.secure is None, remembers=parts.trainer.remembers,
         )  # fmt: skip
         self.engine.release = secrets.release
 

@@ -25,8 +25,8 @@ from torch import Tensor
 from tardigrad.algorithms.algorithm import Metrics
 from tardigrad.algorithms.layers import Surroundings, UploadBuffer, UploadLayer
 from tardigrad.core.outcomes import Accepted
-from tardigrad.core.upload import Upload, WeightedSum
-from tardigrad.errors import ConfigError
+from tardigrad.core.upload import Upload, Vectors, WeightedSum
+from tardigrad.errors import ConfigError, RunError
 from tardigrad.privacy.canary_scores import (
     Matrix,
     Observations,
@@ -111,26 +111,38 @@ class Auditor:
 
     def upload_of(self, delivery: Accepted, upload: Upload, device: torch.device) -> Upload:
         """Return the upload of this delivery's client, and record what the auditor knows of it."""
+        sent = self.sent_by(delivery.client, device)
+        short, within = clipped(upload.vectors, self._clip) if sent is None else ({}, False)
+        self.know(delivery, short, within)
+        return upload if sent is None else replace(upload, vectors=sent)
+
+    def sent_by(self, client: int | str, device: torch.device) -> Vectors | None:
+        """Return what a canary uploads; None for other clients."""
+        row = self._rows.get(client) if isinstance(client, int) else None
+        if row is None:
+            return None
+        included = self.drawn.included[int(client)]
+        sent = self._signs[row].float() / self._length * (TOO_LONG * self._clip if included else 0.0)
+        parts = sent.to(device).split(self._sizes)
+        return {name: p.view(shape) for (name, shape), p in zip(self._shapes.items(), parts)}
+
+    def know(self, delivery: Accepted, vectors: Vectors, within: bool) -> None:
+        """Record an upload that counts. `vectors`: what another client than a canary adds to the sum, before
+        it is weighed. `within`: whether its upload was within the clip."""
         client = delivery.client
         self._count(client, delivery.version)
         row = self._rows.get(client) if isinstance(client, int) else None
         if row is None:
-            short, within = clipped(upload.vectors, self._clip)
-            flat = torch.cat([vector.reshape(-1) for vector in short.values()]).cpu()
+            flat = torch.cat([vector.reshape(-1) for vector in vectors.values()]).cpu()
             self._others.add_(flat.double(), alpha=delivery.weight)
             self._know_extras(delivery, within)
-            return upload
-        included = self.drawn.included[int(client)]
+            return
         own = self._signs[row].float() / self._length
         self._weights[row] += delivery.weight
         self._all.add_(own, alpha=delivery.weight)
-        if included:
+        if self.drawn.included[int(client)]:
             self._in.add_(own, alpha=delivery.weight)
-            self._know_extras(delivery, within=False)
-        sent = own * (TOO_LONG * self._clip if included else 0.0)
-        parts = sent.to(device).split(self._sizes)
-        vectors = {name: p.view(shape) for (name, shape), p in zip(self._shapes.items(), parts)}
-        return replace(upload, vectors=vectors)
+            self._know_extras(delivery, within)
 
     def is_out(self, delivery: Accepted) -> bool:
         """Whether the client of this delivery is a canary whose whole payload is zeros."""
@@ -197,6 +209,19 @@ class Auditor:
         is."""
         return canary_scores(self.record, list(self.drawn.included.values()), self.guarantee)
 
+    def scores_of_models(self, first: Tensor, last: Tensor) -> tuple[list[float], list[bool]] | None:
+        """Return the same for an observer who sees nothing but these two models; None if clients do not
+        upload changes of the model."""
+        if "delta" not in self._shapes:
+            return None
+        begin = sum(self._sizes[: list(self._shapes).index("delta")])
+        change = (first - last).reshape(-1).float().cpu()
+        columns = self._signs[:, begin : begin + len(change)]
+        along = torch.cat([signs.float() @ change for signs in columns.split(CHUNK)]).double().numpy()
+        present = np.array(self.record.weights).any(axis=0)
+        seen, truth = along[present], np.array(list(self.drawn.included.values()))[present]
+        return (seen - np.median(seen)).tolist(), truth.tolist()
+
     def covariance(self) -> Matrix:
         """Return the covariance of the noise between the observed steps, for a multiplier of 1."""
         return noise_covariance(self.guarantee, len(self.record.weights))
@@ -235,6 +260,11 @@ class WatchLayer(UploadLayer):
         return upload
 
     def release(self, buffer: UploadBuffer, total: WeightedSum) -> WeightedSum:
+        if not total.sums:
+            raise RunError(
+                f"audit: the batch of version {total.version + 1} was not released, because too few clients "
+                "would hide each other; audit the run with a smaller secure.least_clients"
+            )
         self.auditor.see(total.sums, buffer.extras)
         return total
 

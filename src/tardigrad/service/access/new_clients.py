@@ -22,8 +22,8 @@ from tardigrad.service.access.enrolment import (
     public_text,
 )
 
-TAKEN = ("ca", "server")
-"""Names that no client can have, because ca.key and server.key are other files."""
+TAKEN = ("ca", "server", "identity")
+"""Names that no client can have, because ca.key, server.key and identity.key are other files."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import DecodeError
 
 from tardigrad.errors import ConfigError
-from tardigrad.service.access.enrolment import Enrolled
 from tardigrad.service.protocol.refusals import Cause, Refused, log
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.server.clock import SYSTEM, Clock, SteadyTime
@@ -23,6 +23,24 @@ WINDOW_MS = 90_000
 """How far a client's clock may be from the server's, and how long nonces are remembered."""
 NONCE = 16
 REFRESH_SECONDS = 1.0
+FIRST_CALLS = frozenset({"Join", "Greet"})
+"""Calls whose claims have no session, because their answers tell the session: the first one of a client to a
+server, and of a server to a helper."""
+
+
+class KnownKeys(Protocol):
+    """Those whose requests are admitted, by their names; `Enrolled` is one."""
+
+    def __len__(self) -> int: ...
+
+    def refresh(self) -> None:
+        """Read the keys again if they have changed; raise a ConfigError if they cannot be read."""
+
+    def knows(self, client: str) -> bool:
+        """Return whether there is a key of this name."""
+
+    def signed(self, client: str, signature: bytes, content: bytes) -> bool:
+        """Return whether this is the signature of exactly this content, with the key of this name."""
 
 
 class Signer:
@@ -40,7 +58,7 @@ class Signer:
         claim = v1.Claim(
             client=self.client,
             method=method,
-            session=b"" if method == "Join" else self.session,
+            session=b"" if method in FIRST_CALLS else self.session,
             nonce=os.urandom(NONCE),
             time_ms=self._time.now_ms() + self.ahead_ms,
             content=content,
@@ -55,7 +73,7 @@ class Signer:
 class RequestVerifier:
     """Admits requests that an enrolled client has signed for this call, just now, and not sent before."""
 
-    def __init__(self, enrolled: Enrolled, clock: Clock = SYSTEM) -> None:
+    def __init__(self, enrolled: KnownKeys, clock: Clock = SYSTEM) -> None:
         self.session = os.urandom(NONCE)
         self._enrolled, self._clock = enrolled, clock
         self._time = SteadyTime(clock)
@@ -98,11 +116,12 @@ class RequestVerifier:
             raise Refused(Cause.SIGNATURE, f"this is not signed with the key that {client} is enrolled with")
         if claim.method != method:
             raise Refused(Cause.MISDIRECTED, f"signed for {claim.method[:32]!r}, not for {method}")
-        if claim.session != (b"" if method == "Join" else self.session):
+        first = method in FIRST_CALLS
+        if claim.session != (b"" if first else self.session):
             raise Refused(Cause.SESSION, "signed for another session of the server; join again")
         now = self.now_ms()
-        # a claim to join has no session: one signed before this process began may have been used already
-        if abs(now - claim.time_ms) > WINDOW_MS or (method == "Join" and claim.time_ms < self._began_ms):
+        # without a session: a claim signed before this process began may have been used already
+        if abs(now - claim.time_ms) > WINDOW_MS or (first and claim.time_ms < self._began_ms):
             raise Refused(
                 Cause.TIME,
                 f"signed {(now - claim.time_ms) / 1000:.1f} s ago by the server's clock, or before the "

@@ -29,6 +29,10 @@ class Backoff:
         self._since: float | None = None
         self._logged = ""
 
+    def restart_patience(self) -> None:
+        """Count the seconds of `patience` from the next failure, because somebody has answered."""
+        self._since = None
+
     async def failed(self, why: str, at_least: float = 0.0) -> None:
         """Wait before the next try, or raise a RunError if none has succeeded for `patience` seconds."""
         now = time.monotonic()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from tardigrad.core.files import write_text
 from tardigrad.core.snapshot import read_snapshot, write_snapshot
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import ConfigError, RunError
+from tardigrad.service.protocol.wire import digest_of
 
 PENDING = re.compile(r"pending-(0|[1-9][0-9]*)\.safetensors")
 
@@ -34,6 +36,13 @@ class TrainedUpload:
     """The epoch of the task. Files of older clients have none."""
     encoding: str = ""
     """The kind of the encoding of the upload; "" if it has none."""
+    seeds: tuple[bytes, ...] = ()
+    """In a secure run, the seeds of the masks that are on the upload, one for each helper."""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """The digest of the vectors as they are sent."""
+        return digest_of(self.upload.vectors)
 
 
 class ClientMemory:
@@ -82,7 +91,7 @@ class ClientMemory:
             "trip": finished.trip, "version": finished.version, "metrics": finished.metrics,
             "evaluated": finished.evaluated, "examples": upload.examples, "steps": upload.steps,
             "loss": upload.loss, "names": list(upload.vectors), "epoch": finished.epoch,
-            "encoding": finished.encoding,
+            "encoding": finished.encoding, "seeds": [seed.hex() for seed in finished.seeds],
         }  # fmt: skip
         write_snapshot(self._file(finished.trip), tensors, document)
 
@@ -114,4 +123,5 @@ def _read(file: Path) -> TrainedUpload:
     return TrainedUpload(
         document["trip"], document["version"], upload, memory, document["metrics"], document["evaluated"],
         document.get("epoch", 0), document.get("encoding", ""),
+        tuple(bytes.fromhex(seed) for seed in document.get("seeds", ())),
     )  # fmt: skip

@@ -29,6 +29,7 @@ from tardigrad.service.protocol.task_settings import (
     told_head,
     upload_encoding,
 )
+from tardigrad.service.protocol.v1 import service_pb2 as v1
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Assignment:
     evaluate: bool
     epoch: int
     """The epoch of the server process that granted the ticket; it is returned with the trip."""
+    receipts: tuple[v1.SignedReceipt, ...] = ()
+    """In a secure run, what the helpers say about the version, one receipt of each."""
 
 
 class ClientTrainer:
@@ -97,13 +100,17 @@ class ClientTrainer:
         noise, encoding = local_noise(assignment.settings), upload_encoding(assignment.settings)
         layers: list[UploadLayer] = [] if noise is None else [noise.layer()]
         layers += encoding_layers(
-            encoding, trainer.algorithm, lambda trip: assignment.seed, feedback=noise is None
+            encoding,
+            trainer.algorithm,
+            lambda trip: assignment.seed,
+            feedback=noise is None,
+            private=is_private(assignment.settings),
         )
         for layer in layers:
             upload = layer.client(upload, task, remembered)
-        kinds = [layer.kind for layer in layers if isinstance(layer, DecodingLayer)]
+        kind = next((layer.kind for layer in layers if isinstance(layer, DecodingLayer)), "")
         return TrainedUpload(
-            task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch, *kinds
+            task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch, kind
         )
 
     def _asked(self, settings: str) -> NamedMetrics | None:

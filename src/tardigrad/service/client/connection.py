@@ -1,10 +1,10 @@
-"""A client's connection to a server: the five calls, signed. Failures are raised as gRPC's errors."""
+"""A client's connection to a server: the six calls, signed. Failures are raised as gRPC's errors."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -14,6 +14,7 @@ import numpy as np
 from tardigrad.core.upload import Task
 from tardigrad.encodings.broadcasts import BroadcastEncoding
 from tardigrad.errors import RunError
+from tardigrad.service.access.enrolment import NAME
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment
@@ -30,7 +31,6 @@ from tardigrad.service.protocol.wire import (
     Layout,
     chunks,
     described,
-    digest_of,
     empty,
     from_wire,
     layout_of,
@@ -94,6 +94,8 @@ class Connection:
         self.shapes: list[tuple[int, ...]] = []
         self.declaration = ""
         self.settings = ""
+        self.joined = v1.Joined()
+        """The server's answer to the first call, as it came."""
         self._downloads = Downloads()
 
     async def __aenter__(self) -> Connection:
@@ -101,10 +103,15 @@ class Connection:
             await self._keep_pace()
             request = v1.JoinRequest(frozen=self._frozen, revision=REVISION).SerializeToString()
             joined = await self._stub.Join(self._signer.sign("Join", request), timeout=SHORT_SECONDS)
+            if not NAME.fullmatch(joined.run):  # it becomes the name of a folder here
+                raise RunError(
+                    f"the server's run has the identifier {joined.run[:64]!r}, which is not a name"
+                )
         except BaseException:
             await self._channel.close()
             raise
         self._signer.session = joined.session
+        self.joined = joined
         self.run = joined.run
         self.shapes = [tuple(shape.sizes) for shape in joined.shapes]
         self.declaration = joined.declaration
@@ -160,7 +167,9 @@ class Connection:
         received = unpacked(payload, layout)
         vectors = self._downloads.vectors(encoding, header.since, header.version, received)
         task = Task(header.trip, self._signer.client, header.version, vectors)
-        return Assignment(task, header.seed, header.settings, header.evaluate, header.epoch)
+        return Assignment(
+            task, header.seed, header.settings, header.evaluate, header.epoch, tuple(header.receipts)
+        )
 
     def _check(self, layout: Layout, encoding: BroadcastEncoding, header: v1.TaskHeader) -> None:
         """Check, before memory is allocated, that the task has the model and no larger vector, or the
@@ -181,8 +190,14 @@ class Connection:
         ):
             raise RunError(f"the server's task has {described(layout)}, but the model has {size} numbers")
 
-    async def deliver(self, finished: TrainedUpload) -> v1.Answer:
-        """Deliver an upload, and return the server's answer."""
+    async def offered_keys(self) -> list[v1.OfferedKey]:
+        """Return the keys that the helpers of a secure run offer now."""
+        await self._keep_pace()
+        offered = await self._stub.OfferKeys(self._signer.sign("OfferKeys"), timeout=SHORT_SECONDS)
+        return list(offered.keys)
+
+    async def deliver(self, finished: TrainedUpload, envelopes: Sequence[v1.Envelope] = ()) -> v1.Answer:
+        """Deliver an upload, and return the server's answer. `envelopes`: in a secure run, its seeds."""
         await self._keep_pace()
         upload = finished.upload
         layout = layout_of(upload.vectors)
@@ -191,7 +206,7 @@ class Connection:
             trip=finished.trip,
             version=finished.version,
             vectors=to_wire(layout),
-            digest=digest_of(upload.vectors),
+            digest=finished.digest,
             examples=upload.examples,
             steps=upload.steps,
             loss=upload.loss,
@@ -199,6 +214,7 @@ class Connection:
             metrics=finished.metrics,
             epoch=finished.epoch,
             encoding=finished.encoding,
+            envelopes=envelopes,
         )
         signed = self._signer.sign("Deliver", header.SerializeToString())
 

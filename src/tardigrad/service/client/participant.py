@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 
+from tardigrad.core.upload import Vectors
 from tardigrad.errors import RunError, TardigradError
+from tardigrad.secure.helper_refusals import RESEAL
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment, ClientTrainer
 from tardigrad.service.client.connection import Connection, RetryLater, RunIsOver
+from tardigrad.service.client.guardrails import Guardrails
 from tardigrad.service.client.reconnecting import Reconnecting
+from tardigrad.service.client.secure_trips import SecureTrips, secure_trips
 from tardigrad.service.protocol.refusals import log
 from tardigrad.service.protocol.task_settings import LocalNoise, local_noise
+from tardigrad.service.protocol.v1 import service_pb2 as v1
 
 LOST = (
     grpc.StatusCode.NOT_FOUND,
@@ -42,8 +48,13 @@ class Participant(Reconnecting):
         state: Path,
         patience: float = 600.0,
         seen: Callable[[str], None] = lambda line: None,
+        guardrails: Guardrails | None = None,
+        declaration: str | None = None,
     ) -> None:
+        """`declaration`: what the server declared, if the client was made of it and of a table."""
         super().__init__(address, signer, authority, patience)
+        self._guardrails, self._declaration = guardrails or Guardrails(), declaration
+        self._secure: SecureTrips | None = None
         self._trainer, self._state, self._seen = trainer, state, seen
         self._memory: ClientMemory | None = None
         self._run = ""
@@ -68,8 +79,13 @@ class Participant(Reconnecting):
         return Connection(self._address, self._signer, self._authority, self._pace, self._trainer.frozen)
 
     async def _session(self, connection: Connection) -> str:
+        self._secure = secure_trips(
+            connection.joined, self._guardrails, self._signer.client, self._state, self._declaration
+        )
         self._trainer.check_shapes(connection.shapes, connection.settings)
         if connection.run != self._run:
+            if self._secure is not None:
+                log.info("this run is secure: %s", self._secure.promise())
             self._run, self._unsent = connection.run, None
             self._memory = ClientMemory(self._state / connection.run)
         assert self._memory is not None
@@ -96,6 +112,10 @@ class Participant(Reconnecting):
 
     async def _trip(self, connection: Connection, assignment: Assignment) -> str:
         assert self._memory is not None
+        secure = self._secure
+        if secure is not None:
+            await asyncio.to_thread(secure.check_task, assignment)
+            assignment = replace(assignment, evaluate=False)
         noise = local_noise(assignment.settings)
         if noise is not None and noise != self._noise:
             self._noise = noise
@@ -109,7 +129,7 @@ class Participant(Reconnecting):
             await self._leave(connection)
             return SPENT
         try:
-            finished = await _in_daemon_thread(self._trainer.train, assignment, self._memory.memory)
+            finished = await _in_daemon_thread(self._train, assignment, self._memory.memory)
         except Exception as error:
             await self._leave(connection)
             if isinstance(error, TardigradError):
@@ -118,16 +138,20 @@ class Participant(Reconnecting):
             raise RunError(f"{where}: {type(error).__name__}: {error}") from error
         if noise is not None:  # counted and saved before it is sent, so that it is not noised twice
             await asyncio.to_thread(self._memory.count_contribution)
-        if noise is not None or self._trainer.remembers(assignment.settings):
+        if secure is not None or noise is not None or self._trainer.remembers(assignment.settings):
             await asyncio.to_thread(self._memory.keep, finished)
         self._unsent = finished
         return await self._deliver(connection, finished)
+
+    def _train(self, assignment: Assignment, memory: Vectors) -> TrainedUpload:
+        finished = self._trainer.train(assignment, memory)
+        return finished if self._secure is None else self._secure.hidden(finished)
 
     async def _deliver(self, connection: Connection, finished: TrainedUpload) -> str:
         """Deliver an upload, and return why the run is over, or "" if it is not."""
         assert self._memory is not None
         try:
-            answer = await connection.deliver(finished)
+            answer = await self._send(connection, finished)
         except grpc.aio.AioRpcError as error:
             if error.code() in LOST:
                 log.warning("trip %d was refused: %s", finished.trip, error.details())
@@ -143,6 +167,18 @@ class Participant(Reconnecting):
         fate = f"staleness {answer.staleness}" if answer.accepted else f"did not count: {answer.reason}"
         self._seen(f"trip {finished.trip} from version {finished.version}: {fate}")
         return str(answer.over)
+
+    async def _send(self, connection: Connection, finished: TrainedUpload) -> v1.Answer:
+        """Send an upload. In a secure run its seeds are sealed to the keys of now, and again if a helper has
+        erased a key meanwhile."""
+        while True:
+            if self._secure is None:
+                return await connection.deliver(finished)
+            keys = await connection.offered_keys()
+            answer = await connection.deliver(finished, self._secure.envelopes(finished, keys))
+            if answer.accepted or answer.reason != RESEAL:
+                return answer
+            await self._backoff.failed("a helper has erased the key that the upload was sealed to")
 
     def _answered(self, finished: TrainedUpload) -> None:
         """Drop a trip that the server has answered."""

@@ -69,6 +69,11 @@ class Reconnecting:
             self._signer.set_clock(int(metadata["tardigrad-time-ms"]))
             await self._backoff.failed("the clock of this machine differs from the server's")
             return
+        if why == Cause.HELPER_AWAY:  # patience is for servers that do not answer
+            self._backoff.restart_patience()
+            sentence = f"the server refused for now: {error.details()}"
+            await self._backoff.failed(sentence, float(metadata.get("tardigrad-retry-after", 0.0)))
+            return
         if error.code() is grpc.StatusCode.UNAVAILABLE and not self._joined:  # is it possible to join?
             fault = await asyncio.to_thread(tls_fault, self._address, self._authority)
             if fault is not None:

@@ -93,6 +93,9 @@ class MetricsCollector(Collector):
         yield _gauge("clients_waiting", "Clients that wait for a task.", progress.waiting)
         yield _gauge("clients_seen", "Different clients heard of, in this process.", counters.clients)
         yield _gauge("clients_active", "Clients heard of in the last five minutes.", counters.active)
+        if coordinator.link is not None:
+            away = progress.helper_away or 0.0
+            yield _gauge("helper_away_seconds", "Seconds for which a helper could not be reached.", away)
         yield _gauge("reception_bytes", "Uploads held in memory.", servicer.reception.memory.used)
         yield _gauge(
             "reception_limit_bytes",

@@ -49,5 +49,7 @@ def progress_line(progress: RunProgress, before: RunProgress | None = None) -> s
         f"{progress.in_flight:,} in flight",
         f"staleness {progress.staleness:.1f}",
     ]
+    if progress.helper_away is not None:
+        parts.insert(0, f"a helper is away since {progress.helper_away:,.0f} s")
     parts += [f"{name} {value:.4g}" for name, value in islice(progress.metrics.items(), SHOWN_METRICS)]
     return ", ".join(parts)

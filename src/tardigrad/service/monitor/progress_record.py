@@ -49,6 +49,8 @@ class RunProgress:
     """Metrics of clients that this process did not take."""
     requests_refused: dict[str, int] = field(default_factory=dict)
     """Requests that this process refused, by cause."""
+    helper_away: float | None = None
+    """Seconds for which a helper of a secure run could not be reached; None if all are there."""
 
     @property
     def accepted(self) -> int:
@@ -74,6 +76,7 @@ def progress_of(coordinator: Coordinator, servicer: Servicer) -> RunProgress:
         staleness=counters.staleness.mean,
         metrics_dropped=counters.metrics_dropped,
         requests_refused=dict(servicer.refusals.counts),
+        helper_away=None if coordinator.link is None else coordinator.link.away,
     )
 
 

@@ -57,6 +57,8 @@ class Status:
     """Steps after which the model would not have been finite."""
     metrics_dropped: int = 0
     """Metrics of clients that the process did not take."""
+    helper_away: float | None = None
+    """Seconds for which a helper of a secure run could not be reached; None if all are there."""
 
     @property
     def age(self) -> float:
@@ -86,6 +88,7 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
         last_seen=coordinator.counters.last_seen(MOST_NAMES),
         steps_discarded=progress.steps_discarded,
         metrics_dropped=progress.metrics_dropped,
+        helper_away=None if progress.helper_away is None else round(progress.helper_away, 3),
     )
 
 

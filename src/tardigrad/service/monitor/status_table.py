@@ -34,6 +34,7 @@ def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
         state = f"nothing was heard of the server for {status.age:.0f} s; is it running?"
     found = [
         ("run", harmless(state)),
+        *([] if status.helper_away is None or status.over else [("helper", _away(status.helper_away))]),
         ("time", f"{status.time:,.0f} s"),
         ("version", f"{status.version:,}"),
         ("trips", f"{status.trips:,}"),
@@ -63,6 +64,10 @@ def pace(status: Status, before: Status | None) -> float:
     if before is not None and status.written > before.written:
         return trips_per_second(status.trips - before.trips, status.written - before.written)
     return trips_per_second(status.trips, status.time)
+
+
+def _away(seconds: float) -> str:
+    return f"away since {seconds:,.0f} s; steps and uploads wait for it, and nothing is lost"
 
 
 def _number(value: float | None) -> str:

@@ -47,6 +47,8 @@ class Cause(StrEnum):
     AT_ONCE = "delivered twice at once"
     STOPPING = "server is stopping"
     FROZEN = "other frozen parts"
+    ENVELOPES = "wrong envelopes"
+    HELPER_AWAY = "helper is away"
 
 
 STATUS = {
@@ -69,6 +71,7 @@ STATUS = {
     Cause.AT_ONCE: grpc.StatusCode.ABORTED,
     Cause.STOPPING: grpc.StatusCode.UNAVAILABLE,
     Cause.FROZEN: grpc.StatusCode.FAILED_PRECONDITION,
+    Cause.HELPER_AWAY: grpc.StatusCode.UNAVAILABLE,
 }
 """The gRPC status by reason; INVALID_ARGUMENT for those that are not listed."""
 

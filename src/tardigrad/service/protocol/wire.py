@@ -23,9 +23,11 @@ CHUNK = 1 << 20
 LARGEST_MESSAGE = CHUNK + (1 << 16)
 CHUNK_TAG = bytes([v1.UploadPart.CHUNK_FIELD_NUMBER << 3 | 2])
 """The first byte of an `UploadPart` that is only a chunk: the field's number, and the wire type for bytes."""
-REVISION = 1
-"""What a client knows of the protocol, which it says when it joins: 1 knows types of vectors and encodings of
-uploads. Clients from before say nothing, which is 0."""
+KNOWS_ENCODINGS, KNOWS_SECURE = 1, 2
+"""Revisions of the protocol from which clients know types of vectors and encodings of uploads, and secure
+runs. Clients from before say nothing, which is 0."""
+REVISION = KNOWS_SECURE
+"""What this client knows of the protocol, which it says when it joins."""
 PLAIN = "float32"
 """The type of a vector that names none."""
 TYPES = (PLAIN, "bfloat16", "int8", "uint8", "int16", "int32")

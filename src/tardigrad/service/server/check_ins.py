@@ -59,7 +59,9 @@ class CheckIns:
     def grant(self) -> None:
         """Queue the check-ins of clients that may start now, in the order in which they came."""
         book = self._run_state.book
-        if self._run_state.over is not None or self._closed or self._model_state.waiting:
+        if self._run_state.over is not None or self._closed:
+            return
+        if self._model_state.waiting or self._run_state.unreceipted:
             return
         free = book.capacity() - len(self._granting)
         if free <= 0:

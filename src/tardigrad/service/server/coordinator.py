@@ -19,6 +19,8 @@ from tardigrad.service.monitor.counters import Counters
 from tardigrad.service.protocol.refusals import Cause, Refused, log
 from tardigrad.service.server.check_ins import CheckIns
 from tardigrad.service.server.clock import SYSTEM, Clock, RunTime
+from tardigrad.service.server.helper_group import HelperGroup
+from tardigrad.service.server.helper_link import HelperLink
 from tardigrad.service.server.journal_queue import JournalQueue, PendingEntry
 from tardigrad.service.server.model_state import ModelState
 from tardigrad.service.server.model_thread import ModelThread
@@ -26,7 +28,13 @@ from tardigrad.service.server.published_versions import PublishedVersions
 from tardigrad.service.server.run_state import RunState
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.service.server.task_broadcast import Broadcast
-from tardigrad.service.server.ticket_checks import BusyTrips, can_give_up, check_announced, check_repeated
+from tardigrad.service.server.ticket_checks import (
+    BusyTrips,
+    can_give_up,
+    check_announced,
+    check_repeated,
+    expired,
+)
 from tardigrad.service.server.upload_form import UploadForm
 from tardigrad.service.server.worker_threads import Threads
 from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, Store
@@ -66,7 +74,7 @@ class Coordinator:
         )
         self._time = RunTime(clock)
         self._queue = JournalQueue(store, self._threads, self.counters, self._time)
-        self.busy = BusyTrips()
+        self.busy = BusyTrips(() if run_state.secure is None else run_state.secure.offers)
         """The servicer marks the trips whose uploads it receives."""
         self._check_ins = CheckIns(run_state, model_state, self._queue, self.busy, self._time, self.epoch)
         self._versions = PublishedVersions()
@@ -81,6 +89,15 @@ class Coordinator:
         self.ended.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
+        self.link: HelperLink | None = None
+        """The link to the helpers of a secure run."""
+
+    def join_helpers(self, helpers: HelperGroup) -> None:
+        """Make this a secure run with these helpers, before it is started."""
+        self.link = HelperLink(
+            helpers, self.run_state, self.model_state, self._store, self._queue, self.recovery,
+            self._threads, self._time, self.uploads, self._fail,
+        )  # fmt: skip
 
     @property
     def run(self) -> str:
@@ -119,6 +136,8 @@ class Coordinator:
             asyncio.create_task(self._commit_forever()),
             asyncio.create_task(self._sweep_forever()),
         ]
+        if self.link is not None:
+            self._tasks.append(asyncio.create_task(self.link.run()))
         self._queue.wake()  # the recovered run may be over
 
     def dismiss(self) -> None:
@@ -153,8 +172,13 @@ class Coordinator:
         return await self._check_ins.check_in(client, holding, seconds)
 
     async def broadcast(self, version: int) -> Broadcast:
-        """Return a version as it is downloaded, as soon as it exists."""
-        return await self._versions.get(version)
+        """Return a version as it is downloaded, as soon as it exists, with receipts if the run is secure."""
+        found = await self._versions.get(version)
+        if self.run_state.secure is not None:
+            secure = self.run_state.secure
+            async with self.moved:
+                await self.moved.wait_for(lambda: version <= secure.version or self._stopping)
+        return found
 
     async def download(self, version: int, has: int) -> tuple[Broadcast, int]:
         """Return what a client downloads, and `has` if that is only the differences since the version that it
@@ -169,11 +193,13 @@ class Coordinator:
         """Check an upload that is announced. Return None if it may be sent, or the answer that it got if it
         was delivered before; raise `Refused` if the client may not deliver it."""
         recorded = await self.recovery.answer(trip)
-        if recorded is None:
-            check_announced(self.run_state, self.busy, client, trip, epoch, version)
-        else:
+        if recorded is not None:
             check_repeated(recorded, client, epoch, digest)
-        return recorded
+            return recorded
+        if self.link is not None and self.run_state.over is None:
+            return await self.link.offers.expect(client, trip, epoch, version, digest, self.busy)
+        check_announced(self.run_state, self.busy, client, trip, epoch, version)
+        return None
 
     def write(self, trip: int, payload: np.ndarray) -> str:
         """Store the bytes of an upload and return their name. May be called from any thread."""
@@ -191,9 +217,16 @@ class Coordinator:
         self, entry: JournalEntry, vectors: Callable[[], Vectors], release: Callable[[], None]
     ) -> RecordedAnswer | None:
         """Journal and apply an upload that was stored. Return its answer, or None if the run was over first.
-        `vectors` returns its values when they are applied; `release` is called when they were."""
+        `vectors` returns its values when they are applied; `release` is called when they were, or are not
+        needed."""
         with self.busy.ending(entry.trip):
-            await self._queue.put(entry, lambda: upload_of(entry, vectors()), release)
+            if self.link is not None:
+                return await self.link.offers.deliver(entry, vectors, release)
+            try:
+                await self._queue.put(entry, lambda: upload_of(entry, vectors()), release)
+            except BaseException:
+                release()
+                raise
         return await self.recovery.answer(entry.trip)
 
     async def give_up(self, client: str, trip: int, epoch: int) -> bool:
@@ -220,6 +253,8 @@ class Coordinator:
                     if batch:
                         self._check_ins.grant()
                 if self.run_state.over is not None:
+                    if self.link is not None:
+                        await self.link.offers.end()
                     await self._finish()
                 elif self._snapshot_due():
                     self._snapshotting = asyncio.create_task(self.recovery.snapshot())
@@ -244,6 +279,10 @@ class Coordinator:
             self._check_ins.applied(one.entry.client, effects.ticket)
         if not one.effects.done():
             one.effects.set_result(effects)
+        if self.link is not None:
+            self.link.wake()
+        if effects.receipted is not None:
+            self._tell_watchers()
 
     def _fail(self, error: BaseException) -> None:
         """End the run with this error."""
@@ -252,12 +291,17 @@ class Coordinator:
             self.ended.set_exception(error)
         self._stopping = True
         self._check_ins.close()
-        self._queue.fail(Refused(Cause.STOPPING, "the run has failed"))
+        refused = Refused(Cause.STOPPING, "the run has failed")
+        self._queue.fail(refused)
+        if self.link is not None:
+            self.link.offers.refuse_all(refused)
 
     def _published(self) -> None:
         """Tell of a new version."""
         self._tell_watchers()
         self._check_ins.grant()  # clients may have waited for the step
+        if self.run_state.over is not None:
+            self._queue.wake()  # so may the end of the run
 
     def _tell_watchers(self) -> None:
         async def tell() -> None:
@@ -290,22 +334,21 @@ class Coordinator:
         if self.run_state.over is not None or self._stopping:
             return
         limit = self.now - self.settings.ticket_seconds
-        late = []
-        for trip, ticket in self.run_state.book.in_flight.items():  # the oldest first
-            if max(ticket.time, self._time.process_start) > limit:
-                break
-            if trip not in self.busy:
-                late.append(trip)
-        for trip in late:
-            client = self.run_state.book.in_flight[trip].client
+        late = expired(self.run_state, self.busy, limit) if self._could_deliver(limit) else []
+        for trip, client, _, _ in late:
             log.info("trip %d has expired", trip, extra={"event": "expired", "trip": trip, "client": client})
         self.counters.expired += len(late)
-        await asyncio.gather(*(self._end_trip(trip) for trip in late))
+        await asyncio.gather(*(self._end_trip(ticket.trip) for ticket in late))
         reason = self.run_state.reason_by_now(self.now, self.model_state.metrics)
         if reason is not None:
             await self._queue.put(JournalEntry("end", self.now, reason=reason))
         if self._snapshot_due():
             self._queue.wake()
+
+    def _could_deliver(self, since: float) -> bool:
+        """Return whether clients could deliver all the time since then: this process served the run, and no
+        helper was away."""
+        return self._time.process_start <= since and (self.link is None or self.link.was_there(since))
 
     def _snapshot_due(self) -> bool:
         under_way = self._snapshotting is not None and not self._snapshotting.done()
@@ -323,10 +366,8 @@ class Coordinator:
         reason = self.run_state.over
         assert reason is not None
         await self._threads.in_model_thread(lambda: None)  # all entries are applied to the model now
-        async with self.moved:  # steps whose buffers are full are made first
-            await self.moved.wait_for(lambda: self._stopping or not self.model_state.waiting)
-        if self.model_state.waiting:
-            return  # the server stops; the next process ends the run
+        if self.model_state.waiting or (self.link is not None and self.link.owes_receipts):
+            return  # steps whose buffers are full are made first, by this process or the next
         await self._threads.in_model_thread(self._write_end, reason)
         if not self.ended.done():
             self.ended.set_result(reason)

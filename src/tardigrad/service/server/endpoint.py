@@ -34,7 +34,7 @@ class Endpoint:
 
     def check(self) -> None:
         """Raise a ConfigError if these settings are not safe together."""
-        if self.insecure and not _loopback(self.host):
+        if self.insecure and not is_loopback(self.host):
             raise ConfigError(f"--insecure: without TLS only on this machine (127.0.0.1), not on {self.host}")
         if not self.durable and not self.insecure:
             raise ConfigError("--no-durability: is for measurements, and only together with --insecure")
@@ -53,7 +53,8 @@ class Endpoint:
         return grpc.ssl_server_credentials([(private, public)])
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether this host is the machine itself."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -40,7 +40,7 @@ class FinishedRunServicer(v1_grpc.FederationServicer):
         refused = Refused(Cause.SESSION, "the server was restarted; join again")
         await context.abort(refused.status, refused.sentence, (("tardigrad-why", refused.why.value),))
 
-    FetchTask = Deliver = GiveUp = Watch = _join_first
+    FetchTask = Deliver = GiveUp = OfferKeys = Watch = _join_first
 
 
 async def tell_over(plan: RunPlan, endpoint: Endpoint, reason: str, listening: Callable[[int], None]) -> None:

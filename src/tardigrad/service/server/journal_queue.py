@@ -17,7 +17,7 @@ from tardigrad.service.server.worker_threads import Threads
 from tardigrad.service.store.contract import JournalEntry, Store, StoreError
 
 LARGEST_BATCH = 256
-"""Entries of one transaction, at most."""
+"""Entries of one transaction, at most, unless more of them belong together."""
 
 
 @dataclass(slots=True)
@@ -31,6 +31,10 @@ class PendingEntry:
     """Its result once it is journaled and applied, or the reason why it was not."""
     release: Callable[[], None] | None
     """Called when the memory of the upload is free again."""
+    offered: bool = False
+    """Whether the payload belongs to an offer, so that it stays if the entry cannot be journaled."""
+    joined: bool = False
+    """Whether the next entry is journaled in the same transaction."""
 
 
 class JournalQueue:
@@ -51,10 +55,13 @@ class JournalQueue:
         entry: JournalEntry,
         upload: Callable[[], Upload] | None = None,
         release: Callable[[], None] | None = None,
+        offered: bool = False,
+        joined: bool = False,
     ) -> asyncio.Future[Effects]:
-        """Append an entry. The caller of `write_batch` gives the future its result."""
+        """Append an entry. The caller of `write_batch` gives the future its result. `offered` and `joined`:
+        as in `PendingEntry`."""
         effects: asyncio.Future[Effects] = asyncio.get_running_loop().create_future()
-        self._pending.append(PendingEntry(entry, upload, effects, release))
+        self._pending.append(PendingEntry(entry, upload, effects, release, offered, joined))
         self._idle.clear()
         self._wake.set()
         return effects
@@ -80,7 +87,9 @@ class JournalQueue:
     async def write_batch(self) -> list[tuple[int, PendingEntry]]:
         """Journal the entries that wait, and return them with their positions. If they cannot be written,
         all of them are refused, and the list is empty."""
-        batch = [self._pending.popleft() for _ in range(min(len(self._pending), LARGEST_BATCH))]
+        batch: list[PendingEntry] = []
+        while self._pending and (len(batch) < LARGEST_BATCH or batch[-1].joined):
+            batch.append(self._pending.popleft())
         now = self._run_time.now()
         for one in batch:  # times are set here, so that they ascend in the order of the entries
             one.entry = replace(one.entry, time=now)
@@ -108,7 +117,7 @@ class JournalQueue:
         log.error("the journal cannot be written: %s", error, extra={"event": "disk"})
         if one.release is not None:
             one.release()
-        if one.entry.file:
+        if one.entry.file and not one.offered:
             self._threads.files.submit(self._store.discard, one.entry.file)
         if not one.effects.done():
             one.effects.set_exception(

@@ -32,14 +32,15 @@ OPTIONS = [
 S = TypeVar("S", bound=v1_grpc.FederationServicer)
 
 
-class Server(Generic[S]):
-    """A gRPC server with the calls of a servicer and the standard health service."""
+class Listener:
+    """A gRPC server with the calls of one service and the standard health service."""
 
-    def __init__(self, servicer: S) -> None:
-        self.servicer = servicer
+    def __init__(self, name: str, handlers: grpc.GenericRpcHandler) -> None:
+        """`name`: of the service, for the health check."""
+        self._name = name
         self._server = grpc.aio.server(options=OPTIONS)
         self._health = health.aio.HealthServicer()
-        self._server.add_generic_rpc_handlers((_handlers(servicer),))
+        self._server.add_generic_rpc_handlers((handlers,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
@@ -66,7 +67,7 @@ class Server(Generic[S]):
                 "certificate in PEM and the key that belongs to it"
             ) from None
         await self._server.start()
-        for name in ("", NAME):
+        for name in ("", self._name):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         return int(port)
 
@@ -76,24 +77,34 @@ class Server(Generic[S]):
         await self._server.stop(grace)
 
 
+class Server(Listener, Generic[S]):
+    """The listener of the server of a run."""
+
+    def __init__(self, servicer: S) -> None:
+        super().__init__(NAME, _handlers(servicer))
+        self.servicer = servicer
+
+
 def _handlers(servicer: v1_grpc.FederationServicer) -> grpc.GenericRpcHandler:
     """Return the calls by their names. The generated handlers are not used, because they log a traceback for
     each malformed request and copy chunks."""
     return grpc.method_handlers_generic_handler(NAME, {
         "Join": grpc.unary_unary_rpc_method_handler(
-            servicer.Join, _signed, v1.Joined.SerializeToString),
+            servicer.Join, parsed_signed, v1.Joined.SerializeToString),
         "FetchTask": grpc.unary_stream_rpc_method_handler(
-            servicer.FetchTask, _signed, _serialized),
+            servicer.FetchTask, parsed_signed, _serialized),
         "Deliver": grpc.stream_unary_rpc_method_handler(
             servicer.Deliver, received, v1.Answer.SerializeToString),
         "GiveUp": grpc.unary_unary_rpc_method_handler(
-            servicer.GiveUp, _signed, v1.GivenUp.SerializeToString),
+            servicer.GiveUp, parsed_signed, v1.GivenUp.SerializeToString),
+        "OfferKeys": grpc.unary_unary_rpc_method_handler(
+            servicer.OfferKeys, parsed_signed, v1.OfferedKeys.SerializeToString),
         "Watch": grpc.unary_stream_rpc_method_handler(
-            servicer.Watch, _signed, v1.Progress.SerializeToString),
+            servicer.Watch, parsed_signed, v1.Progress.SerializeToString),
     })  # fmt: skip
 
 
-def _signed(data: bytes) -> v1.Signed:
+def parsed_signed(data: bytes) -> v1.Signed:
     """Return the request in these bytes. Malformed bytes become an empty, unsigned request."""
     try:
         return v1.Signed.FromString(data)

@@ -21,6 +21,7 @@ from tardigrad.core.outcomes import Accepted
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import RunError
 from tardigrad.service.protocol.refusals import log
+from tardigrad.service.server.released_masks import masked_layer, released_masks
 from tardigrad.service.server.run_state import Effects
 from tardigrad.service.server.task_broadcast import Broadcast
 from tardigrad.service.store.contract import StoreError
@@ -73,6 +74,8 @@ class ModelDocument(TypedDict):
     metrics: dict[str, float]
     evaluated: int
     discarded: NotRequired[int]
+    early: NotRequired[list[int]]
+    """Versions that nobody will start from, and that are not made yet."""
 
 
 class ModelState:
@@ -106,6 +109,7 @@ class ModelState:
         """Called with each new version when clients may download it."""
         self._losses: list[float] = []
         self._closed: deque[ClosedStep] = deque()  # full buffers whose steps are not made yet
+        self._early: set[int] = set()  # versions that nobody will start from, and that are not made yet
         self._unlogged: deque[list[Event] | Future[ModelEvaluated]] = deque()  # not yet in the log
         self._log_lock = threading.RLock()
         self._log_error: OSError | None = None  # the log could not be written; nothing is appended after that
@@ -114,7 +118,11 @@ class ModelState:
         self._publish()
 
     def do(self, effects: Effects, upload: Callable[[], Upload] | None) -> None:
-        """Apply the effects of an entry to the model. `upload` is called if an upload was accepted."""
+        """Apply the effects of an entry to the model. `upload` is called if an upload was accepted, or masks
+        were released."""
+        if effects.released is not None or effects.receipted is not None:
+            self._hear_helpers(effects, upload)
+            return
         if isinstance(effects.delivery, Accepted):
             assert upload is not None
             self._add(effects.delivery, upload())
@@ -128,8 +136,20 @@ class ModelState:
         if effects.evaluate and not effects.moved:
             self.evaluate(effects.where)
         for version in effects.forget:
-            del self.broadcasts[version]
+            if self.broadcasts.pop(version, None) is None:
+                self._early.add(version)
         self._move_to_disk()
+
+    def _hear_helpers(self, effects: Effects, upload: Callable[[], Upload] | None) -> None:
+        """Make the step whose masks the helpers have released, or note that a version has its receipts."""
+        layer = masked_layer(self.aggregator)
+        if effects.receipted is not None:
+            layer.receipted(effects.receipted - 1)
+            return
+        assert effects.released is not None
+        assert upload is not None
+        layer.unmask(effects.released - 1, None if effects.abandoned else released_masks(upload()))
+        self.advance()
 
     def _add(self, delivery: Accepted, upload: Upload) -> None:
         start = self.broadcasts[delivery.ticket.version].vectors["model"]
@@ -168,6 +188,9 @@ class ModelState:
             self._closed.popleft()
             version = self.aggregator.version
             self.published(version, self.broadcasts[version])
+            if version in self._early:
+                self._early.remove(version)
+                del self.broadcasts[version]
 
     def _step(self) -> tuple[Mapping[str, float], bool]:
         """Make the next version; return the algorithm's metrics, and whether the step was discarded."""
@@ -294,6 +317,7 @@ class ModelState:
             "metrics": self.metrics,
             "evaluated": self.evaluated,
             "discarded": self.discarded,
+            "early": sorted(self._early),
         }
 
     def restore(self, tensors: dict[str, Tensor], document: ModelDocument) -> None:
@@ -312,6 +336,7 @@ class ModelState:
         )
         self.metrics = document["metrics"]
         self.evaluated, self.discarded = document["evaluated"], document.get("discarded", 0)
+        self._early = set(document.get("early", []))
         current = self.aggregator.broadcast()
         for version, vectors in versions.items():
             ordered = {name: vectors[name] for name in current}  # a file has another order

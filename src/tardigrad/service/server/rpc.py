@@ -18,9 +18,10 @@ from tardigrad.service.monitor.progress_record import RunProgress, progress_of
 from tardigrad.service.protocol.refusals import Cause, Refusals, Refused
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
-from tardigrad.service.protocol.wire import REVISION, to_wire
+from tardigrad.service.protocol.wire import KNOWS_ENCODINGS, to_wire
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.limits import Rates, unless_silent
+from tardigrad.service.server.secure_replies import SecureReplies
 from tardigrad.service.server.task_broadcast import Broadcast
 from tardigrad.service.server.upload_checks import check_header, wrong_encoding
 from tardigrad.service.server.upload_reception import UploadReception
@@ -66,13 +67,15 @@ class Call:
 
 
 class Servicer(v1_grpc.FederationServicer):
-    """The five calls of the protocol."""
+    """The six calls of the protocol."""
 
     def __init__(self, coordinator: Coordinator, gate: RequestVerifier, facts: TaskFacts) -> None:
         self._coordinator, self._gate, self._facts = coordinator, gate, facts
         self.refusals = Refusals()
         self._rates = Rates(coordinator.settings.requests_per_second, coordinator.clock)
         self.reception = UploadReception(coordinator, facts.private)
+        link, secure = coordinator.link, coordinator.run_state.secure
+        self._secure = None if link is None or secure is None else SecureReplies(secure, link)
         self._serialized: tuple[tuple[int, int], list[bytes]] = ((-1, 0), [])  # a download's chunks
 
     @asynccontextmanager
@@ -112,10 +115,11 @@ class Servicer(v1_grpc.FederationServicer):
                     "they do not travel; build the same module with the same values, as from one file",
                 )
             encoding = self._coordinator.uploads.kind
-            if encoding and join.revision < REVISION:
+            if encoding and join.revision < KNOWS_ENCODINGS:
                 raise Refused(Cause.TOO_OLD, wrong_encoding("", encoding))
-            if self._facts.encoded and join.revision < REVISION:
+            if self._facts.encoded and join.revision < KNOWS_ENCODINGS:
                 raise Refused(Cause.TOO_OLD, "this run sends encoded versions; upgrade this client")
+            content, signatures = (b"", ()) if self._secure is None else self._secure.policy(join.revision)
             shapes = [v1.Shape(sizes=shape) for shape in self._facts.shapes]
             rate = self._coordinator.settings.requests_per_second
             return v1.Joined(
@@ -125,7 +129,17 @@ class Servicer(v1_grpc.FederationServicer):
                 requests_per_second=rate,
                 declaration=self._facts.declaration,
                 settings=self._facts.settings,
+                policy=content,
+                policy_signatures=signatures,
             )
+
+    async def OfferKeys(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> v1.OfferedKeys:
+        """Tell a client of a secure run the keys that it seals its seeds to."""
+        async with self._answering("OfferKeys", context) as call:
+            await self._admit(request, call)
+            if self._secure is None:
+                raise Refused(Cause.UNSOLICITED, "this run is not secure, so that it has no helpers")
+            return v1.OfferedKeys(keys=self._secure.keys())
 
     async def FetchTask(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> None:
         """Send a task, or why there is none now."""
@@ -155,6 +169,7 @@ class Servicer(v1_grpc.FederationServicer):
                 evaluate=coordinator.run_state.wants_reports(ticket.version),
                 epoch=epoch,
                 since=since,
+                receipts=[] if self._secure is None else self._secure.receipts(ticket.version),
             )
             await unless_silent(context.write(v1.TaskPart(header=header)), idle)
             for part in self._parts((ticket.version, since), broadcast):
@@ -204,7 +219,8 @@ class Servicer(v1_grpc.FederationServicer):
                 facts.metrics if wanted else frozenset(),
             )  # fmt: skip
             coordinator.counters.dropped(call.client, reported.dropped)
-            return self._answer(await self.reception.receive(call.client, header, reported, context))
+            signed = b"" if self._secure is None else self._secure.signed(header, first.header)
+            return self._answer(await self.reception.receive(call.client, header, reported, context, signed))
 
     def _answer(self, recorded: RecordedAnswer | None) -> v1.Answer:
         """Return the answer to an upload; None stands for an upload that came after the end of the run."""

@@ -26,6 +26,8 @@ from tardigrad.service.server.model_state import Evaluate, ModelState, Release
 from tardigrad.service.server.norm_limits import Admission, largest_norm
 from tardigrad.service.server.rpc import TaskFacts
 from tardigrad.service.server.run_state import RunState
+from tardigrad.service.server.secure_plan import SecurePlan
+from tardigrad.service.server.secure_state import SecureState
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.service.server.upload_body import memory_for
 from tardigrad.service.server.upload_checks import most_examples
@@ -72,6 +74,13 @@ class RunPlan:
     """How versions travel to the clients."""
     declaration: str = ""
     """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
+    secure: SecurePlan | None = None
+    """The helpers and the policy of a secure run."""
+
+    @property
+    def untold(self) -> bool:
+        """Whether clients report nothing about themselves: the run promises privacy, or is secure."""
+        return self.private or self.secure is not None
 
 
 def check_servable(algorithm: Algorithm, pace: Pace) -> None:
@@ -105,7 +114,7 @@ def facts_of(plan: RunPlan) -> TaskFacts:
         settings,
         plan.shapes,
         seed=lambda trip: key(plan.seed, "trip", trip),
-        private=plan.private,
+        private=plan.untold,
         metrics=plan.metrics,
         declaration=plan.declaration,
         frozen=plan.frozen,
@@ -125,7 +134,7 @@ def coordinate(
         plan.aggregator,
         record,
         plan.evaluate,
-        tell_losses=not plan.private,
+        tell_losses=not plan.untold,
         keep_finite=not plan.private,
         release=plan.release,
         temporary=store.temporary,
@@ -142,14 +151,18 @@ def coordinate(
         plan.stop,
         plan.evaluation,
         plan.aggregator.download_sizes(),
-        bytes_of(uploads.layout),
-        centrally=plan.evaluate is not None or plan.private,
-        admission=None if plan.private else _admission(plan),
+        bytes_of(uploads.layout) + sum(layer.wire.extra_bytes for layer in plan.aggregator.layers),
+        centrally=plan.evaluate is not None or plan.untold,
+        admission=None if plan.untold else _admission(plan),
         budget=plan.budget,
+        secure=None if plan.secure is None else SecureState(),
     )
-    return Coordinator(
-        run_state, model_state, store, record, plan.settings, uploads, after_snapshot, plan.private, clock
+    coordinator = Coordinator(
+        run_state, model_state, store, record, plan.settings, uploads, after_snapshot, plan.untold, clock
     )
+    if plan.secure is not None:
+        coordinator.join_helpers(plan.secure.group(coordinator.run, facts_of(plan).settings))
+    return coordinator
 
 
 def _admission(plan: RunPlan) -> Admission:

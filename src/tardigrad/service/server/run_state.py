@@ -20,6 +20,7 @@ from tardigrad.data.evaluation import Evaluation
 from tardigrad.privacy.layers.central_noise import BUDGET
 from tardigrad.service.server.client_evaluations import ClientEvaluations, ReportsDocument
 from tardigrad.service.server.norm_limits import Admission
+from tardigrad.service.server.secure_state import SecureDocument, SecureState
 from tardigrad.service.store.contract import JournalEntry as JournalEntry
 
 
@@ -42,6 +43,12 @@ class Effects:
     """Evaluations by clients of versions about which nobody will report any more."""
     forget: list[int] = field(default_factory=list)
     """Versions that nobody will start from any more."""
+    released: int | None = None
+    """The batch of a secure run that the helpers have released, or abandoned."""
+    abandoned: bool = False
+    """Whether they have abandoned it."""
+    receipted: int | None = None
+    """The version that has its receipts now."""
 
 
 class RunDocument(TypedDict):
@@ -60,6 +67,7 @@ class RunDocument(TypedDict):
     """Trips under way, and their epochs."""
     downloads: NotRequired[list[tuple[ClientId, int]]]
     """The version that each client has, where differences between versions are sent."""
+    secure: NotRequired[SecureDocument]
 
 
 class RunState:
@@ -75,14 +83,16 @@ class RunState:
         centrally: bool,
         admission: Admission | None = None,
         budget: int | None = None,
+        secure: SecureState | None = None,
     ) -> None:
         """`centrally`: whether the server evaluates the model itself. Without `admission` no upload is
-        refused because of its norm. `budget`: steps that the privacy budget allows, None for any number."""
+        refused because of its norm. `budget`: steps that the privacy budget allows, None for any number.
+        `secure`: of a secure run."""
         self.book = book
         self._stop, self._budget, self._evaluation = stop, budget, evaluation
         self._downloads, self._upload_bytes = downloads, upload_bytes
         self._centrally = centrally
-        self.admission = admission
+        self.admission, self.secure = admission, secure
         self.time = 0.0
         self.trips = 0
         self.given_up = 0
@@ -101,6 +111,11 @@ class RunState:
         """Return how far the run has come."""
         return RunPosition(self.book.version, self.trips, self.time, self.bytes)
 
+    @property
+    def unreceipted(self) -> bool:
+        """Whether the version of a secure run has no receipts yet, so that nobody can start from it."""
+        return self.secure is not None and self.secure.version < self.book.version
+
     def wants_reports(self, version: int) -> bool:
         """Return whether clients that start from this version should evaluate it."""
         if self._centrally:
@@ -110,6 +125,8 @@ class RunState:
     def apply(self, entry: JournalEntry) -> Effects:
         """Apply an entry, and return its effects."""
         effects = Effects()
+        if self.secure is not None and entry.kind in ("release", "receipt"):
+            return self._of_helpers(self.secure, entry)  # also when the run is over: steps are made first
         if self.over is not None:
             return effects
         before = self.book.version
@@ -126,6 +143,8 @@ class RunState:
                 self._give_up(entry, effects)
             case "end":
                 self.over = entry.reason
+            case "offer" | "withdraw":
+                self._offer(entry)
         effects.where = self.where()
         if ended is not None:
             self._ended(ended)
@@ -133,6 +152,8 @@ class RunState:
             suspects = {before} | ({ended.version} if ended is not None else set())
             done = [v for v in suspects if v < self.book.version and not self._starting[v]]
             effects.forget = done
+            if self.secure is not None:
+                self.secure.forget(done)
             effects.reported = self.reports.finished(done, self.where())
         effects.evaluate = self._centrally and self._evaluation.due(
             self.book.version, effects.moved, self.trips, entry.kind == "deliver" and ended is not None
@@ -161,6 +182,8 @@ class RunState:
         refused = Reason(entry.refusal) if entry.refusal else None
         delivery = self.book.deliver(entry.trip, entry.time, entry.examples, refused)
         effects.delivery = delivery
+        if self.secure is not None:
+            self.secure.deliver(entry, delivery.step if isinstance(delivery, Accepted) else 0)
         if isinstance(delivery, UnknownTrip):
             return
         self.trips += 1
@@ -183,6 +206,25 @@ class RunState:
         self.given_up += 1
         effects.events.append(TripGivenUp.of(outcome, outcome.ticket.client))
 
+    def _offer(self, entry: JournalEntry) -> None:
+        """Note an upload that waits for the helpers, or one that does not any more."""
+        assert self.secure is not None, "only secure runs have offers"
+        if entry.kind == "withdraw":
+            self.secure.offers.pop(entry.trip, None)
+        elif entry.trip in self.book.in_flight:
+            self.secure.offers[entry.trip] = entry
+
+    def _of_helpers(self, secure: SecureState, entry: JournalEntry) -> Effects:
+        """Apply what the helpers have released, or the receipts of a version."""
+        effects = Effects(where=self.where())
+        if entry.kind == "release":
+            secure.release(entry)
+            effects.released, effects.abandoned = entry.version, secure.abandoned
+        else:
+            secure.receipt(entry, kept=self._starting[entry.version - 1] > 0)
+            effects.receipted = entry.version
+        return effects
+
     def _ended(self, ticket: Ticket) -> None:
         client = str(ticket.client)
         self._starting[ticket.version] -= 1
@@ -200,7 +242,7 @@ class RunState:
 
     def state(self) -> RunDocument:
         """Return everything as JSON. It does not change when the run goes on."""
-        return {
+        document: RunDocument = {
             "book": self.book.state(),
             "time": self.time,
             "trips": self.trips,
@@ -213,6 +255,9 @@ class RunState:
             "epochs": list(self.epochs.items()),
             "downloads": self._downloads.state(),
         }
+        if self.secure is not None:
+            document["secure"] = self.secure.state()
+        return document
 
     def restore(self, state: RunDocument) -> None:
         """Go on from `state()`."""
@@ -224,6 +269,8 @@ class RunState:
         if self.admission is not None:
             self.admission.restore(state.get("norms", []))
         self._downloads.restore(state.get("downloads", []))
+        if self.secure is not None:
+            self.secure.restore(state["secure"])
         self.epochs = dict.fromkeys(self.book.in_flight, 0)  # tickets of older versions have no epoch
         self.epochs |= dict(state.get("epochs", []))
         self._starting = Counter(ticket.version for ticket in self.book.in_flight.values())

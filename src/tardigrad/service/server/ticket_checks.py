@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 
 from tardigrad.core.outcomes import Ticket
 from tardigrad.service.protocol.refusals import Cause, Refused
 from tardigrad.service.server.run_state import RunState
-from tardigrad.service.store.contract import RecordedAnswer
+from tardigrad.service.store.contract import JournalEntry, RecordedAnswer
 
 
 class BusyTrips:
-    """Trips whose upload is being received or applied, or whose end waits in the journal's queue. They do not
-    expire, and no second call may end them."""
+    """Trips whose upload is being received or applied, or whose end waits in the journal's queue or for the
+    helpers. They do not expire, and no second call may end them."""
 
-    def __init__(self) -> None:
+    def __init__(self, offered: Container[int] = frozenset()) -> None:
+        """`offered`: the trips whose uploads wait for the helpers of a secure run."""
+        self._offered = offered
         self._ending: set[int] = set()
         self._arriving: Counter[int] = Counter()  # by trip: calls that receive or apply its upload
 
     def __contains__(self, trip: int) -> bool:
-        return trip in self._ending or trip in self._arriving
+        return trip in self._ending or trip in self._arriving or trip in self._offered
 
     def __len__(self) -> int:
         return len(self._ending | self._arriving.keys())
 
     def is_ending(self, trip: int) -> bool:
-        """Return whether the end of this trip waits in the queue."""
-        return trip in self._ending
+        """Return whether the end of this trip waits in the queue, or for the helpers."""
+        return trip in self._ending or trip in self._offered
 
     @contextmanager
     def ending(self, trip: int) -> Iterator[None]:
@@ -55,8 +57,9 @@ class BusyTrips:
             raise Refused(Cause.AT_ONCE, f"trip {trip} is just being delivered or given up", retry_after=0.5)
 
 
-def check_repeated(recorded: RecordedAnswer, client: str, epoch: int, digest: bytes) -> None:
-    """Raise `Refused` unless this is a repetition of the delivery that got the recorded answer."""
+def check_repeated(recorded: RecordedAnswer | JournalEntry, client: str, epoch: int, digest: bytes) -> None:
+    """Raise `Refused` unless this is a repetition of the delivery that got the recorded answer, or that waits
+    for the helpers."""
     trip = recorded.trip
     if recorded.epoch != epoch:
         raise _other_ticket(recorded.client == client, trip, epoch)
@@ -82,6 +85,17 @@ def check_announced(
     _check_owner(ticket, client)
     if ticket.version != version:
         raise Refused(Cause.VERSION, f"trip {trip} started from version {ticket.version}, not {version}")
+
+
+def expired(run_state: RunState, busy: BusyTrips, limit: float) -> list[Ticket]:
+    """Return the tickets from before this time whose trips are not busy, the oldest first."""
+    found = []
+    for ticket in run_state.book.in_flight.values():  # the oldest first
+        if ticket.time > limit:
+            break
+        if ticket.trip not in busy:
+            found.append(ticket)
+    return found
 
 
 def can_give_up(run_state: RunState, busy: BusyTrips, client: str, trip: int, epoch: int) -> bool:

@@ -6,17 +6,17 @@ import asyncio
 import mmap
 import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from blake3 import blake3
-from torch import Tensor
 
 from tardigrad.core.upload import Vectors
 from tardigrad.service.protocol.wire import CHUNK, digest, empty, unpacked
 from tardigrad.service.server.upload_form import UploadForm
 from tardigrad.service.store.payload_file import PayloadFile, as_array
 
+T = TypeVar("T")
 IN_MEMORY = 16 * CHUNK
 """Uploads of more bytes are received into a file."""
 UNDER_WAY = 4 * CHUNK
@@ -36,8 +36,8 @@ class UploadBody(Protocol):
     def vectors(self) -> Vectors:
         """Return the vectors as views of the bytes."""
 
-    def pieces(self) -> Iterator[Tensor]:
-        """Yield the decoded numbers in pieces, each of which may be used until the next one."""
+    def read(self, each: Callable[[Vectors], Iterator[T]]) -> Iterator[T]:
+        """Yield what `each` yields of the vectors, while it reads them once, from the first to the last."""
 
     def store(self) -> str:
         """Store the bytes, and return their name in the store."""
@@ -76,9 +76,9 @@ class BodyInMemory:
         """Return the vectors as views of the bytes."""
         return unpacked(self._payload, self._form.layout)
 
-    def pieces(self) -> Iterator[Tensor]:
-        """Yield the decoded numbers."""
-        return self._form.pieces(self.vectors())
+    def read(self, each: Callable[[Vectors], Iterator[T]]) -> Iterator[T]:
+        """Yield what `each` yields of the vectors."""
+        return each(self.vectors())
 
     def store(self) -> str:
         """Write the bytes."""
@@ -133,11 +133,12 @@ class BodyInFile:
         """Return the vectors as views of a mapping of the file."""
         return unpacked(as_array(self._file.mapping()), self._form.layout)
 
-    def pieces(self) -> Iterator[Tensor]:
-        """Yield the decoded numbers; what was read of the file does not stay in this process."""
+    def read(self, each: Callable[[Vectors], Iterator[T]]) -> Iterator[T]:
+        """Yield what `each` yields of the vectors; what it has read of the file does not stay in this
+        process."""
         mapping = self._file.mapping()
-        for piece in self._form.pieces(unpacked(as_array(mapping), self._form.layout)):
-            yield piece
+        for found in each(unpacked(as_array(mapping), self._form.layout)):
+            yield found
             mapping.madvise(mmap.MADV_DONTNEED)
 
     def store(self) -> str:

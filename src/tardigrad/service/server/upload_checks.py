@@ -6,9 +6,6 @@ import math
 from dataclasses import dataclass, field
 from itertools import islice
 
-import torch
-from torch import Tensor
-
 from tardigrad.service.protocol.refusals import Cause, Refused
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.wire import described, from_wire
@@ -84,10 +81,6 @@ def most_examples(settings: ServiceSettings) -> int:
     return settings.examples_bound or MOST
 
 
-def _finite(piece: Tensor) -> bool:
-    return all(bool(torch.isfinite(end)) for end in torch.aminmax(piece))  # which passes NaN on
-
-
 def wrong_encoding(given: str, wanted: str) -> str:
     """Return the sentence for a client whose upload has another encoding than its task asked for."""
     if wanted and not given:
@@ -110,8 +103,8 @@ def check_body(body: UploadBody, digest: bytes, form: UploadForm, private: bool)
     objection = form.objection(body.vectors())
     if objection is not None:
         raise Refused(Cause.CODES, objection)
-    norm = math.hypot(*(float(torch.linalg.vector_norm(piece)) for piece in body.pieces()))
+    norm = math.hypot(*body.read(form.norms))
     # the norm of finite numbers can overflow; only then each number is checked
-    if not math.isfinite(norm) and not all(map(_finite, body.pieces())):
+    if not math.isfinite(norm) and not all(body.read(form.finite)):
         raise Refused(Cause.VALUES, "the vectors have numbers that are not finite")
     return norm

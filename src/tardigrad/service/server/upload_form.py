@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor
 
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.algorithms.layers import DecodingLayer
@@ -41,14 +40,23 @@ class UploadForm:
         """Return why these vectors cannot be decoded, or None."""
         return None if self.decoder is None else self.decoder.upload_objection(received)
 
-    def pieces(self, received: Vectors) -> Iterator[Tensor]:
-        """Yield the decoded vectors one after the other, in pieces."""
+    def norms(self, received: Vectors) -> Iterator[float]:
+        """Yield the norms of the decoded vectors' pieces, in order. They are not finite if a number is not,
+        or if they overflow."""
+        if self.decoder is not None:
+            yield from self.decoder.norms(received)
+            return
+        for vector in received.values():
+            for piece in vector.split(PIECE):
+                yield float(torch.linalg.vector_norm(piece))
+
+    def finite(self, received: Vectors) -> Iterator[bool]:
+        """Yield for each piece whether its numbers are finite, which those of an encoded upload without an
+        objection are."""
         if self.decoder is None:
             for vector in received.values():
-                yield from vector.split(PIECE)
-        else:
-            for _, _, piece in self.decoder.pieces(received):
-                yield piece
+                for piece in vector.split(PIECE):
+                    yield all(bool(torch.isfinite(end)) for end in torch.aminmax(piece))  # passes NaN on
 
 
 def upload_form_of(aggregator: Aggregator) -> UploadForm:

@@ -31,9 +31,10 @@ class UploadReception:
         header: v1.UploadHeader,
         reported: Reported,
         context: grpc.aio.ServicerContext,
+        signed: bytes = b"",
     ) -> RecordedAnswer | None:
         """Receive an upload, store it and have it applied. Return its answer, or None if the run was over
-        first."""
+        first. `signed`: in a secure run, the header as the client has signed it."""
         coordinator, size = self._coordinator, self._coordinator.uploads.size
         needed = memory_for(size, coordinator.settings.reception_bytes)
         coordinator.busy.begin_arrival(header.trip)
@@ -47,8 +48,9 @@ class UploadReception:
             coordinator.counters.bytes_in += size
             # the upload is complete: it is applied even if the client hangs up now
             coordinator.busy.begin_arrival(header.trip)
-            applying = asyncio.ensure_future(self._apply(client, header, reported, body, needed))
+            applying = asyncio.ensure_future(self._apply(client, header, reported, body, needed, signed))
             applying.add_done_callback(lambda _: coordinator.busy.end_arrival(header.trip))
+            applying.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved
             return await asyncio.shield(applying)
         finally:
             coordinator.busy.end_arrival(header.trip)
@@ -94,7 +96,13 @@ class UploadReception:
             raise Refused(Cause.LENGTH, f"{offset} bytes came, but {size} were declared")
 
     async def _apply(
-        self, client: str, header: v1.UploadHeader, reported: Reported, body: UploadBody, taken: int
+        self,
+        client: str,
+        header: v1.UploadHeader,
+        reported: Reported,
+        body: UploadBody,
+        taken: int,
+        signed: bytes,
     ) -> RecordedAnswer | None:
         """Check the values, store them, and have the upload journaled and applied."""
         reserved = [taken]
@@ -106,15 +114,15 @@ class UploadReception:
 
         try:
             file, norm, refusal = await asyncio.to_thread(self._store, body, header)
-            entry = JournalEntry(
-                "deliver", 0.0, client, header.trip, file, reported.examples, reported.steps, reported.loss,
-                header.digest, reported.evaluated, json.dumps(reported.metrics), norm=norm, refusal=refusal,
-                epoch=header.epoch,
-            )  # fmt: skip
-            return await self._coordinator.deliver(entry, body.vectors, release)
         except BaseException:
             release()
             raise
+        entry = JournalEntry(
+            "deliver", 0.0, client, header.trip, file, reported.examples, reported.steps, reported.loss,
+            header.digest, reported.evaluated, json.dumps(reported.metrics), norm=norm, refusal=refusal,
+            epoch=header.epoch, signed=signed,
+        )  # fmt: skip
+        return await self._coordinator.deliver(entry, body.vectors, release)
 
     def _store(self, body: UploadBody, header: v1.UploadHeader) -> tuple[str, float, str]:
         """Check the values and store them; in a thread. Return the name of their file, their norm, and why

@@ -32,12 +32,14 @@ class StoreError(RunError):
 class JournalEntry:
     """One thing that happened in a run."""
 
-    kind: Literal["check_in", "deliver", "give_up", "end"]
+    kind: Literal["check_in", "deliver", "give_up", "end", "offer", "withdraw", "release", "receipt"]
+    """The last four are of secure runs: an upload that waits for the helpers, and one that must be sealed
+    again; what the helpers released for a batch; their receipts of a version."""
     time: float
     client: str = ""
     trip: int = -1
     file: str = ""
-    """Name of the upload's payload, as `Store.write` returned it."""
+    """Name of the payload, as `Store.write` returned it: of the upload, or of what the helpers released."""
     examples: int = 0
     steps: int = 0
     loss: float = 0.0
@@ -46,13 +48,21 @@ class JournalEntry:
     metrics: str = "{}"
     """Metrics of the client's own evaluation, as JSON."""
     reason: str = ""
-    """Why the run ends."""
+    """Why the run ends, or what a helper said when it refused the upload."""
     norm: float = 0.0
     """Norm of the upload; 0 in private runs."""
     refusal: str = ""
     """Why the upload does not count, if that was decided by its values."""
     epoch: int = 0
     """Random number of the server process that granted the ticket; 0 for tickets without one."""
+    version: int = 0
+    """The version that a batch makes: the one that an upload was admitted to, or that was released, or whose
+    receipts these are."""
+    signed: bytes = b""
+    """The delivery as the client has signed it; in the receipts of version 0, the helpers' signatures of the
+    policy."""
+    receipts: str = ""
+    """The receipts of all helpers, as JSON."""
 
 
 class AnswerFields(TypedDict):

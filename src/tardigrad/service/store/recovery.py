@@ -16,8 +16,9 @@ from tardigrad.core.upload import Upload
 from tardigrad.errors import RunError
 from tardigrad.privacy.releases import NEW_RUN
 from tardigrad.service.protocol.refusals import log
-from tardigrad.service.protocol.wire import unpacked
+from tardigrad.service.protocol.wire import size_of, unpacked
 from tardigrad.service.server.model_state import ModelState
+from tardigrad.service.server.released_masks import release_layout
 from tardigrad.service.server.run_state import Effects, RunState
 from tardigrad.service.server.upload_form import UploadForm
 from tardigrad.service.server.worker_threads import Threads
@@ -107,7 +108,7 @@ class Recovery:
         entries = self._store.entries(self._position)
         for position, entry in entries:
             effects = self._run_state.apply(entry)
-            self._model_state.do(effects, partial(self._stored_upload, entry))
+            self._model_state.do(effects, partial(self.stored_upload, entry))
             self.note(position, entry, effects)
         self._model_state.settle()
         lost = self._record.unrecovered()
@@ -119,14 +120,17 @@ class Recovery:
                 accept_loss,
             )
         self._record.recovered()
-        self._store.keep_only({entry.file for _, entry in entries if entry.file})
+        offers = [] if self._run_state.secure is None else self._run_state.secure.offers.values()
+        self._store.keep_only({entry.file for _, entry in entries if entry.file} | {o.file for o in offers})
         self._store.checkpoint()
         if entries:
             log.info("recovered %d entries from the journal", len(entries), extra={"event": "recovered"})
 
-    def _stored_upload(self, entry: JournalEntry) -> Upload:
-        payload = self._store.read(entry.file, self._uploads.size, entry.digest)
-        return upload_of(entry, unpacked(payload, self._uploads.layout))
+    def stored_upload(self, entry: JournalEntry) -> Upload:
+        """Return the upload of an entry, or what the helpers have released. May be called from any thread."""
+        layout = self._uploads.layout if entry.kind != "release" else release_layout(self._uploads.layout)
+        payload = self._store.read(entry.file, size_of(layout), entry.digest)
+        return upload_of(entry, unpacked(payload, layout))
 
     def _check_positions(self, accept_loss: bool) -> None:
         """Compare where the snapshot ends with where the journal begins and ends."""
@@ -159,12 +163,14 @@ class Recovery:
     def note(self, position: int, entry: JournalEntry, effects: Effects) -> None:
         """Note an entry that was applied: keep its answer and its payload until the next snapshot."""
         self._position = position
-        if entry.file:
+        if entry.file and entry.kind != "offer":  # which is needed until its outcome is known
             self._used.append(entry.file)
         delivery = effects.delivery
         if isinstance(delivery, Accepted | Rejected):
             weight, reason = (
-                (delivery.weight, "") if isinstance(delivery, Accepted) else (0.0, delivery.reason)
+                (delivery.weight, "")
+                if isinstance(delivery, Accepted)
+                else (0.0, entry.reason or delivery.reason)
             )
             answer: AnswerFields = {
                 "accepted": isinstance(delivery, Accepted),

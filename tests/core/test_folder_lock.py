@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
+from tardigrad.core.folder_lock import FolderLock
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.runs.folder_lock import FolderLock
 
 HOLD = """
 import os, sys
 from pathlib import Path
-from tardigrad.experiments.runs.folder_lock import FolderLock
+from tardigrad.core.folder_lock import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 lock.acquire()
 if os.fork() == 0:  # a worker, which lives until our end of the pipe is closed
@@ -53,7 +53,7 @@ def test_second_lock_in_the_same_process_is_refused_and_the_first_is_kept(tmp_pa
     first.acquire()
     with pytest.raises(ConfigError, match="somebody else is running it right now"):
         FolderLock(tmp_path).acquire()
-    code = "import sys; from pathlib import Path; from tardigrad.experiments.runs.folder_lock import *\n"
+    code = "import sys; from pathlib import Path; from tardigrad.core.folder_lock import *\n"
     code += "FolderLock(Path(sys.argv[1])).acquire()"
     other = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
     assert "somebody else is running it right now" in other.stderr

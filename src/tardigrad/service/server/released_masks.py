@@ -1,0 +1,34 @@
+"""What the helpers release for a batch, as the server stores it and gives it to the masked grid."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.core.upload import TypedVector, Upload
+from tardigrad.secure.masked_grid import MaskedGridLayer
+from tardigrad.secure.masks import UNSIGNED
+from tardigrad.service.protocol.wire import Layout
+
+MASKS = "masks"
+"""The name of the one vector in the payload of a release."""
+
+
+def masked_layer(aggregator: Aggregator) -> MaskedGridLayer:
+    """Return the layer of a secure run."""
+    return next(layer for layer in aggregator.layers if isinstance(layer, MaskedGridLayer))
+
+
+def release_layout(uploads: Layout) -> Layout:
+    """Return the layout of a release: one integer for each of an upload.
+
+    >>> release_layout((TypedVector("delta/codes", "int32", 3), TypedVector("control/codes", "int32", 3)))
+    (TypedVector(name='masks', dtype='int32', length=6),)
+    """
+    return (TypedVector(MASKS, uploads[0].dtype, sum(vector.length for vector in uploads)),)
+
+
+def released_masks(payload: Upload) -> np.ndarray:
+    """Return the integers of a release, without their sign."""
+    masks = payload.vectors[MASKS].numpy()
+    return masks.view(UNSIGNED[8 * masks.itemsize])
