@@ -26,6 +26,7 @@ def assembled(arrays=None, **keywords):
         ({"local": {"lr": 0.5}}, "local.lr: the ClientApp trains"),
         ({"encoding": "int8"}, "whole arrays"),
         ({"broadcast": "bfloat16"}, "whole arrays"),
+        ({"secure": {"masks": False}}, "ClientApps do not mask"),
         ({"privacy": {"kind": "local", "epsilon": 5.0}}, "'local' has clients add noise"),
         ({"privacy": {"kind": "poisson", "epsilon": 5.0}}, "real ones are not"),
         ({"pace": {"kind": "arrivals"}}, "'arrivals' decides when nodes turn up"),

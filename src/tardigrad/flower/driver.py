@@ -10,15 +10,12 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypedDict
 
-import numpy as np
 from torch import Tensor
 
 from tardigrad.algorithms.aggregator import Aggregator, AggregatorState
 from tardigrad.core.bookkeeping import Bookkeeping, BookState
-from tardigrad.core.draws import key
 from tardigrad.core.events import Event, ModelMoved, RunEnded, RunPosition, TripGivenUp, UploadReceived
 from tardigrad.core.outcomes import Accepted, GivenUp, Reason, Rejected, Ticket
 from tardigrad.core.stop import Stop
@@ -30,6 +27,7 @@ from tardigrad.flower.flower_log import log
 from tardigrad.flower.named_arrays import Arrays, ArraysModule, BadReply
 from tardigrad.flower.node_evaluation import EXAMPLES, CentralEvaluation, Evaluations, weighted_means
 from tardigrad.flower.node_trips import NoClientHalf, NodeTrips
+from tardigrad.flower.outbox import Outbox, Sent
 from tardigrad.flower.running_statistics import RunningStatistics
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
@@ -38,16 +36,6 @@ MOST_FAILURES = 5
 """Trips for each node that may fail one after the other, without one that succeeds, before the run fails."""
 TICK = 1e-6
 """The least time between two events."""
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A message that a node has not answered."""
-
-    node: int
-    time: float
-    ticket: Ticket | None = None
-    """Of a train message; None for an evaluate message."""
 
 
 class DriverState(TypedDict):
@@ -89,8 +77,9 @@ class Driver:
         """`evaluate`: evaluates a model on central data. `fraction`: of the nodes, which evaluate; 0 for
         none. `private`: what nodes report about themselves is neither used nor kept."""
         self._carrier, self._book, self._aggregator, self._module = carrier, book, aggregator, module
-        self._evaluation, self._stop, self._seed = evaluation, stop, seed
-        self._seconds, self._private, self._clock = ticket_seconds, private, clock
+        self._evaluation, self._stop = evaluation, stop
+        self._outbox = Outbox(carrier, ticket_seconds, seed)
+        self._private, self._clock = private, clock
         self._evaluations = Evaluations(evaluate, 0.0 if private else fraction, seed)
         self.release: Callable[[int, Vectors], None] = lambda version, vectors: None
         """Called with each new version before a node trains from it; it may raise to prevent that."""
@@ -102,7 +91,6 @@ class Driver:
         weighs = book.buffer.weights == "examples"
         self._trips = NodeTrips(module, aggregator.algorithm, aggregator.empty_upload(), private, weighs)
         self._statistics = RunningStatistics(module)
-        self._sent: dict[str, Sent] = {}  # by message
         self._versions: dict[int, Vectors] = {}  # from which somebody trains
         self._arrays: Arrays = {}  # of the newest version
         self._reports: list[tuple[float, Mapping[str, float]]] = []  # metrics of the buffer's uploads
@@ -136,7 +124,7 @@ class Driver:
             yield self._evaluate()
         while (reason := self._reason_to_stop()) is None:
             yield from self._look()
-        self._forget_training()
+        self._outbox.forget_training()
         if self._evaluations.version != self.version:
             yield self._evaluate()
         while self._evaluations.waiting:
@@ -160,13 +148,11 @@ class Driver:
     def _look(self, training: bool = True) -> Iterator[list[Event]]:
         """Apply the replies that have arrived, give up trips of nodes that are gone or late, and send."""
         connected = set(self._carrier.nodes())
-        replies = self._carrier.replies(list(self._sent)) if self._sent else []
-        for reply in replies:
-            sent = self._sent.pop(reply.message, None)
-            if sent is not None:
-                yield from self._answered(sent, reply, len(connected))
-                if training and self._reason_to_stop() is not None:
-                    return
+        replies = self._outbox.replies()
+        for sent, reply in replies:
+            yield from self._answered(sent, reply, len(connected))
+            if training and self._reason_to_stop() is not None:
+                return
         yield from self._give_up_late(connected)
         yield self._evaluations.settle(connected)
         began = self._ask(connected)
@@ -259,19 +245,13 @@ class Driver:
             yield from self._give_up(ticket)
 
     def _give_up_late(self, connected: set[int]) -> Iterator[list[Event]]:
-        """Give up messages to nodes that have gone, and those that take too long."""
-        limit = self._now() - self._seconds
-        for message, sent in list(self._sent.items()):
-            if sent.node in connected and sent.time > limit:
-                continue
-            del self._sent[message]
-            gone = sent.node not in connected
-            said = "it has gone" if gone else f"it has not answered for {self._seconds:g} seconds"
+        """Give up trips of nodes that have gone, and those that take too long."""
+        for sent, said in self._outbox.lost(connected, self._now()):
             if sent.ticket is None:
-                self._evaluations.answered(sent.node, Reply(message, error=said))
-                continue
-            log.warning("node %d, trip %d: %s, and the trip is given up", sent.node, sent.ticket.trip, said)
-            yield from self._give_up(sent.ticket)
+                self._evaluations.answered(sent.node, Reply("", error=said))
+            else:
+                log.warning("node %d: %s; trip %d is given up", sent.node, said, sent.ticket.trip)
+                yield from self._give_up(sent.ticket)
 
     def _failed(self, sent: Sent, said: str, connected: int) -> None:
         assert sent.ticket is not None
@@ -283,39 +263,29 @@ class Driver:
                 f"last, of node {sent.node}: {said}"
             )
 
-    def _forget_training(self) -> None:
-        """Do not look for the replies of nodes that still train when the run is over; they may be asked to
-        evaluate afterwards."""
-        self._sent = {message: sent for message, sent in self._sent.items() if sent.ticket is None}
-
     # -- sending -----------------------------------------------------------------------------------
-
-    def _free(self, connected: set[int]) -> list[int]:
-        """Return the nodes without a message, in a random order."""
-        free = sorted(connected - {sent.node for sent in self._sent.values()})
-        order = np.random.default_rng(key(self._seed, "flower nodes", self._book.next_trip))
-        return [free[index] for index in order.permutation(len(free))]
 
     def _ask(self, connected: set[int]) -> bool:
         """Send evaluate messages to free nodes that are to be asked, and return whether there are any."""
-        orders = self._evaluations.orders(self._free(connected), self._seconds)
+        free = self._outbox.free(connected, self._book.next_trip)
+        orders = self._evaluations.orders(free, self._outbox.seconds)
         for order in orders:
-            if not self._push(order, Sent(order.node, self._now())):
+            if not self._outbox.send(order, self._now()):
                 self._evaluations.answered(order.node, Reply("", error="it was sent nothing"))
         return bool(orders)
 
     def _train(self, connected: set[int]) -> Generator[list[Event], None, bool]:
         """Send the newest version to nodes that may start, and return whether there are any."""
-        free, began = self._free(connected), False
+        free, began = self._outbox.free(connected, self._book.next_trip), False
         objections = {node: self._book.objection(str(node)) for node in free}
-        if free and not self._sent and set(objections.values()) == {Reason.FINISHED}:
+        if free and not self._outbox and set(objections.values()) == {Reason.FINISHED}:
             raise RunError("nobody is left to train: all nodes took part as often as privacy allows")
         for node in free:
             if objections[node] is not None or self._book.capacity() <= 0:
                 continue
             ticket = self._book.check_in(str(node), self._now())
             assert isinstance(ticket, Ticket), "nothing was said against it"
-            if self._push(self._order(node, ticket), Sent(node, ticket.time, ticket)):
+            if self._outbox.send(self._order(node, ticket), ticket.time, ticket):
                 self.bytes += self._downloads.take(str(node), ticket.version)
                 began = True
             else:
@@ -331,15 +301,7 @@ class Driver:
         if algorithm.changes_training:
             vectors = {n: v for n, v in self._versions[ticket.version].items() if n != "model"}
             config |= self._trips.told(ticket)
-        return Order("train", node, ticket.version, self._arrays, config, vectors, self._seconds)
-
-    def _push(self, order: Order, sent: Sent) -> bool:
-        message = self._carrier.send(order)
-        if message:
-            self._sent[message] = sent
-        else:
-            log.warning("node %d: the SuperLink does not take a message to it", order.node)
-        return bool(message)
+        return Order("train", node, ticket.version, self._arrays, config, vectors, self._outbox.seconds)
 
     # -- snapshots ---------------------------------------------------------------------------------
 

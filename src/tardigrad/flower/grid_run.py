@@ -111,6 +111,11 @@ def _check_config(config: Config) -> None:
             "encoding, broadcast: ClientApps take and return whole arrays; leave both out, or serve the run "
             "with `tardigrad serve`"
         )
+    if config.secure is not None:
+        raise ConfigError(
+            "secure: ClientApps do not mask what they return; leave it out, or serve the run with `tardigrad "
+            "serve`"
+        )
     if isinstance(config.privacy, PoissonSampling):
         raise ConfigError(
             "privacy.kind: 'poisson' rests on clients that are sampled at random, which real ones are not; "
