@@ -99,11 +99,11 @@ def test_sum_of_masked_uploads_is_the_weighted_sum_of_the_uploads():
     assert torch.allclose(total.sums["control"].double(), control, atol=K * run.grid.step, rtol=0)
 
 
-def test_nothing_but_the_masked_vectors_leaves_a_client():
+def test_nothing_but_masked_vectors_and_a_salt_leaves_a_client():
     aggregator = aggregator_of(secure_run())
     upload = leaving(aggregator, 0, uploads(1)[0])
     assert (upload.examples, upload.steps, upload.loss) == (1, 1, 0.0)
-    assert list(upload.vectors) == ["delta/codes"]
+    assert list(upload.vectors) == ["delta/codes", "salt"]
 
 
 def test_masked_bytes_are_uniform(monkeypatch):

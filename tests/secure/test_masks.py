@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from scipy.stats import chi2
 
 from tardigrad.secure import masks
-from tardigrad.secure.masks import SEED, UNSIGNED, MaskStream, masked, new_seeds, weighted_masks
+from tardigrad.secure.masks import SALT, SEED, UNSIGNED, MaskStream, masked, new_seeds, weighted_masks
 
 
 def naive_mask(seed, count, bits):
@@ -95,3 +95,11 @@ def test_seed_of_another_length_is_refused():
     with pytest.raises(ValueError, match="a seed has 32 bytes, not 31"):
         MaskStream(bytes(31), 32)
     assert set(UNSIGNED) == {8, 16, 32}
+
+
+def test_equal_uploads_with_equal_masks_have_different_digests():
+    """A helper knows the mask: it must not be able to check a guess of the codes against the digest."""
+    codes = {"delta/codes": torch.arange(5, dtype=torch.int32)}
+    first, second = (masked(codes, [bytes(SEED)], 32) for _ in range(2))
+    assert torch.equal(first["delta/codes"], second["delta/codes"])
+    assert not torch.equal(first[SALT.name], second[SALT.name])

@@ -17,6 +17,7 @@ from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.private_run import Secrets
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.privacy.keys import NoiseKeys
+from tardigrad.secure.masks import SALT
 
 SMALL = {
     "data": td.Digits(partition=td.IID(clients=30)),
@@ -200,12 +201,12 @@ def test_losses_of_clients_are_not_told():
     assert all(event.training_loss is None for event in steps_of(events))
 
 
-def test_upload_has_a_sealed_seed_of_80_bytes_for_each_helper():
+def test_upload_has_a_salt_and_a_sealed_seed_of_80_bytes_for_each_helper():
     plain, _ = run(encoding="grid", **pace_of(td.FedBuff()))
     for helpers, post_quantum, sealed in ((1, False, 80), (3, False, 240), (1, True, 1168)):
         secure = {"helpers": helpers, "post_quantum": post_quantum}
         masked, _ = run(secure=secure, **pace_of(td.FedBuff()))
-        assert masked.engine.bytes - plain.engine.bytes == sealed * masked.engine.trips
+        assert masked.engine.bytes - plain.engine.bytes == (SALT.length + sealed) * masked.engine.trips
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])

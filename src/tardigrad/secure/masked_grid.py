@@ -19,12 +19,12 @@ from torch import Tensor
 from tardigrad.algorithms.algorithm import Algorithm, Metrics
 from tardigrad.algorithms.layers import UploadBuffer
 from tardigrad.core.outcomes import Accepted
-from tardigrad.core.upload import Task, Upload, Vectors, WeightedSum
+from tardigrad.core.upload import Task, TypedVector, Upload, Vectors, WeightedSum
 from tardigrad.encodings.common_grid import Grid
 from tardigrad.encodings.layer import GridLayer
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.layers.central_noise import BUDGET
-from tardigrad.secure.masks import UNSIGNED, Codes
+from tardigrad.secure.masks import SALT, UNSIGNED, Codes, salted
 from tardigrad.secure.simulated_helpers import SimulatedHelpers
 
 log = logging.getLogger("tardigrad.secure")
@@ -67,9 +67,12 @@ class MaskedGridLayer(GridLayer):
 
     def hidden(self, trip: int, codes: Vectors) -> Vectors:
         """Return the codes of an upload with their masks."""
-        return codes if self._helpers is None else self._helpers.masked(trip, codes)
+        return salted(codes) if self._helpers is None else self._helpers.masked(trip, codes)
 
     # -- the server's half -------------------------------------------------------------------------
+
+    def layout(self, lengths: dict[str, int]) -> tuple[TypedVector, ...]:
+        return (*super().layout(lengths), SALT)
 
     def upload_objection(self, vectors: Vectors) -> str | None:
         return None  # all values are possible under a mask

@@ -16,10 +16,13 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from tardigrad.core.upload import Vectors
+from tardigrad.core.upload import TypedVector, Vectors
 
 SEED = 32
 """Bytes of a seed."""
+SALT = TypedVector("salt", "uint8", 32)
+"""Random bytes that a client sends behind its masked codes. A helper knows the mask and is shown the digest
+of what was sent; without the salt it could check a guess of the whole upload against that digest."""
 PIECE = 1 << 16
 """Codes that are masked at a time: they fit into the processor's cache."""
 BLOCK = 16
@@ -62,7 +65,8 @@ class MaskStream:
 
 
 def masked(vectors: Vectors, seeds: Iterable[bytes], bits: int) -> Vectors:
-    """Return the codes of an upload plus the masks of all seeds, modulo 2^bits, as signed integers.
+    """Return the codes of an upload plus the masks of all seeds, modulo 2^bits, as signed integers, and a new
+    salt.
 
     >>> import torch
     >>> codes = {"delta/codes": torch.tensor([1, -2, 3], dtype=torch.int32)}
@@ -80,7 +84,12 @@ def masked(vectors: Vectors, seeds: Iterable[bytes], bits: int) -> Vectors:
             for stream in streams:
                 place += stream.take(len(place), scratch)
         hidden[name] = torch.from_numpy(codes.view(vector.numpy().dtype))
-    return hidden
+    return salted(hidden)
+
+
+def salted(vectors: Vectors) -> Vectors:
+    """Return the vectors with a new salt."""
+    return vectors | {SALT.name: torch.frombuffer(bytearray(os.urandom(SALT.length)), dtype=torch.uint8)}
 
 
 def weighted_masks(seeds: Iterable[tuple[bytes, Sequence[int]]], lengths: Sequence[int], bits: int) -> Codes:

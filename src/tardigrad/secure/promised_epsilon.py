@@ -67,8 +67,8 @@ def _check_constants(toeplitz: Toeplitz, steps: int) -> None:
     as often and as early as it can, always with the same contribution."""
     decay, scale = np.array(toeplitz.inverse_decay), np.array(toeplitz.inverse_scale)
     plain = decay.shape == scale.shape and bool(np.all((decay > 0) & (decay < 1) & (scale < 0)))
-    exact = np.array_equal([decay, scale], np.float32([decay, scale])) if plain else False
-    column = toeplitz.coefficients(steps) if exact else np.zeros(1)
+    exact = all(np.array_equal(one, one.astype(np.float32)) for one in (decay, scale))
+    column = toeplitz.coefficients(steps) if plain and exact else np.zeros(1)
     if not (np.all(np.isfinite(column)) and np.all(column > 0) and np.all(np.diff(column) <= 0)):
         raise ConfigError(
             "the constants of the policy's BLT noise are not those of such noise, so that nobody can say "

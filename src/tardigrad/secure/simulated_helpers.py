@@ -13,7 +13,7 @@ from tardigrad.core.tensor_names import strip_prefix
 from tardigrad.core.upload import Vectors
 from tardigrad.secure.batches import effective_clients
 from tardigrad.secure.integer_noise import IntegerNoise, StepKeys
-from tardigrad.secure.masks import UNSIGNED, Codes, masked, new_seeds, weighted_masks
+from tardigrad.secure.masks import UNSIGNED, Codes, masked, new_seeds, salted, weighted_masks
 from tardigrad.secure.policy import Policy
 
 
@@ -42,9 +42,9 @@ class SimulatedHelpers:
         ]
 
     def masked(self, trip: int, vectors: Vectors) -> Vectors:
-        """Return the codes of an upload with a mask of each helper."""
+        """Return the codes of an upload with a mask of each helper, and a salt."""
         if not self._masks:
-            return vectors
+            return salted(vectors)
         self._seeds[trip] = new_seeds(len(self.policy.helpers))
         return masked(vectors, self._seeds[trip], self.policy.bits)
 

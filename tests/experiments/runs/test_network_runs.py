@@ -74,6 +74,21 @@ def test_fewer_bytes_take_less_virtual_time():
     assert small < 0.6 * whole
 
 
+def test_a_plan_counts_the_bytes_of_differences():
+    config = td.Config(**(BASE | {"broadcast": td.DifferenceBroadcast(encoding=td.Sign())}))
+    planned, whole = forecast(config, trips=120), forecast(td.Config(**BASE), trips=120)
+    assert planned.megabytes_down < 0.7 * whole.megabytes_down
+    megabytes = planned.megabytes_per_time * planned.virtual_time
+    assert megabytes == pytest.approx(td.run(config).bytes / 1e6, rel=1e-9)
+    assert 0 < planned.split["waiting"] < 1
+
+
+def test_without_an_uplink_nobody_waits_not_even_for_a_rounding():
+    for kind in ("float32", "bfloat16", "differences"):
+        config = td.Config(**(BASE | {"network": td.Network(upload=2000), "broadcast": kind}))
+        assert forecast(config, trips=120).split["waiting"] == 0
+
+
 def test_a_plan_says_what_the_run_does():
     planned, result = forecast(td.Config(**BASE), trips=120), td.run(td.Config(**BASE))
     assert planned.virtual_time == result.virtual_time

@@ -44,3 +44,14 @@ def test_plan_of_a_secure_run_has_the_helpers_and_the_policy():
 def test_secure_runs_that_a_server_cannot_have_are_refused(secure, sentence):
     with pytest.raises(td.ConfigError, match=sentence):
         build_server(config(secure))
+
+
+def test_target_that_nobody_could_see_is_refused():
+    changes = {"stop": td.Stop(target=0.9, trips=8), "evaluation": td.Evaluation(held_out=0.2)}
+    seen = config().model_copy(update=changes)
+    identity = Ed25519PrivateKey.generate()
+    assert build_server(seen, identity=identity).plan.stop.target == 0.9
+    unseen = seen.model_copy(update={"local": td.Local(personal=["*bias"])})
+    with pytest.raises(td.ConfigError, match=r"stop\.target: nobody would know when it is reached"):
+        build_server(unseen, identity=identity)
+    build_server(unseen.model_copy(update={"secure": None}))

@@ -16,7 +16,7 @@ from tardigrad.core.upload import Vectors
 from tardigrad.encodings.common_grid import Grid
 from tardigrad.privacy.releases import digest_of
 from tardigrad.secure.envelopes import Purpose, new_sealing_key
-from tardigrad.secure.masks import weighted_masks
+from tardigrad.secure.masks import SALT, weighted_masks
 from tardigrad.secure.policy import CodedVector, Facts, Policy
 from tardigrad.secure.receipts import FIRST, Receipt, sign_receipt
 from tardigrad.service.access.enrolment import public_text
@@ -181,7 +181,8 @@ class ScriptedServer(v1_grpc.FederationServicer):
             )  # fmt: skip
             seeds.append((helper.sealing.open(envelope.sealed, purpose.info()), [1]))
         masks = weighted_masks(seeds, script.policy.lengths, script.policy.bits)
-        return (np.frombuffer(self.bodies[number], np.uint32) - masks).view(np.int32)
+        codes = np.frombuffer(self.bodies[number][: -SALT.length], np.uint32)
+        return (codes - masks).view(np.int32)
 
 
 @contextlib.asynccontextmanager

@@ -27,6 +27,7 @@ from tardigrad.core.upload import Task, Upload
 from tardigrad.encodings.common_grid import Grid
 from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.secure.helper_refusals import RESEAL
+from tardigrad.secure.masks import SALT
 from tardigrad.secure.policy import HelperNoise, declared_digest
 from tardigrad.secure.receipts import Receipt, sign_receipt
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
@@ -74,7 +75,7 @@ def test_only_all_helpers_together_can_take_the_masks_off_an_upload(helpers, tmp
     for trip in range(2):
         codes = server.codes(trip)
         assert np.array_equal(codes, plain_codes(trip))
-        hidden = np.frombuffer(server.bodies[trip], np.int32)
+        hidden = np.frombuffer(server.bodies[trip][: -SALT.length], np.int32)
         assert np.count_nonzero(codes == hidden) < 3
     assert server.bodies[0] != server.bodies[1]
 
@@ -84,7 +85,7 @@ def test_header_says_nothing_about_losses_examples_steps_and_metrics(tmp_path):
     for header in server.headers:
         assert (header.examples, header.steps, header.loss, header.evaluated) == (1, 1, 0.0, 0)
         assert dict(header.metrics) == {}
-        assert [(v.name, v.dtype) for v in header.vectors] == [("delta/codes", "int32")]
+        assert [(v.name, v.dtype) for v in header.vectors] == [("delta/codes", "int32"), ("salt", "uint8")]
         assert header.encoding == GRID.kind
 
 
@@ -135,7 +136,7 @@ def test_finished_upload_is_kept_with_its_seeds_and_sealed_after_a_restart(tmp_p
     server, ended = took_part(script, tmp_path)
     assert ended == "the script is over"
     assert server.calls == ["Join", "OfferKeys", "Deliver", "FetchTask"]
-    assert server.bodies[0] == kept.upload.vectors["delta/codes"].numpy().tobytes()
+    assert server.bodies[0] == b"".join(v.numpy().tobytes() for v in kept.upload.vectors.values())
     assert np.array_equal(server.codes(0), plain_codes(0))
     assert ClientMemory(tmp_path / "the-run").pending() == []
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.core.download_sizes import DownloadSizes
 from tardigrad.core.outcomes import Accepted, GivenUp, Rejected, Ticket
 from tardigrad.data.clients import Clients, Federation
 from tardigrad.errors import ConfigError, TardigradError
@@ -53,7 +54,7 @@ class Forecast:
     megabytes_up: float | None
     """Of one upload; None if the size of the model is not known."""
     megabytes_down: float | None
-    """Of one download."""
+    """Of one download, on average."""
     megabytes_per_time: float | None
     """Downloads and uploads together; None if the size of the model is not known."""
     in_flight: float
@@ -126,7 +127,7 @@ def forecast(config: Config, trips: int, chosen: dict[str, str] | None = None) -
             raise ConfigError("model: with a network a plan needs to know the size of the model; name one")
         links = Links(config.network, config.seed, message)
     presence = make_presence(config.availability, len(clients), config.seed)
-    tally = _PlanCounts(Planner(book, clients, durations, config.seed, None, links, presence))
+    tally = _PlanCounts(Planner(book, clients, durations, config.seed, None, links, presence), message)
     tally.run(trips)
     return tally.forecast(config, clients, durations, message, links, presence, chosen or {})
 
@@ -145,8 +146,10 @@ def _bytes(config: Config, federation: Federation) -> TripBytes | None:
 class _PlanCounts:
     """Count the events of the planner."""
 
-    def __init__(self, planner: Planner) -> None:
+    def __init__(self, planner: Planner, size: TripBytes | None) -> None:
         self._planner = planner
+        self._sizes = None if size is None else DownloadSizes(size.down, size.difference)
+        self._downloaded = 0  # bytes
         self._staleness: Counter[int] = Counter()
         self._steps_of: dict[int, list[int]] = {}
         self._refused: Counter[str] = Counter()
@@ -175,6 +178,8 @@ class _PlanCounts:
                     self._now = item.time
                 elif isinstance(item, Ticket):
                     self._started += 1
+                    if self._sizes is not None:
+                        self._downloaded += self._sizes.take(item.client, item.version)
 
     def _arrived(self, item: Accepted | Rejected) -> None:
         self._trips += 1
@@ -215,10 +220,10 @@ class _PlanCounts:
             steps_per_time=steps / now,
             trips_per_time=self._trips / now,
             megabytes_up=None if size is None else size.up / 1e6,
-            megabytes_down=None if size is None else size.down / 1e6,
+            megabytes_down=None if size is None else self._downloaded / max(self._started, 1) / 1e6,
             megabytes_per_time=None
             if size is None
-            else (self._started * size.down + self._trips * size.up) / now / 1e6,
+            else (self._downloaded + self._trips * size.up) / now / 1e6,
             in_flight=self._work / now,
             staleness_mean=float(stale.mean()) if len(stale) else 0.0,
             staleness_median=float(np.median(stale)) if len(stale) else 0.0,
@@ -247,7 +252,9 @@ class _PlanCounts:
     def _split(self) -> dict[str, float]:
         trips = max(self._trips, 1)
         means = dict(zip(("download", "compute", "upload"), (self._times / trips).tolist()))
-        return means | {"waiting": max(0.0, self._whole / trips - sum(means.values()))}
+        whole = self._whole / trips
+        waiting = whole - sum(means.values())
+        return means | {"waiting": waiting if waiting > 1e-9 * whole else 0.0}  # else it is rounding
 
 
 def _share(counts: dict[int, int], population: int, by: Callable[[int], float]) -> float | None:

@@ -85,6 +85,11 @@ def make_plan(assembly: Assembly, secrets: Secrets, identity: Ed25519PrivateKey 
     if federation is not None and central and not flat.has_personal:  # those parts only clients have
         names = names_to_compute(config, federation.head)
         evaluate = Evaluator(flat, federation, config.evaluation, lambda client: 1.0, config.seed, names)
+    if config.secure is not None and evaluate is None and config.stop.target is not None:
+        raise ConfigError(
+            "stop.target: nobody would know when it is reached, because clients of a secure run report no "
+            "metrics and this server has no test set for the model; give stop.trips or stop.steps instead"
+        )
     aggregator, local_noise = assembly.aggregator(secrets.noise), _local_noise(assembly)
     told = [layer for layer in aggregator.layers if isinstance(layer, LocalNoiseLayer | EncodingLayer)]
     check_layers_served(aggregator.layers, told)

@@ -7,7 +7,7 @@ import numpy as np
 from tardigrad.algorithms.aggregator import Aggregator
 from tardigrad.core.upload import TypedVector, Upload
 from tardigrad.secure.masked_grid import MaskedGridLayer
-from tardigrad.secure.masks import UNSIGNED
+from tardigrad.secure.masks import SALT, UNSIGNED
 from tardigrad.service.protocol.wire import Layout
 
 MASKS = "masks"
@@ -20,12 +20,12 @@ def masked_layer(aggregator: Aggregator) -> MaskedGridLayer:
 
 
 def release_layout(uploads: Layout) -> Layout:
-    """Return the layout of a release: one integer for each of an upload.
+    """Return the layout of a release: one integer for each code of an upload.
 
-    >>> release_layout((TypedVector("delta/codes", "int32", 3), TypedVector("control/codes", "int32", 3)))
-    (TypedVector(name='masks', dtype='int32', length=6),)
+    >>> release_layout((TypedVector("delta/codes", "int32", 3), SALT))
+    (TypedVector(name='masks', dtype='int32', length=3),)
     """
-    return (TypedVector(MASKS, uploads[0].dtype, sum(vector.length for vector in uploads)),)
+    return (TypedVector(MASKS, uploads[0].dtype, sum(vector.length for vector in uploads if vector != SALT)),)
 
 
 def released_masks(payload: Upload) -> np.ndarray:
