@@ -21,7 +21,7 @@ def test_a_missing_flower_is_named(monkeypatch):
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(requirement, "version", version)
-    with pytest.raises(ConfigError, match=r"pip install 'tardigrad\[flower\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'flwr>=1\.28'"):
         requirement.check_flower()
 
 

@@ -15,7 +15,7 @@ def check_flower() -> None:
     try:
         found = version("flwr")
     except PackageNotFoundError:
-        raise ConfigError("Flower is not installed; pip install 'tardigrad[flower]'") from None
+        raise ConfigError("Flower is not installed; pip install 'flwr>=1.28'") from None
     if numbers(found) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ConfigError(
