@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from helper_harness import running_helper
 from service_harness import PATIENCE, Memory, Puppet, app_of, serving
 
-from tardigrad.secure.helper_state import RESEAL
+from tardigrad.secure.helper_refusals import RESEAL
 from tardigrad.secure.policy import read_policy
 from tardigrad.service.access.enrolment import LIST, make_key, public_text
 from tardigrad.service.access.new_clients import add_clients

@@ -32,7 +32,6 @@ from tardigrad.secure.begun_run import (
 )
 from tardigrad.secure.helper_database import DecidedBatch, HelperDatabase, TripRecord
 from tardigrad.secure.helper_guardrails import HelperGuardrails, check_policy
-from tardigrad.secure.helper_refusals import RESEAL as RESEAL
 from tardigrad.secure.helper_refusals import HelperRefusal, RefusalKind, refuse
 from tardigrad.secure.histories import check_greeting, record_release, resumed_history
 from tardigrad.secure.masks import UNSIGNED, Codes

@@ -18,7 +18,7 @@ from test_kills import SOAK, NoTask, Servers, Survivor, comparable, ended
 import tardigrad as td
 from tardigrad.experiments.runs.server_assembly import assemble_server
 from tardigrad.secure.helper_database import FILE
-from tardigrad.secure.helper_state import RESEAL
+from tardigrad.secure.helper_refusals import RESEAL
 from tardigrad.secure.policy import read_policy
 from tardigrad.secure.receipts import read_receipt
 from tardigrad.service.access.enrolment import public_text
@@ -94,7 +94,14 @@ class Helpers(Servers):
 def test_history_is_one_chain_after_kills_of_server_helper_and_clients(commands, tmp_path):
     simulation, events, steps = trace_of(CONFIG)
     chance = random.Random(11)
-    moments = set(chance.sample(range(len(steps) - 1), KILLS * 2 // 3))
+    # drawn before anything runs, so that the number of kills does not depend on how fast the machine is;
+    # after its last step the server ends and answers nobody
+    moments = {
+        number: chance.choice([["server"], ["helper"], ["server", "helper"]])
+        for number in chance.sample(range(len(steps) - 1), KILLS * 2 // 3)
+    }
+    deaths = {number for number in range(len(steps) - 1) if chance.random() < 0.2}
+    assert sum(map(len, moments.values())) + len(deaths) >= KILLS
     (tmp_path / "keys").mkdir()
     survivors, seen, clients = {}, {}, {}
     for client in sorted({client for _, client, _ in steps}):
@@ -104,7 +111,7 @@ def test_history_is_one_chain_after_kills_of_server_helper_and_clients(commands,
             str(client), clients[str(client)], trainee, tmp_path / f"{client}.state", seen
         )
     identity, server = prepared(tmp_path, clients), public_text(own_identity(tmp_path / "keys"))
-    servers, helpers, deaths = Servers(commands, tmp_path), Helpers(commands, tmp_path, server), []
+    servers, helpers = Servers(commands, tmp_path), Helpers(commands, tmp_path, server)
 
     async def drive():
         await helpers.start()
@@ -117,7 +124,7 @@ def test_history_is_one_chain_after_kills_of_server_helper_and_clients(commands,
             survivor, done = survivors[client], False
             if number in moments:
                 step = asyncio.ensure_future(survivor.do(servers.address, what, trip))
-                killed = chance.choice([[servers], [helpers], [servers, helpers]])
+                killed = [{"server": servers, "helper": helpers}[name] for name in moments[number]]
                 for one in killed:
                     await asyncio.sleep(chance.uniform(0.0, 0.06))
                     one.kill()
@@ -126,14 +133,13 @@ def test_history_is_one_chain_after_kills_of_server_helper_and_clients(commands,
                 for one in chance.sample(killed, len(killed)):
                     await one.start()
                 done = done or await ended(step)
-            last = number == len(steps) - 1  # after which the server ends and answers nobody
-            if not done and not last and chance.random() < 0.2:  # the client dies in the midst of it
-                step = asyncio.ensure_future(survivor.do(servers.address, what, trip))
-                await asyncio.sleep(chance.uniform(0.0, 0.03))
-                step.cancel()
-                done = await ended(step)
+            if number in deaths:  # the client dies in the midst of it, or after it
+                if not done:
+                    step = asyncio.ensure_future(survivor.do(servers.address, what, trip))
+                    await asyncio.sleep(chance.uniform(0.0, 0.03))
+                    step.cancel()
+                    done = await ended(step)
                 survivor.die()
-                deaths.append(client)
             while not done:
                 done = await ended(asyncio.ensure_future(survivor.do(servers.address, what, trip)))
         return config, await servers.over()
@@ -144,7 +150,7 @@ def test_history_is_one_chain_after_kills_of_server_helper_and_clients(commands,
         servers.kill()
         helpers.kill()
     assert "the run is over (trips)" in said
-    assert servers.kills + helpers.kills - 2 + len(deaths) >= KILLS
+    assert servers.kills + helpers.kills - 2 == sum(map(len, moments.values()))
     assert_one_history(tmp_path, config, events, seen)
 
 

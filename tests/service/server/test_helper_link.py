@@ -9,10 +9,8 @@ from secure_federation import SecureFederation
 from service_harness import PATIENCE, failed, trace_of
 
 import tardigrad as td
-from tardigrad.secure.helper_state import RESEAL, RefusalKind
+from tardigrad.secure.helper_refusals import RESEAL
 from tardigrad.service.access.enrolment import LIST
-from tardigrad.service.server.helper_link import TOO_FEW
-from tardigrad.service.server.offered_uploads import RESEAL as AS_THE_LINK_SAYS
 from tardigrad.service.store.contract import StoreError
 from tardigrad.service.store.sqlite import SqliteStore
 
@@ -46,10 +44,6 @@ async def started(federation, clients=range(4), **options):
 
 def done(scene):
     return asyncio.run(asyncio.wait_for(scene, PATIENCE))
-
-
-def test_words_of_helpers_are_those_that_the_link_acts_on():
-    assert (RESEAL, RefusalKind.TOO_FEW.value) == (AS_THE_LINK_SAYS, TOO_FEW)
 
 
 def test_upload_to_an_erased_key_is_sealed_again_and_counts(federation):

@@ -35,13 +35,19 @@ from tardigrad.service.protocol.refusals import LONGEST, Cause, Refusals, Refuse
 from tardigrad.service.protocol.v1 import helper_pb2 as helper_v1
 from tardigrad.service.protocol.v1 import helper_pb2_grpc as helper_v1_grpc
 from tardigrad.service.protocol.v1 import service_pb2 as v1
-from tardigrad.service.protocol.wire import CHUNK, Layout, from_wire, layout_of, size_of, unpacked
+from tardigrad.service.protocol.wire import (
+    CHUNK,
+    MOST_PLACES,
+    Layout,
+    from_wire,
+    layout_of,
+    size_of,
+    unpacked,
+)
 from tardigrad.service.server.limits import unless_silent
 from tardigrad.service.server.listener import parsed_signed
 
 NAME = "tardigrad.v1.Helper"
-MOST_PLACES = 16_384
-"""Places in a greeting."""
 
 T = TypeVar("T")
 

@@ -21,6 +21,8 @@ from tardigrad.service.protocol.v1 import service_pb2 as v1
 CHUNK = 1 << 20
 """The largest number of payload bytes in one message."""
 LARGEST_MESSAGE = CHUNK + (1 << 16)
+MOST_PLACES = 16_384
+"""The largest number of uploads that a helper lists when it is greeted."""
 CHUNK_TAG = bytes([v1.UploadPart.CHUNK_FIELD_NUMBER << 3 | 2])
 """The first byte of an `UploadPart` that is only a chunk: the field's number, and the wire type for bytes."""
 KNOWS_ENCODINGS, KNOWS_SECURE = 1, 2

@@ -17,10 +17,8 @@ from tardigrad.secure.receipts import Receipt, SignedReceipt, agreed, read_recei
 from tardigrad.service.access.enrolment import public_key
 from tardigrad.service.protocol.v1 import helper_pb2 as helper_v1
 from tardigrad.service.protocol.v1 import service_pb2 as v1
+from tardigrad.service.protocol.wire import MOST_PLACES
 from tardigrad.service.server.helper_connection import HelperConnection
-
-MOST_PLACES = 16_384
-"""Places in a greeting, at most."""
 
 T = TypeVar("T")
 

@@ -17,6 +17,7 @@ import numpy as np
 from tardigrad.core.outcomes import Reason
 from tardigrad.core.upload import Vectors
 from tardigrad.privacy.releases import digest_of
+from tardigrad.secure.helper_refusals import RESEAL, RefusalKind
 from tardigrad.secure.masks import Codes
 from tardigrad.secure.receipts import SignedReceipt
 from tardigrad.service.protocol.refusals import Cause, Refused, log
@@ -26,7 +27,7 @@ from tardigrad.service.server.helper_connection import HelperAway, HelperRefused
 from tardigrad.service.server.helper_group import Decision, HelperGroup, ServerHistory
 from tardigrad.service.server.journal_queue import JournalQueue
 from tardigrad.service.server.model_state import ModelState
-from tardigrad.service.server.offered_uploads import RESEAL, OfferedUploads, come_again
+from tardigrad.service.server.offered_uploads import OfferedUploads, come_again
 from tardigrad.service.server.released_masks import masked_layer, release_layout
 from tardigrad.service.server.run_state import RunState
 from tardigrad.service.server.secure_state import SecureState, receipts_as_json
@@ -35,8 +36,6 @@ from tardigrad.service.server.worker_threads import Threads
 from tardigrad.service.store.contract import JournalEntry, Store, StoreError
 from tardigrad.service.store.recovery import Recovery, upload_of
 
-TOO_FEW = "too few clients"
-"""The kind of a helper's refusal to release a batch that can only be abandoned."""
 MOST_OFFERS = 128
 """Uploads about which the helpers are asked at a time."""
 MOST_BYTES = 1 << 19
@@ -230,7 +229,7 @@ class HelperLink:
         try:
             payload = (await self.helpers.release(version, masked)).view(np.uint8)
         except HelperRefused as refused:
-            if refused.kind != TOO_FEW:
+            if refused.kind != RefusalKind.TOO_FEW:
                 raise
             log.warning("%s; its uploads do not count", refused, extra={"event": "abandoned"})
             await self._queue.put(entry, lambda: upload_of(entry, {}))
@@ -248,7 +247,7 @@ class HelperLink:
         last = secure.last
         assert last is not None
         if secure.abandoned:
-            return await self.helpers.abandon(version, TOO_FEW, last)
+            return await self.helpers.abandon(version, RefusalKind.TOO_FEW, last)
         name, total, vectors = await self._threads.in_model_thread(self._made, version)
         return await self.helpers.publish(version, name, total, vectors, last)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tardigrad.core.upload import Upload, Vectors
+from tardigrad.secure.helper_refusals import RESEAL
 from tardigrad.service.protocol.refusals import Cause, Refused
 from tardigrad.service.server.journal_queue import JournalQueue
 from tardigrad.service.server.run_state import RunState
@@ -15,8 +16,6 @@ from tardigrad.service.server.ticket_checks import BusyTrips, check_announced, c
 from tardigrad.service.store.contract import AnswerFields, JournalEntry, RecordedAnswer
 from tardigrad.service.store.recovery import Recovery, upload_of
 
-RESEAL = "sealed to an old key"
-"""The refusal of a helper that has erased the key of an envelope. The client seals and delivers again."""
 RETRY_AFTER = 2.0
 """Seconds after which a client should come again while a helper is away."""
 

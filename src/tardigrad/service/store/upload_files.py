@@ -1,4 +1,5 @@
-"""Payloads of uploads as files, which are kept until a snapshot contains them."""
+"""Payloads as files, which are kept until a snapshot contains them: of uploads, and of what the helpers of a
+secure run release, which is shorter."""
 
 from __future__ import annotations
 
@@ -47,6 +48,8 @@ class UploadFiles:
                 view = payload.data
                 while view:
                     view = view[file.write(view) or 0 :]
+                if os.fstat(file.fileno()).st_size > payload.nbytes:  # a spare file that was longer
+                    file.truncate()
                 os.fdatasync(file.fileno())
         except OSError as error:
             if name is not None:
