@@ -27,10 +27,10 @@ test-transformers: $(VENV)/.installed-dev  ## modules of transformers and peft, 
 	$(BIN)/pytest tests/learning/test_ordinary_modules.py tests/experiments/test_lora_example.py -k "BERT or LoRA or adapters"
 
 test-flower: .flower-venvs/newest/.installed  ## on the newest Flower, in a virtual environment of its own
-	.flower-venvs/newest/bin/python -m pytest tests/flower
+	.flower-venvs/newest/bin/python -m pytest tests/flower tests/flower_grid
 
 test-flower-oldest: .flower-venvs/oldest/.installed  ## the same on the oldest Flower that is supported
-	.flower-venvs/oldest/bin/python -m pytest tests/flower
+	.flower-venvs/oldest/bin/python -m pytest tests/flower tests/flower_grid
 
 claims: $(VENV)/.installed-dev  ## the papers' claims that hold at small scale, run again: an hour or two
 	$(BIN)/pytest -m claims tests/claims

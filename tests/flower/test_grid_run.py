@@ -7,7 +7,7 @@ from local_nodes import START
 import tardigrad as td
 from tardigrad.errors import ConfigError
 from tardigrad.flower.grid_run import assemble_nodes, check_nodes_can_run
-from tardigrad.flower.named_arrays import ArraysModule
+from tardigrad.flower_grid.named_arrays import ArraysModule
 
 
 def assembled(arrays=None, **keywords):

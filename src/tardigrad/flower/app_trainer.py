@@ -26,12 +26,12 @@ from tardigrad.experiments.runs.drive import Drive, one_thread
 from tardigrad.experiments.runs.private_run import secrets_in_memory
 from tardigrad.experiments.runs.result import Result
 from tardigrad.experiments.runs.simulation_assembly import Simulation, training_parts
-from tardigrad.flower.carrier import Reply
 from tardigrad.flower.grid_carrier import ARRAYS, CONFIG, array_record, arrays_of, content_of
 from tardigrad.flower.grid_run import assemble_nodes
-from tardigrad.flower.named_arrays import ArraysModule, BadReply
-from tardigrad.flower.node_evaluation import CentralEvaluation
-from tardigrad.flower.node_trips import NodeTrips
+from tardigrad.flower_grid.carrier import Reply
+from tardigrad.flower_grid.named_arrays import ArraysModule, BadReply
+from tardigrad.flower_grid.node_evaluation import CentralEvaluation
+from tardigrad.flower_grid.node_trips import NodeTrips
 from tardigrad.learning.local import Examples, Trainer
 from tardigrad.learning.profile import Profile
 

@@ -23,8 +23,8 @@ from tardigrad.flower.grid_carrier import (
     metric_record,
     vectors_record,
 )
-from tardigrad.flower.named_arrays import ArraysModule
-from tardigrad.flower.node_trips import ACCEPTED, ALGORITHM, TRIP
+from tardigrad.flower_grid.named_arrays import ArraysModule
+from tardigrad.flower_grid.node_trips import ACCEPTED, ALGORITHM, TRIP
 
 MEMORY, PENDING, PENDING_TRIP = "tardigrad.memory", "tardigrad.pending", "tardigrad.pending-trip"
 """Records in the state of a node: what it remembers, and what it will if its last upload was accepted."""

@@ -11,8 +11,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 
 from tardigrad.core.upload import Vectors
-from tardigrad.flower.carrier import Kind, Order, Reply
-from tardigrad.flower.named_arrays import Arrays, BadReply
+from tardigrad.flower_grid.carrier import Kind, Order, Reply
+from tardigrad.flower_grid.named_arrays import Arrays, BadReply
 
 ARRAYS, CONFIG = "arrays", "config"
 """The keys of the records in messages that Flower's own strategies use."""

@@ -15,10 +15,10 @@ from tardigrad.experiments.config.keywords import with_keywords
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly, assemble
 from tardigrad.experiments.runs.private_run import Secrets
-from tardigrad.flower.carrier import Carrier
-from tardigrad.flower.driver import Driver
-from tardigrad.flower.named_arrays import ArraysModule
-from tardigrad.flower.node_evaluation import CentralEvaluation
+from tardigrad.flower_grid.carrier import Carrier
+from tardigrad.flower_grid.driver import Driver
+from tardigrad.flower_grid.named_arrays import ArraysModule
+from tardigrad.flower_grid.node_evaluation import CentralEvaluation
 from tardigrad.learning.local import Local
 from tardigrad.learning.profile import Profile
 from tardigrad.privacy.chosen import Chosen

@@ -22,11 +22,11 @@ from tardigrad.experiments.runs.private_run import check_guard, open_secrets, se
 from tardigrad.experiments.runs.result import Result, result_of
 from tardigrad.experiments.runs.run_folder import RunFolder, Snapshot
 from tardigrad.experiments.runs.server_defaults import stored_defaults
-from tardigrad.flower.flower_log import log
 from tardigrad.flower.grid_carrier import GridCarrier, array_record, arrays_of, metric_record
 from tardigrad.flower.grid_run import GridRun, assemble_nodes, check_nodes_can_run
-from tardigrad.flower.named_arrays import Arrays, ArraysModule
-from tardigrad.flower.node_evaluation import CentralEvaluation
+from tardigrad.flower_grid.flower_log import log
+from tardigrad.flower_grid.named_arrays import Arrays, ArraysModule
+from tardigrad.flower_grid.node_evaluation import CentralEvaluation
 from tardigrad.privacy.chosen import CHOSEN, Chosen
 
 WAIT_SECONDS = 1.0
@@ -129,7 +129,7 @@ class AsyncStrategy:
             run.engine.save = drive.save
             run.engine.save_steps |= self._snapshot_seconds == 0
             result = drive.run()
-            return _flower_result(result, module.names, run.engine.train_metrics)
+            return _flower_result(result, module.names, run.engine.reports.by_version)
 
     def _open(
         self, folder: RunFolder, config: Config, inputs: dict[str, str], begun: bool

@@ -11,9 +11,9 @@ import numpy as np
 from tardigrad.core.draws import key
 from tardigrad.core.events import Event, ModelEvaluated, RunPosition
 from tardigrad.data.evaluation import RESERVED
-from tardigrad.flower.carrier import Order, Reply
-from tardigrad.flower.flower_log import log
-from tardigrad.flower.named_arrays import Arrays
+from tardigrad.flower_grid.carrier import Order, Reply
+from tardigrad.flower_grid.flower_log import log
+from tardigrad.flower_grid.named_arrays import Arrays
 
 EXAMPLES = "num-examples"
 """The metric with a node's number of examples."""

@@ -14,7 +14,7 @@ from tardigrad.core.events import ModelEvaluated, ModelMoved, TripGivenUp, Uploa
 from tardigrad.errors import RunError
 from tardigrad.experiments.runs.drive import Drive
 from tardigrad.experiments.runs.run_folder import RunFolder
-from tardigrad.flower.carrier import Reply
+from tardigrad.flower_grid.carrier import Reply
 
 SLOW = {1: 1.0, 2: 1.3, 3: 10.0}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tardigrad.core.tensor_names import strip_prefix
-from tardigrad.flower.named_arrays import ArraysModule
+from tardigrad.flower_grid.named_arrays import ArraysModule
 
 
 class RunningStatistics:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from tardigrad.core.upload import Vectors
-from tardigrad.flower.named_arrays import Arrays
+from tardigrad.flower_grid.named_arrays import Arrays
 
 Kind = Literal["train", "evaluate"]
 ConfigValue = int | float | str | bytes | bool | list[int] | list[float] | list[str]

@@ -9,8 +9,8 @@ import numpy as np
 
 from tardigrad.core.draws import key
 from tardigrad.core.outcomes import Ticket
-from tardigrad.flower.carrier import Carrier, Order, Reply
-from tardigrad.flower.flower_log import log
+from tardigrad.flower_grid.carrier import Carrier, Order, Reply
+from tardigrad.flower_grid.flower_log import log
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tardigrad.errors import ConfigError
-from tardigrad.flower.named_arrays import ArraysModule, BadReply
+from tardigrad.flower_grid.named_arrays import ArraysModule, BadReply
 from tardigrad.learning.flat import FlatModule
 
 ARRAYS = {

@@ -6,9 +6,9 @@ import numpy as np
 
 from tardigrad.experiments.runs.drive import Drive
 from tardigrad.experiments.runs.private_run import secrets_in_memory
-from tardigrad.flower.carrier import Reply
 from tardigrad.flower.grid_run import GridRun, assemble_nodes
-from tardigrad.flower.named_arrays import ArraysModule
+from tardigrad.flower_grid.carrier import Reply
+from tardigrad.flower_grid.named_arrays import ArraysModule
 
 START = {"w": np.array([[1.0, -2.0]], np.float32), "b": np.array(0.5, np.float32)}
 

@@ -16,9 +16,9 @@ from tardigrad.core.outcomes import Ticket
 from tardigrad.core.participation import ClientId
 from tardigrad.core.tensor_names import strip_prefix
 from tardigrad.core.upload import Task, Upload, Vectors
-from tardigrad.flower.carrier import ConfigValue, Reply
-from tardigrad.flower.named_arrays import ArraysModule, BadReply
-from tardigrad.flower.node_evaluation import EXAMPLES
+from tardigrad.flower_grid.carrier import ConfigValue, Reply
+from tardigrad.flower_grid.named_arrays import ArraysModule, BadReply
+from tardigrad.flower_grid.node_evaluation import EXAMPLES
 
 TRIP, ACCEPTED, ALGORITHM = "tardigrad.trip", "tardigrad.accepted", "tardigrad.algorithm"
 """Keys in the config of a train message for a ClientApp with the client half."""

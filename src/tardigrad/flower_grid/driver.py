@@ -6,53 +6,36 @@ one after the other, and sends the newest version to nodes that are free. A node
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import TypedDict
+from collections.abc import Callable, Generator, Iterator
 
 from torch import Tensor
 
-from tardigrad.algorithms.aggregator import Aggregator, AggregatorState
-from tardigrad.core.bookkeeping import Bookkeeping, BookState
+from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.events import Event, ModelMoved, RunEnded, RunPosition, TripGivenUp, UploadReceived
 from tardigrad.core.outcomes import Accepted, GivenUp, Reason, Rejected, Ticket
 from tardigrad.core.stop import Stop
 from tardigrad.core.upload import Task, Vectors
 from tardigrad.data.evaluation import Evaluation
 from tardigrad.errors import RunError
-from tardigrad.flower.carrier import Carrier, ConfigValue, Order, Reply
-from tardigrad.flower.flower_log import log
-from tardigrad.flower.named_arrays import Arrays, ArraysModule, BadReply
-from tardigrad.flower.node_evaluation import EXAMPLES, CentralEvaluation, Evaluations, weighted_means
-from tardigrad.flower.node_trips import NoClientHalf, NodeTrips
-from tardigrad.flower.outbox import Outbox, Sent
-from tardigrad.flower.running_statistics import RunningStatistics
+from tardigrad.flower_grid.carrier import Carrier, ConfigValue, Order, Reply
+from tardigrad.flower_grid.driver_state import DriverState
+from tardigrad.flower_grid.flower_log import log
+from tardigrad.flower_grid.named_arrays import ArraysModule, BadReply
+from tardigrad.flower_grid.node_evaluation import CentralEvaluation, Evaluations
+from tardigrad.flower_grid.node_trips import NoClientHalf, NodeTrips
+from tardigrad.flower_grid.outbox import Outbox, Sent
+from tardigrad.flower_grid.repeated_failures import RepeatedFailures
+from tardigrad.flower_grid.running_statistics import RunningStatistics
+from tardigrad.flower_grid.sent_versions import SentVersions
+from tardigrad.flower_grid.training_reports import TrainingReports
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 """Seconds between two looks for replies. The pause doubles while none arrive."""
-MOST_FAILURES = 5
-"""Trips for each node that may fail one after the other, without one that succeeds, before the run fails."""
 TICK = 1e-6
 """The least time between two events."""
-
-
-class DriverState(TypedDict):
-    """What a snapshot contains of a `Driver`, besides the tensors."""
-
-    aggregator: AggregatorState
-    book: BookState
-    time: float
-    trips: int
-    given_up: int
-    bytes: int
-    refused: dict[str, int]
-    metrics: dict[str, float]
-    evaluated: int
-    losses: list[float]
-    statistics: float
-    last_accepted: dict[str, int]
 
 
 class Driver:
@@ -91,18 +74,13 @@ class Driver:
         weighs = book.buffer.weights == "examples"
         self._trips = NodeTrips(module, aggregator.algorithm, aggregator.empty_upload(), private, weighs)
         self._statistics = RunningStatistics(module)
-        self._versions: dict[int, Vectors] = {}  # from which somebody trains
-        self._arrays: Arrays = {}  # of the newest version
-        self._reports: list[tuple[float, Mapping[str, float]]] = []  # metrics of the buffer's uploads
-        self._losses: list[float] = []
+        self._versions, self.reports = SentVersions(module), TrainingReports()
         self._downloads, self._upload_bytes = aggregator.download_sizes(), upload_bytes
-        self._failures = 0
+        self._failures = RepeatedFailures()
         self._began, self._pause = clock(), SHORTEST_PAUSE
         self._resumed = False
         self.time, self.trips, self.given_up, self.bytes = 0.0, 0, 0, 0
         self.refused: Counter[str] = Counter()
-        self.train_metrics: dict[int, Mapping[str, float]] = {}
-        """What nodes reported about their training, by the version that they made."""
 
     @property
     def version(self) -> int:
@@ -176,9 +154,9 @@ class Driver:
             if isinstance(bad, NoClientHalf) and not self.trips:
                 raise RunError(str(bad)) from None
             yield from self._give_up(sent.ticket)
-            self._failed(sent, str(bad), connected)
+            self._failures.failed(sent.ticket, str(bad), connected)
             return
-        self._failures = 0
+        self._failures.succeeded()
         outcome = self._book.deliver(sent.ticket.trip, self._now(), upload.examples)
         assert isinstance(outcome, Accepted | Rejected), "the trip is under way"
         self.trips += 1
@@ -188,8 +166,7 @@ class Driver:
             self._statistics.add(statistics, outcome.mass)
             self._trips.accepted(sent.ticket, memory)
             if not self._private:
-                self._losses += [upload.loss] if math.isfinite(upload.loss) else []
-                self._reports.append((upload.examples, reply.metrics))
+                self.reports.add(upload, reply.metrics)
         else:
             self.refused[outcome.reason] += 1
         yield from self._ended(UploadReceived.of(outcome, sent.ticket.client), outcome.closes)
@@ -207,11 +184,7 @@ class Driver:
     def _step(self) -> ModelMoved:
         metrics = self._aggregator.step()
         self._statistics.step()
-        losses, self._losses = self._losses, []
-        means, self._reports = weighted_means(self._reports), []
-        means.pop(EXAMPLES, None)
-        self.train_metrics[self.version] = means
-        loss = sum(losses) / len(losses) if losses else None
+        loss = self.reports.step(self.version)
         return ModelMoved(*self._position(), training_loss=loss, metrics=metrics)
 
     def _publish(self) -> None:
@@ -219,10 +192,8 @@ class Driver:
         vectors = self._aggregator.broadcast()
         if self.version:
             self.release(self.version, vectors)
-        self._versions[self.version] = vectors
-        self._arrays = self._module.arrays(vectors["model"])
-        needed = {ticket.version for ticket in self._book.in_flight.values()} | {self.version}
-        self._versions = {version: self._versions[version] for version in self._versions if version in needed}
+        under_way = self._book.in_flight.values()
+        self._versions.publish(self.version, vectors, (ticket.version for ticket in under_way))
 
     def _evaluate(self) -> list[Event]:
         arrays = self._module.arrays(self._aggregator.evaluated_model)
@@ -252,16 +223,6 @@ class Driver:
             else:
                 log.warning("node %d: %s; trip %d is given up", sent.node, said, sent.ticket.trip)
                 yield from self._give_up(sent.ticket)
-
-    def _failed(self, sent: Sent, said: str, connected: int) -> None:
-        assert sent.ticket is not None
-        log.warning("node %d, trip %d: %s", sent.node, sent.ticket.trip, said)
-        self._failures += 1
-        if self._failures >= MOST_FAILURES * max(1, connected):
-            raise RunError(
-                f"{self._failures} trips have failed one after the other, and none has succeeded since; the "
-                f"last, of node {sent.node}: {said}"
-            )
 
     # -- sending -----------------------------------------------------------------------------------
 
@@ -301,7 +262,9 @@ class Driver:
         if algorithm.changes_training:
             vectors = {n: v for n, v in self._versions[ticket.version].items() if n != "model"}
             config |= self._trips.told(ticket)
-        return Order("train", node, ticket.version, self._arrays, config, vectors, self._outbox.seconds)
+        return Order(
+            "train", node, ticket.version, self._versions.arrays, config, vectors, self._outbox.seconds
+        )
 
     # -- snapshots ---------------------------------------------------------------------------------
 
@@ -319,7 +282,7 @@ class Driver:
             "refused": dict(self.refused),
             "metrics": self.metrics,
             "evaluated": self._evaluations.version,
-            "losses": self._losses,
+            "losses": self.reports.losses,
             "statistics": mass,
             "last_accepted": self._trips.last_accepted,
         }
@@ -334,6 +297,6 @@ class Driver:
         self.bytes, self.refused = document["bytes"], Counter(document["refused"])
         self._evaluations.metrics = document["metrics"]
         self._evaluations.version = document["evaluated"]
-        self._losses = list(document["losses"])
+        self.reports.losses = list(document["losses"])
         self._began = self._clock() - self.time
         self._resumed = True
