@@ -15,16 +15,18 @@ if TYPE_CHECKING:
     from tardigrad.flower.app_trainer import replay as replay
     from tardigrad.flower.app_trainer import simulate as simulate
     from tardigrad.flower.client_half import ClientHalf as ClientHalf
+    from tardigrad.flower.declared_app import ServedApp as ServedApp
     from tardigrad.flower.strategy import AsyncStrategy as AsyncStrategy
 
 _PLACES = {
     "AsyncStrategy": "strategy",
     "ClientHalf": "client_half",
+    "ServedApp": "declared_app",
     "replay": "app_trainer",
     "simulate": "app_trainer",
 }
 
-__all__ = ["AsyncStrategy", "ClientHalf", "replay", "simulate"]
+__all__ = ["AsyncStrategy", "ClientHalf", "ServedApp", "replay", "simulate"]
 
 
 def __getattr__(name: str) -> object:

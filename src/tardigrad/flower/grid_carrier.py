@@ -58,7 +58,7 @@ class GridCarrier:
         found = []
         for first in range(0, len(messages), MOST_AT_ONCE):
             some = list(messages[first : first + MOST_AT_ONCE])
-            found += [_reply(message) for message in self._grid.pull_messages(some)]
+            found += [reply_of(message) for message in self._grid.pull_messages(some)]
         return found
 
     def pause(self, seconds: float) -> None:
@@ -112,7 +112,8 @@ def metric_record(metrics: Mapping[str, float]) -> MetricRecord:
     return MetricRecord({name: float(value) for name, value in metrics.items()})
 
 
-def _reply(message: Any) -> Reply:
+def reply_of(message: Any) -> Reply:
+    """Return what a ClientApp has answered; `Reply.error` says what is wrong with it, if something is."""
     identity = str(message.metadata.reply_to_message_id)
     if message.has_error():
         reason = " ".join(str(message.error.reason or "").split())[:MOST_CHARACTERS]

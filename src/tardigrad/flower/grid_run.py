@@ -97,15 +97,7 @@ def _service(config: Config) -> dict[str, object]:
 
 
 def _check_config(config: Config) -> None:
-    for name in ("data", "model", "head"):
-        if name in config.model_fields_set and getattr(config, name) is not None:
-            raise ConfigError(f"{name}: the ClientApp brings its own; leave it out of the config")
-    usual = Local()
-    own = [n for n in Local.model_fields if n != "steps" and getattr(config.local, n) != getattr(usual, n)]
-    if own:
-        raise ConfigError(
-            f"local.{own[0]}: the ClientApp trains, and takes its settings from train_config; leave it out"
-        )
+    check_app_brings(config)
     if config.encoding.kind != "float32" or config.broadcast.kind != "float32":
         raise ConfigError(
             "encoding, broadcast: ClientApps take and return whole arrays; leave both out, or serve the run "
@@ -128,6 +120,29 @@ def _check_config(config: Config) -> None:
         )
     if config.device.torch_device().type != "cpu":
         raise ConfigError("device: a ServerApp adds up on the CPU; leave it out")
+
+
+def check_app_brings(config: Config) -> None:
+    """Raise a ConfigError for what the config says of data, model and local training, which ClientApps
+    bring."""
+    for name in ("data", "model", "head"):
+        if name in config.model_fields_set and getattr(config, name) is not None:
+            raise ConfigError(f"{name}: the ClientApp brings its own; leave it out of the config")
+    usual = Local()
+    own = [n for n in Local.model_fields if n != "steps" and getattr(config.local, n) != getattr(usual, n)]
+    if own:
+        raise ConfigError(
+            f"local.{own[0]}: the ClientApp trains, and takes its settings from train_config; leave it out"
+        )
+
+
+def check_no_statistics_in(module: ArraysModule, option: str) -> None:
+    """Raise a ConfigError if an app's model has running statistics. `option`: what was asked for."""
+    if module.statistics:
+        raise ConfigError(
+            f"{option}: {module.statistics[0]!r} are running statistics, which only AsyncStrategy can "
+            "average; use layers without them, such as GroupNorm"
+        )
 
 
 class GridRun:

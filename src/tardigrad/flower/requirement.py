@@ -8,6 +8,8 @@ from tardigrad.errors import ConfigError
 
 OLDEST = (1, 28)
 """The oldest version of Flower that the tests cover."""
+TESTED = (1, 42)
+"""The newest version of Flower that was tested. Newer ones are not refused."""
 
 
 def check_flower() -> None:

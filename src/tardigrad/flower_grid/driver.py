@@ -25,7 +25,7 @@ from tardigrad.flower_grid.driver_state import DriverState
 from tardigrad.flower_grid.flower_log import log
 from tardigrad.flower_grid.named_arrays import ArraysModule, BadReply
 from tardigrad.flower_grid.node_evaluation import CentralEvaluation, Evaluations
-from tardigrad.flower_grid.node_trips import NoClientHalf, NodeTrips
+from tardigrad.flower_grid.node_trips import NoClientHalf, NodeTrips, server_round
 from tardigrad.flower_grid.outbox import Outbox, Sent
 from tardigrad.flower_grid.repeated_failures import RepeatedFailures
 from tardigrad.flower_grid.running_statistics import RunningStatistics
@@ -254,17 +254,12 @@ class Driver:
         return began
 
     def _order(self, node: int, ticket: Ticket) -> Order:
-        """Return the order to train. A round of Flower is counted from 1 and makes the version of its
-        number."""
-        config: dict[str, ConfigValue] = {"server-round": ticket.version + 1}
-        vectors: Vectors = {}
-        algorithm = self._aggregator.algorithm
-        if algorithm.changes_training:
-            vectors = {n: v for n, v in self._versions[ticket.version].items() if n != "model"}
-            config |= self._trips.told(ticket)
-        return Order(
-            "train", node, ticket.version, self._versions.arrays, config, vectors, self._outbox.seconds
-        )
+        told = self._trips.told(ticket.trip, self._trips.last_accepted.get(str(node), -1))
+        vectors = self._versions[ticket.version] if told else {}
+        others = {name: vector for name, vector in vectors.items() if name != "model"}
+        config: dict[str, ConfigValue] = {"server-round": server_round("train", ticket.version), **told}
+        arrays = self._versions.arrays
+        return Order("train", node, ticket.version, arrays, config, others, self._outbox.seconds)
 
     # -- snapshots ---------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from tardigrad.core.outcomes import Ticket
 from tardigrad.core.participation import ClientId
 from tardigrad.core.tensor_names import strip_prefix
 from tardigrad.core.upload import Task, Upload, Vectors
-from tardigrad.flower_grid.carrier import ConfigValue, Reply
+from tardigrad.flower_grid.carrier import ConfigValue, Kind, Reply
 from tardigrad.flower_grid.named_arrays import ArraysModule, BadReply
 from tardigrad.flower_grid.node_evaluation import EXAMPLES
 
@@ -24,6 +24,16 @@ TRIP, ACCEPTED, ALGORITHM = "tardigrad.trip", "tardigrad.accepted", "tardigrad.a
 """Keys in the config of a train message for a ClientApp with the client half."""
 LOSSES = ("train_loss", "train-loss", "loss")
 """Names of the training loss in the metrics of apps."""
+
+
+def server_round(kind: Kind, version: int) -> int:
+    """Return `server-round` of a message: of one to train, the number of the version that is made, because
+    Flower counts its rounds from 1; of one to evaluate, the version.
+
+    >>> server_round("train", 0), server_round("evaluate", 0)
+    (1, 0)
+    """
+    return version + 1 if kind == "train" else version
 
 
 class NoClientHalf(BadReply):
@@ -39,12 +49,12 @@ class NodeTrips:
     """
 
     def __init__(
-        self, module: ArraysModule, algorithm: Algorithm, upload: Vectors, private: bool, weighs: bool
+        self, module: ArraysModule, algorithm: Algorithm, upload: Vectors | None, private: bool, weighs: bool
     ) -> None:
-        """`upload`: zeros with the names and shapes of what is uploaded. `weighs`: whether nodes weigh by
-        their examples."""
+        """`upload`: zeros with the names and shapes of what is uploaded; None if somebody else compares them.
+        `weighs`: whether nodes weigh by their examples."""
         self._module, self._algorithm, self._private, self._weighs = module, algorithm, private, weighs
-        self._shapes = {name: vector.numel() for name, vector in upload.items()}
+        self._lengths = None if upload is None else {name: v.numel() for name, v in upload.items()}
         self.memories: dict[str, Vectors] = {}
         """What is remembered of each node, by its name."""
         self.last_accepted: dict[str, int] = {}
@@ -82,11 +92,12 @@ class NodeTrips:
         """Return what is remembered of a node."""
         return self.memories.get(str(client), {})
 
-    def told(self, ticket: Ticket) -> dict[str, ConfigValue]:
+    def told(self, trip: int, accepted: int) -> dict[str, ConfigValue]:
         """Return what a ClientApp with the client half is told: its trip, the last of its trips that was
-        accepted, and the algorithm."""
-        last = self.last_accepted.get(str(ticket.client), -1)
-        return {TRIP: ticket.trip, ACCEPTED: last, ALGORITHM: json.dumps(_settings(self._algorithm))}
+        accepted (-1 for none), and the algorithm. Others are told nothing."""
+        if not self._algorithm.changes_training:
+            return {}
+        return {TRIP: trip, ACCEPTED: accepted, ALGORITHM: json.dumps(_settings(self._algorithm))}
 
     def snapshot(self) -> dict[str, Tensor]:
         """Return what is remembered of the nodes."""
@@ -116,9 +127,10 @@ class NodeTrips:
                 "tardigrad.flower.ClientHalf there (docs/flower.md), or use an algorithm such as 'fedbuff'"
             )
         found = {name: torch.tensor(array) for name, array in reply.vectors.items()}
-        if {name: vector.numel() for name, vector in found.items()} != self._shapes:
+        lengths = self._lengths or {name: vector.numel() for name, vector in found.items()}
+        if {name: vector.numel() for name, vector in found.items()} != lengths:
             raise BadReply(f"its upload has the vectors {sorted(found)} of other names or lengths")
-        return {name: found[name].reshape(-1) for name in self._shapes}
+        return {name: found[name].reshape(-1) for name in lengths}
 
     def _examples(self, metrics: Mapping[str, float]) -> int:
         examples = metrics.get(EXAMPLES, math.nan if self._weighs else 1.0)
