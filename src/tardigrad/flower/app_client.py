@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from dataclasses import replace
 
 from flwr.clientapp import ClientApp
 
@@ -64,6 +66,8 @@ class AppClient:
             upload, remembered = app.train(task, memory, self._node, seed)
         except BadReply as bad:
             raise RunError(f"trip {task.trip}: {bad}") from bad
+        if not math.isfinite(upload.loss):  # the app does not report one, and a server takes only numbers
+            upload = replace(upload, loss=0.0)
         finished = through_layers(assignment, upload, memory, remembered, algorithm, metrics, evaluated)
         self._state_kept = bool(finished.memory)
         return finished

@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from tardigrad.core.draws import key
 from tardigrad.core.event_log import read_events
 from tardigrad.core.events import UploadReceived
 from tardigrad.core.pace import Scripted
@@ -45,8 +46,11 @@ class ClientAppTrainer(Trainer):
         nodes: Sequence[UserConfig],
         run_config: UserConfig,
         train_config: ConfigRecord | None,
+        numbers: Sequence[int],
     ) -> None:
+        """`numbers`: of the trips, if they are those of another run; else none."""
         config = assembly.config
+        self._seed, self._numbers = config.seed, numbers
         self.algorithm, self.flat, self.profile = config.algorithm, assembly.flat, Profile(on=False)
         trial = assembly.aggregator(secrets_in_memory(config).noise)
         private, weighs = assembly.guarantee is not None, config.buffer.weights == "examples"
@@ -62,6 +66,8 @@ class ClientAppTrainer(Trainer):
     def train(self, task: Task, memory: Vectors, examples: Examples, seed: int) -> tuple[Upload, Vectors]:
         """Run one trip. `examples` are not used: the app has its own."""
         assert isinstance(task.client, int), "clients are numbered in a simulation"
+        if self._numbers:
+            seed = key(self._seed, "trip", self._numbers[task.trip])
         try:
             return self._trips.train(task, memory, self._nodes[task.client], seed)
         except BadReply as bad:
@@ -100,11 +106,26 @@ def simulate(
 
     >>> simulate(Config(), app, arrays, [{"partition-id": 0}, {"partition-id": 1}])  # doctest: +SKIP
     """
+    names = names or range(len(nodes))
+    return _simulated(config, app, initial_arrays, nodes, names, run_config, train_config, evaluate)
+
+
+def _simulated(
+    config: Config,
+    app: ClientApp,
+    initial_arrays: ArrayRecord,
+    nodes: Sequence[UserConfig],
+    names: Sequence[int | str],
+    run_config: UserConfig | None,
+    train_config: ConfigRecord | None,
+    evaluate: CentralEvaluation | None = None,
+    numbers: Sequence[int] = (),
+) -> Result:
     module = ArraysModule(arrays_of(initial_arrays))
     check_no_statistics_in(module, "simulate")
     with one_thread():
-        assembly = assemble_nodes(config, module, names or range(len(nodes)))
-        trainer = ClientAppTrainer(app, assembly, module, nodes, run_config or {}, train_config)
+        assembly = assemble_nodes(config, module, names)
+        trainer = ClientAppTrainer(app, assembly, module, nodes, run_config or {}, train_config, numbers)
         parts = training_parts(assembly, 0, trainer, _AppEvaluator(module, evaluate))
         return Drive(Simulation(assembly, parts, secrets_in_memory(assembly.config))).run()
 
@@ -118,21 +139,24 @@ def replay(
     run_config: UserConfig | None = None,
     train_config: ConfigRecord | None = None,
 ) -> Result:
-    """Simulate the arrivals of a run of `AsyncStrategy` again, with the ClientApp in this process.
+    """Simulate the arrivals of a run of `AsyncStrategy`, or of a server with a Flower app, again, with the
+    ClientApp in this process.
 
     `folder`: that of the run. `nodes`: the node config of each node, by its name in the events. The model is
-    the same to the bit if the app is deterministic.
+    the same to the bit if the app is deterministic, and for a server also if it draws from torch's generator.
     """
     folder = Path(folder)
     config = load_config(folder / "config.toml")
-    uploads = [event for event in read_events(folder / "events.jsonl") if isinstance(event, UploadReceived)]
+    events = read_events(folder / "events.jsonl")
+    found = [event for event in events if isinstance(event, UploadReceived)]
+    uploads = sorted(found, key=lambda upload: (upload.start_time or 0.0, upload.trip))
     missing = sorted({str(upload.client) for upload in uploads} - set(nodes))
     if missing:
         raise ConfigError(f"nodes: {missing[0]} took part, and its node config is missing")
     numbers = {name: number for number, name in enumerate(nodes)}
     trips = [(u.start_time or 0.0, u.time - (u.start_time or 0.0), numbers[str(u.client)]) for u in uploads]
-    config = with_keywords(config, pace=Scripted(trips=tuple(sorted(trips))), stop=Stop(trips=len(trips)))
-    return simulate(
-        config, app, initial_arrays, list(nodes.values()),
-        run_config=run_config, train_config=train_config, names=list(nodes),
+    config = with_keywords(config, pace=Scripted(trips=tuple(trips)), stop=Stop(trips=len(trips)))
+    return _simulated(
+        config, app, initial_arrays, list(nodes.values()), list(nodes), run_config, train_config,
+        numbers=[upload.trip for upload in uploads],
     )  # fmt: skip
