@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-transformers test-flower test-flower-oldest lint types tests claims bench bench-quick bench-peers bench-service bench-secure soak clean
+.PHONY: demo test test-transformers test-flower test-flower-oldest lint types tests claims bench bench-quick bench-peers bench-service bench-secure bench-flower soak clean
 
 demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make a report to open in a browser
 	$(BIN)/tardigrad demo
@@ -49,6 +49,9 @@ bench-service: $(VENV)/.installed-dev  ## how many uploads the server takes, bes
 
 bench-secure: $(VENV)/.installed-dev  ## what secure aggregation costs clients, server and helper: some minutes
 	$(BIN)/python benchmarks/secure.py
+
+bench-flower: .flower-venvs/newest/.installed  ## FedAvg and FedBuff on Flower's SuperNodes, one of them slow: seven minutes
+	.flower-venvs/newest/bin/python benchmarks/flower.py
 
 soak: $(VENV)/.installed-dev  ## 260 kills, 100,000 bad messages, 1,000 clients: some twenty minutes
 	TARDIGRAD_SOAK=1 $(BIN)/pytest tests/service/combined/test_kills.py tests/service/combined/test_secure_kills.py tests/service/combined/test_fuzz.py tests/service/combined/test_crowd.py

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tardigrad.core.draws import key
 from tardigrad.core.event_log import read_events
-from tardigrad.core.events import UploadReceived
+from tardigrad.core.events import Event, ModelMoved, UploadReceived
 from tardigrad.core.pace import Scripted
 from tardigrad.core.stop import Stop
 from tardigrad.core.upload import Task, Upload, Vectors
@@ -97,17 +97,23 @@ def simulate(
     train_config: ConfigRecord | None = None,
     evaluate: CentralEvaluation | None = None,
     names: Sequence[int | str] | None = None,
+    examples: Sequence[int] = (),
 ) -> Result:
     """Simulate a run in virtual time in which a ClientApp trains.
 
     `nodes`: the node config of each node, such as `{"partition-id": 0, "num-partitions": 2}`. `run_config`,
     `train_config`: as the app is given them. `evaluate`: returns metrics of a version and its arrays by name.
-    `names`: of the nodes, in events.
+    `names`: of the nodes, in events. `examples`: the numbers of their examples, by which they weigh with
+    `buffer.weights = "examples"`.
 
     >>> simulate(Config(), app, arrays, [{"partition-id": 0}, {"partition-id": 1}])  # doctest: +SKIP
     """
-    names = names or range(len(nodes))
-    return _simulated(config, app, initial_arrays, nodes, names, run_config, train_config, evaluate)
+    if config.buffer.weights == "examples" and len(examples) != len(nodes):
+        raise ConfigError("examples: nodes weigh by them (buffer.weights); give the number of each node")
+    return _simulated(
+        config, app, initial_arrays, nodes, names or range(len(nodes)), run_config, train_config, examples,
+        evaluate,
+    )  # fmt: skip
 
 
 def _simulated(
@@ -118,13 +124,14 @@ def _simulated(
     names: Sequence[int | str],
     run_config: UserConfig | None,
     train_config: ConfigRecord | None,
+    examples: Sequence[int],
     evaluate: CentralEvaluation | None = None,
     numbers: Sequence[int] = (),
 ) -> Result:
     module = ArraysModule(arrays_of(initial_arrays))
     check_no_statistics_in(module, "simulate")
     with one_thread():
-        assembly = assemble_nodes(config, module, names)
+        assembly = assemble_nodes(config, module, names, None, examples)
         trainer = ClientAppTrainer(app, assembly, module, nodes, run_config or {}, train_config, numbers)
         parts = training_parts(assembly, 0, trainer, _AppEvaluator(module, evaluate))
         return Drive(Simulation(assembly, parts, secrets_in_memory(assembly.config))).run()
@@ -147,16 +154,44 @@ def replay(
     """
     folder = Path(folder)
     config = load_config(folder / "config.toml")
-    events = read_events(folder / "events.jsonl")
-    found = [event for event in events if isinstance(event, UploadReceived)]
-    uploads = sorted(found, key=lambda upload: (upload.start_time or 0.0, upload.trip))
+    uploads, trips = _script(list(read_events(folder / "events.jsonl")))
     missing = sorted({str(upload.client) for upload in uploads} - set(nodes))
     if missing:
         raise ConfigError(f"nodes: {missing[0]} took part, and its node config is missing")
-    numbers = {name: number for number, name in enumerate(nodes)}
-    trips = [(u.start_time or 0.0, u.time - (u.start_time or 0.0), numbers[str(u.client)]) for u in uploads]
-    config = with_keywords(config, pace=Scripted(trips=tuple(trips)), stop=Stop(trips=len(trips)))
+    clients = {name: number for number, name in enumerate(nodes)}
+    script = tuple(
+        (start, end - start, clients[str(upload.client)]) for upload, (start, end) in zip(uploads, trips)
+    )
+    config = with_keywords(config, pace=Scripted(trips=script), stop=Stop(trips=len(trips)))
+    examples = _examples(config, uploads, list(nodes)) if config.buffer.weights == "examples" else ()
     return _simulated(
-        config, app, initial_arrays, list(nodes.values()), list(nodes), run_config, train_config,
+        config, app, initial_arrays, list(nodes.values()), list(nodes), run_config, train_config, examples,
         numbers=[upload.trip for upload in uploads],
     )  # fmt: skip
+
+
+def _examples(config: Config, uploads: Sequence[UploadReceived], names: Sequence[str]) -> list[int]:
+    """Return the numbers of examples of the nodes, by which their uploads had their weights."""
+    found = {}
+    for upload in uploads:
+        if upload.accepted and upload.staleness is not None:
+            found[str(upload.client)] = round(upload.weight / config.algorithm.law(upload.staleness))
+    return [found.get(name, 1) for name in names]
+
+
+def _script(events: Sequence[Event]) -> tuple[list[UploadReceived], list[tuple[float, float]]]:
+    """Return the uploads in the order in which their trips started, and for each the start and the end of its
+    trip in a time that counts arrivals. Recorded times are not used: two arrivals may have the same."""
+    count, made, last = 0, {0: 0}, dict[str, int]()  # arrivals before each version, and of each client
+    found: list[tuple[float, float, UploadReceived]] = []
+    for event in events:
+        if isinstance(event, ModelMoved):
+            made[event.version] = count
+        elif isinstance(event, UploadReceived):
+            count += 1
+            client = str(event.client)
+            start = max(made[event.start_version or 0], last.get(client, 0)) + 0.5
+            last[client] = count
+            found.append((start, float(count), event))
+    found.sort(key=lambda trip: (trip[0], trip[2].trip))
+    return [upload for _, _, upload in found], [(start, end) for start, end, _ in found]

@@ -28,15 +28,15 @@ from tardigrad.privacy.settings import LocalPrivacy, PoissonSampling
 class NodeClients(Clients):
     """Nodes of which the server knows no examples."""
 
-    def __init__(self, names: Sequence[int | str]) -> None:
-        self._names = names
+    def __init__(self, names: Sequence[int | str], examples: Sequence[int]) -> None:
+        self._names, self._examples = names, examples
 
     def __len__(self) -> int:
         return len(self._names)
 
     def examples(self, client: int) -> int:
-        """Return 1, because the number is not known. Step sizes that depend on it need local.steps."""
-        return 1
+        """Return 1 if the number is not known. Step sizes that depend on it need local.steps."""
+        return self._examples[client] if self._examples else 1
 
     def load(self, client: int) -> Examples:
         """Return no examples: only the node has its own."""
@@ -47,10 +47,14 @@ class NodeClients(Clients):
 
 
 def assemble_nodes(
-    config: Config, module: ArraysModule, names: Sequence[int | str], chosen: Chosen | None = None
+    config: Config,
+    module: ArraysModule,
+    names: Sequence[int | str],
+    chosen: Chosen | None = None,
+    examples: Sequence[int] = (),
 ) -> Assembly:
     """Return the assembly of a run whose ClientApps train. `names`: of the nodes, whose number is what the
-    config is resolved for.
+    config is resolved for. `examples`: their numbers of examples, if they are known.
 
     Raises a ConfigError for what the config says of things that nodes decide, or that they would have to be
     told.
@@ -74,7 +78,7 @@ def assemble_nodes(
             f"privacy: {module.statistics[0]!r} follows the nodes' data and would be released without noise; "
             "use layers without running statistics, such as GroupNorm"
         )
-    return assemble(config, None, module, NodeClients(names), len(names), chosen, served=True)
+    return assemble(config, None, module, NodeClients(names, examples), len(names), chosen, served=True)
 
 
 def check_nodes_can_run(config: Config) -> None:
