@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -128,6 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trip-seconds", type=float, default=6.0, help="of a fast node, all in all")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes end with this one
     machine = Machine()
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), (FACTOR - 1) * given.trip_seconds)
