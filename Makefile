@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-transformers lint types tests claims bench bench-quick bench-peers bench-service bench-secure soak clean
+.PHONY: demo test test-transformers test-flower test-flower-oldest lint types tests claims bench bench-quick bench-peers bench-service bench-secure bench-flower soak clean
 
 demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make a report to open in a browser
 	$(BIN)/tardigrad demo
@@ -26,6 +26,12 @@ test-transformers: $(VENV)/.installed-dev  ## modules of transformers and peft, 
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers]'
 	$(BIN)/pytest tests/learning/test_ordinary_modules.py tests/experiments/test_lora_example.py -k "BERT or LoRA or adapters"
 
+test-flower: .flower-venvs/newest/.installed  ## on the newest Flower, in a virtual environment of its own
+	.flower-venvs/newest/bin/python -m pytest tests/flower tests/flower_grid
+
+test-flower-oldest: .flower-venvs/oldest/.installed  ## the same on the oldest Flower that is supported
+	.flower-venvs/oldest/bin/python -m pytest tests/flower tests/flower_grid
+
 claims: $(VENV)/.installed-dev  ## the papers' claims that hold at small scale, run again: an hour or two
 	$(BIN)/pytest -m claims tests/claims
 
@@ -44,11 +50,14 @@ bench-service: $(VENV)/.installed-dev  ## how many uploads the server takes, bes
 bench-secure: $(VENV)/.installed-dev  ## what secure aggregation costs clients, server and helper: some minutes
 	$(BIN)/python benchmarks/secure.py
 
+bench-flower: .flower-venvs/newest/.installed  ## FedAvg and FedBuff on Flower's SuperNodes, one of them slow: seven minutes
+	.flower-venvs/newest/bin/python benchmarks/flower.py
+
 soak: $(VENV)/.installed-dev  ## 260 kills, 100,000 bad messages, 1,000 clients: some twenty minutes
 	TARDIGRAD_SOAK=1 $(BIN)/pytest tests/service/combined/test_kills.py tests/service/combined/test_secure_kills.py tests/service/combined/test_fuzz.py tests/service/combined/test_crowd.py
 
 clean:
-	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .flower-venvs runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -61,4 +70,12 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Flower needs older packages than constraints.txt names; only torch is taken from there
+.flower-venvs/%/.installed: pyproject.toml
+	$(PYTHON) -m venv .flower-venvs/$*
+	.flower-venvs/$*/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	.flower-venvs/$*/bin/pip install --quiet --disable-pip-version-check -e . pytest hypothesis \
+		'flwr[simulation]$(if $(filter oldest,$*),==1.28.0,>=1.28)'
 	touch $@

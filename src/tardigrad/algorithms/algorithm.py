@@ -139,6 +139,12 @@ class Algorithm(Setting):
         return None
 
     @property
+    def changes_training(self) -> bool:
+        """Whether clients must train otherwise than from the model along their gradients, so that code which
+        knows nothing of the algorithm cannot train for it."""
+        return type(self).rule is not Algorithm.rule
+
+    @property
     def default_staleness_bound(self) -> int | None:
         """The value of buffer.staleness_bound if the config has none."""
         return None

@@ -51,6 +51,10 @@ class CA2FL(SumOnly):
     def averages_memories(self) -> bool:
         return True
 
+    @property
+    def changes_training(self) -> bool:
+        return False  # a client's memory follows from where it started and where it came to
+
     def start(self, model: Tensor, situation: Situation) -> State:
         state = super().start(model, situation)
         return state | {"cache": torch.zeros_like(model), "mass": situation.mass}

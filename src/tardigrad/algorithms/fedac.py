@@ -76,6 +76,10 @@ class FedAC(Individual):
     def assumes_sgd(self) -> str | None:
         return f"{CONTROL_IS_MEAN_GRADIENT} (correction = false does without)" if self.correction else None
 
+    @property
+    def changes_training(self) -> bool:
+        return self.correction
+
     def start(self, model: Tensor, situation: Situation) -> State:
         state = super().start(model, situation) | self._step.begin(model, situation)
         if self.correction:

@@ -51,6 +51,10 @@ class FedAsync(Individual):
     def assumes_sgd(self) -> str | None:
         return PULL_IN_GRADIENT if self.rho else None
 
+    @property
+    def changes_training(self) -> bool:
+        return bool(self.rho)
+
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
         return FedAsyncRule(task, memory, lr, self.rho)
 

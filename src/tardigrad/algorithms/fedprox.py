@@ -39,5 +39,9 @@ class FedProx(FedAvg):
     def assumes_sgd(self) -> str | None:
         return PULL_IN_GRADIENT if self.mu else None
 
+    @property
+    def changes_training(self) -> bool:
+        return bool(self.mu)
+
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
         return ProximalRule(task, memory, lr, self.mu)

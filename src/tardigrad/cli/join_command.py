@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -27,6 +27,7 @@ from tardigrad.errors import ConfigError
 
 if TYPE_CHECKING:
     from tardigrad.data.tables.preparation import Preparation
+    from tardigrad.service.client.client_trainer import TripTrainer
     from tardigrad.service.client.guardrails import Guardrails
     from tardigrad.service.client.site_client import SiteTable
 
@@ -49,6 +50,18 @@ def join(
         typer.Option(
             metavar="FILE",
             help="In place of --app: a table (CSV, Parquet, Arrow) with the columns that the server names.",
+        ),
+    ] = None,
+    flower: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="In place of --app: a Flower app, whose ClientApp trains in this process."
+        ),
+    ] = None,
+    node_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="'KEY=VALUE ...'", help="With --flower: the node config, as `flower-supernode` takes it."
         ),
     ] = None,
     key: Annotated[
@@ -114,8 +127,12 @@ def join(
     from tardigrad.service.monitor.logs import log_to_stderr
     from tardigrad.service.protocol.site_declaration import read_declaration
 
-    if (app is None) == (data is None):
-        raise ConfigError("--app, --data: give one of them: a Python file with a client, or a table")
+    if [app, data, flower].count(None) != 2:
+        raise ConfigError(
+            "--app, --data, --flower: give one of them: a Python file with a client, a table, or a Flower app"
+        )
+    if node_config is not None and flower is None:
+        raise ConfigError("--node-config: is told to the ClientApp of a Flower app; give --flower DIR")
     table = None if data is None else _site_table(data, separator, decimal)
     if check and table is None:
         raise ConfigError("--check: compares a table with what the server declares; give --data FILE")
@@ -132,22 +149,38 @@ def join(
     client = check_name(name or key.stem)
     signer = Signer(client, read_key(key))
     demanded = guardrails_of(guardrails, helper, least_clients, most_epsilon, most_weight)
+    flower_app = None if flower is None else _flower_app(flower, node_config)
     declaration = None
-    if table is None:
-        assert app is not None
-        made = load_app(app, client)
+    trainer: TripTrainer
+    if app is not None:
+        trainer = ClientTrainer(client, load_app(app, client))
     else:
         declaration = _until_stopped(ask_declaration(address, signer, authority, patience))
-        if check:
-            _report(table, read_declaration(declaration).preparation, as_json)
-            return
-        made = table.client(client, declaration)
+        if flower_app is not None:
+            trainer = flower_app(client, declaration)
+        else:
+            assert table is not None
+            if check:
+                _report(table, read_declaration(declaration).preparation, as_json)
+                return
+            trainer = ClientTrainer(client, table.client(client, declaration))
     folder = state or key.parent / f"{client}.state"
-    trainer = ClientTrainer(client, made)
     participant = Participant(
         address, signer, authority, trainer, folder, patience, say, demanded, declaration
     )
     say(f"the run is over ({_until_stopped(participant.take_part())})")
+
+
+def _flower_app(folder: Path, node_config: str | None) -> Callable[[str, str], TripTrainer]:
+    """Return a function that makes the client of a Flower app from its name and the server's declaration."""
+    from tardigrad.flower.requirement import check_flower
+
+    check_flower()
+    from tardigrad.flower.app_client import AppClient
+    from tardigrad.flower.app_folder import open_app, parse_pairs
+
+    app, node = open_app(folder).client_app(), parse_pairs(node_config, "--node-config")
+    return lambda client, declaration: AppClient(client, app, node, declaration)
 
 
 def _until_stopped(work: Coroutine[object, object, T]) -> T:

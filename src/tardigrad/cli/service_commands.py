@@ -29,6 +29,8 @@ from tardigrad.core.plain_json import plain_json
 from tardigrad.errors import ConfigError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from tardigrad.service.monitor.status import Status
 
 os.environ.setdefault(
@@ -57,7 +59,22 @@ def serve(
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of the data sets.")] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:NAME", help="Your torch module, or a function that returns it."),
+        typer.Option(
+            metavar="FILE.py:NAME",
+            help="Your torch module, or a function that returns it; with --flower MODULE:NAME of the app.",
+        ),
+    ] = None,
+    flower: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="A Flower app, whose ClientApp trains at the clients (`join --flower`)."
+        ),
+    ] = None,
+    run_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="'KEY=VALUE ...'", help="Changes of the Flower app's own config, as in `flwr run`."
+        ),
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; on this machine only.")] = False,
     durability: Annotated[
@@ -92,9 +109,19 @@ def serve(
     )  # until the server listens; then it reads the list of clients again
     look_in(data_dir)
     endpoint = Endpoint(host, port, keys, insecure, durability, metrics_port, metrics_host)
+    config = load_config(file, settings or ())
+    module: nn.Module | str | None = model
+    declaration = ""
+    if flower is not None:
+        from tardigrad.flower import ServedApp
+
+        app = ServedApp(config, flower, model, run_config)
+        module, declaration = app.module, app.declaration
+    elif run_config is not None:
+        raise ConfigError("--run-config: changes the config of a Flower app; give --flower DIR")
     result = serve_run(
-        load_config(file, settings or ()), out=out, endpoint=endpoint, model=model, say=say,
-        accept_loss=accept_loss, guard=guard, moved=moved,
+        config, out=out, endpoint=endpoint, model=module, say=say, accept_loss=accept_loss, guard=guard,
+        moved=moved, declaration=declaration,
     )  # fmt: skip
     if result is not None:
         say(f"the run is over ({result.stopped_by}): tardigrad show {out}")

@@ -71,7 +71,8 @@ class Assembly:
     preparation: Preparation | None = None
     """How tables are turned into features; None if examples are taken as they are."""
     declaration: str = ""
-    """What a client of a server must bring that has a table and no code; "" if it needs code."""
+    """What a client of a server must bring that has a table and no code, or a Flower app; "" if it needs
+    other code."""
     trip_bytes: TripBytes = NOT_KNOWN
     """The size of a download and of an upload."""
     lengths: Mapping[str, int] = field(default_factory=dict)
@@ -81,7 +82,15 @@ class Assembly:
 
     def inputs(self) -> Inputs:
         """Return fingerprints of what the config only names; a resumed run must have the same."""
-        return fingerprints(self.config, self.federation, self.flat)
+        found = fingerprints(self.config, self.federation, self.flat)
+        if self.serves_app:
+            found["the app's config"] = hashlib.sha256(self.declaration.encode()).hexdigest()
+        return found
+
+    @property
+    def serves_app(self) -> bool:
+        """Whether the clients train with a Flower app, whose arrays and config are declared to them."""
+        return bool(self.declaration) and self.preparation is None
 
     def own_source(self) -> str:
         """Return the source of the classes of algorithm, model and head that are the user's own."""

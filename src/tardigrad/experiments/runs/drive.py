@@ -1,22 +1,25 @@
-"""Driving a simulation to its end: events, observers, snapshots and interruption."""
+"""Driving a run of this process to its end: events, observers, snapshots and interruption."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from tardigrad.core.event_log import from_record, to_record
 from tardigrad.core.events import Event, ModelEvaluated, RunEnded, evaluations
 from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.runs.assembly import Assembly
 from tardigrad.experiments.runs.interrupt import Interrupt
-from tardigrad.experiments.runs.private_run import forget_secrets
+from tardigrad.experiments.runs.private_run import Secrets, forget_secrets
 from tardigrad.experiments.runs.result import Result, RunTotals
 from tardigrad.experiments.runs.run_folder import RunFolder, Snapshot
-from tardigrad.experiments.runs.simulation_assembly import Simulation
+from tardigrad.learning.profile import Profile
 
 
 class Observer(Protocol):
@@ -32,12 +35,58 @@ class Observer(Protocol):
         """Called at the end of the run, also if it failed or was interrupted."""
 
 
+class RunLoop(Protocol):
+    """The loop of a run, such as the engine of a simulation."""
+
+    time: float
+    trips: int
+    given_up: int
+    bytes: int
+    refused: Counter[str]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the last evaluation."""
+
+    @property
+    def version(self) -> int:
+        """The version of the model."""
+
+    def run(self) -> Iterator[list[Event]]:
+        """Run, and yield all events; a snapshot can be taken between two lists of them."""
+
+    def snapshot(self) -> tuple[dict[str, Tensor], Mapping[str, object]]:
+        """Return everything that is needed to continue: tensors, and the rest as JSON."""
+
+    def restore(self, tensors: dict[str, Tensor], document: Any) -> None:
+        """Continue from a `snapshot()`."""
+
+
+class DrivenRun(Protocol):
+    """A run that is put together and ready to be driven, such as a `Simulation`."""
+
+    assembly: Assembly
+    secrets: Secrets
+    profile: Profile
+
+    @property
+    def engine(self) -> RunLoop:
+        """The loop."""
+
+    @property
+    def model(self) -> Tensor:
+        """The model that is evaluated and saved."""
+
+    def worker_seconds(self) -> dict[str, float]:
+        """Return the seconds that other processes have worked, by kind of work."""
+
+
 class Drive:
-    """One session of a simulated run, from its beginning or from a snapshot."""
+    """One session of a run, from its beginning or from a snapshot."""
 
     def __init__(
         self,
-        simulation: Simulation,
+        simulation: DrivenRun,
         folder: RunFolder | None = None,
         snapshot: Snapshot | None = None,
         snapshot_seconds: float = 30.0,
@@ -61,7 +110,7 @@ class Drive:
             self._simulation.assembly.write_texts(self._folder)
         self._began = time.monotonic()
         for observer in observers:
-            observer.begin(self._simulation.config, self._history)
+            observer.begin(self._simulation.assembly.config, self._history)
         try:
             self._commit_all(observers)
         finally:
@@ -82,11 +131,11 @@ class Drive:
             now = time.monotonic()
             if now - written > max(self._snapshot_seconds, 20 * cost):
                 with profile.part("snapshot"):
-                    self._save()
+                    self.save()
                 written = time.monotonic()
                 cost = written - now
         if interrupted and not self._stopped_by:  # between two commits, where a snapshot is possible
-            self._save()
+            self.save()
             raise KeyboardInterrupt
 
     def _tell(self, events: list[Event], observers: tuple[Observer, ...]) -> None:
@@ -96,10 +145,10 @@ class Drive:
             for observer in observers:
                 observer.see(events)
         except KeyboardInterrupt:  # an observer may ask to stop, too
-            self._save()
+            self.save()
             raise
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """Write a snapshot, unless the run has ended: a resumed run would end a second time."""
         if self._folder is None or self._stopped_by:
             return
@@ -138,7 +187,7 @@ class Drive:
             return {}
         parts = dict(simulation.profile.seconds)
         parts["other"] = max(0.0, seconds - sum(parts.values()))
-        parts |= {f"workers: {name}": s for name, s in simulation.executor.profile().items()}
+        parts |= {f"workers: {name}": s for name, s in simulation.worker_seconds().items()}
         return {name: round(s, 3) for name, s in parts.items()}
 
 

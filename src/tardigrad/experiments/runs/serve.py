@@ -78,6 +78,7 @@ def serve(
     accept_loss: bool = False,
     guard: Path | str | None = None,
     moved: bool = False,
+    declaration: str = "",
     place: Endpoint | None = None,
     **unknown: Never,
 ) -> Result | None:
@@ -97,6 +98,7 @@ def serve(
     `accept_loss`: go on although uploads that were acknowledged are lost; not for private runs.
     `guard`: for a private run, a file outside `out` with which a restored backup of `out` is noticed.
     `moved`: `out` was moved to another place, and nobody goes on with the original.
+    `declaration`: what clients that join with a Flower app are told (`tardigrad.flower.ServedApp`).
     `place`: the former name of `endpoint`.
     `seed`, `algorithm`, `data`, `local`, `pace`, `buffer`, `privacy`, `encoding`, `broadcast`, `secure`,
     `device`, `stop`, `evaluation`: as in `td.run`. `delay`, `network`, `availability`: describe virtual time,
@@ -141,6 +143,7 @@ def serve(
             of_clients,
             Chosen.read(path / CHOSEN),
             lambda config, population: with_share(config, population, keys, path),
+            declaration,
         )
         outside = None if guard is None else Path(guard)
         check_guard(assembly.guarantee, path, outside)

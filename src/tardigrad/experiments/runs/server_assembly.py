@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -48,12 +49,13 @@ def assemble_server(
     model: nn.Module | str | None = None,
     chosen: Chosen | None = None,
     complete: Callable[[Config, int], Config] = lambda config, population: config,
+    declaration: str = "",
 ) -> Assembly:
     """Return the assembly of a run to serve: with the data that the config names, or with a model alone.
 
     `model`: a module, or "FILE.py:NAME"; None to build that of the config. `chosen`: the constants of the
     noise that a private run began with. `complete`: sets defaults that depend on the resolved config and the
-    population.
+    population. `declaration`: what clients with a Flower app are told.
     """
     settings = config.service or ServiceSettings()
     if isinstance(model, str):
@@ -67,6 +69,7 @@ def assemble_server(
     config = complete(config.resolved(population), population)
     _check_resolved(config, federation, population)
     assembly = assemble(config, federation, module, clients, population, chosen, served=True)
+    assembly = replace(assembly, declaration=declaration)
     if preparation is not None or assembly.preparation is not None:
         assembly = replace(assembly, preparation=preparation or assembly.preparation)
         assembly = replace(assembly, declaration=site_declaration(assembly, own_model=model is not None))
@@ -102,7 +105,7 @@ def make_plan(assembly: Assembly, secrets: Secrets, identity: Ed25519PrivateKey 
         evaluation=config.evaluation,
         evaluate=evaluate,
         shapes=[tuple(shape) for shape in flat.shared_shapes],
-        frozen=frozen_digest(flat.module),
+        frozen=_frozen(assembly),
         seed=config.seed,
         settings=config.service or ServiceSettings(),
         budget=None if guarantee is None else guarantee.allowed,
@@ -218,6 +221,14 @@ def _asked(config: Config) -> tuple[str, ...]:
     evaluation = config.evaluation
     named = (*(evaluation.metrics or ()), evaluation.main, config.stop.metric)
     return tuple(dict.fromkeys(name for name in named if name is not None))
+
+
+def _frozen(assembly: Assembly) -> bytes:
+    """Return the digest of what every client must have: the frozen part of the module, or the declaration of
+    a Flower app, because only its clients store the model in the order of its arrays."""
+    if assembly.serves_app:
+        return hashlib.sha256(assembly.declaration.encode()).digest()
+    return frozen_digest(assembly.flat.module)
 
 
 def _local_noise(assembly: Assembly) -> LocalNoise | None:

@@ -69,6 +69,10 @@ class Simulation:
         )  # fmt: skip
         self.engine.release = secrets.release
 
+    def worker_seconds(self) -> dict[str, float]:
+        """Return the seconds that workers outside this process have spent so far, by kind of work."""
+        return self.executor.profile()
+
     @property
     def config(self) -> Config:
         """The resolved config."""
@@ -127,33 +131,50 @@ def _dtype(module: nn.Module) -> torch.dtype:
     return next((parameter.dtype for parameter in module.parameters()), torch.float32)
 
 
-def training_parts(assembly: Assembly, workers: int | str = 0) -> TrainingParts:
+def training_parts(
+    assembly: Assembly,
+    workers: int | str = 0,
+    trainer: Trainer | None = None,
+    evaluator: Evaluator | None = None,
+) -> TrainingParts:
     """Return the trainer, its executor and the evaluator of a simulation.
+
+    `trainer`, `evaluator`: those of clients whose data is not in the assembly.
 
     Raises a ConfigError for everything about a simulation that the assembly does not check.
     """
-    config, clients, federation = assembly.config, assembly.clients, assembly.federation
-    assert federation is not None, "a simulation has data"
+    config, clients = assembly.config, assembly.clients
     config.device.check_workers(workers)
     durations = durations_of(config.delay, config.network, clients, config.seed)
     links = None if config.network is None else Links(config.network, config.seed, assembly.trip_bytes)
     presence = make_presence(config.availability, len(clients), config.seed)
     if isinstance(config.pace, Scripted):
         Planner(assembly.bookkeeping(), clients, durations, config.seed)  # refuses an impossible script
-    trainer = Trainer(
-        assembly.flat, federation.head, config.algorithm, config.local, federation.transform,
-        accept_divergence=assembly.guarantee is not None,
-    )  # fmt: skip
-    names = names_to_compute(config, federation.head)
-    evaluator = Evaluator(assembly.flat, federation, config.evaluation, durations.factor, config.seed, names)
+    trainer = trainer or _trainer(assembly)
     return TrainingParts(
         durations,
         links,
         presence,
         trainer,
         make_executor(workers, config.device, trainer, clients),
-        evaluator,
+        evaluator or _evaluator(assembly, durations),
     )
+
+
+def _trainer(assembly: Assembly) -> Trainer:
+    config, federation = assembly.config, assembly.federation
+    assert federation is not None, "a simulation has data"
+    return Trainer(
+        assembly.flat, federation.head, config.algorithm, config.local, federation.transform,
+        accept_divergence=assembly.guarantee is not None,
+    )  # fmt: skip
+
+
+def _evaluator(assembly: Assembly, durations: Durations) -> Evaluator:
+    config, federation = assembly.config, assembly.federation
+    assert federation is not None, "a simulation has data"
+    names = names_to_compute(config, federation.head)
+    return Evaluator(assembly.flat, federation, config.evaluation, durations.factor, config.seed, names)
 
 
 def build(

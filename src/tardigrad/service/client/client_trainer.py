@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
+from tardigrad.algorithms.algorithm import Algorithm
 from tardigrad.algorithms.layers import DecodingLayer, UploadLayer, kept_by_layers
-from tardigrad.core.upload import Task, Vectors
+from tardigrad.core.upload import Task, Upload, Vectors
 from tardigrad.data.clients import Federation, given
 from tardigrad.encodings.layer import encoding_layers
 from tardigrad.errors import ConfigError
@@ -44,6 +46,53 @@ class Assignment:
     """The epoch of the server process that granted the ticket; it is returned with the trip."""
     receipts: tuple[v1.SignedReceipt, ...] = ()
     """In a secure run, what the helpers say about the version, one receipt of each."""
+
+
+class TripTrainer(Protocol):
+    """What trains the trips of a client: a `ClientTrainer`, or one that calls somebody else's code."""
+
+    @property
+    def frozen(self) -> bytes:
+        """The digest of what this client must have in common with the server; b"" if nothing is compared."""
+
+    def check_shapes(self, shapes: list[tuple[int, ...]], settings: str = "") -> None:
+        """Raise a ConfigError if the server's model has other shapes."""
+
+    def remembers(self, settings: str) -> bool:
+        """Return whether this client keeps a memory between trips."""
+
+    def train(self, assignment: Assignment, memory: Vectors) -> TrainedUpload:
+        """Train one trip."""
+
+
+def through_layers(
+    assignment: Assignment,
+    upload: Upload,
+    memory: Vectors,
+    remembered: Vectors,
+    algorithm: Algorithm,
+    metrics: dict[str, float],
+    evaluated: int,
+) -> TrainedUpload:
+    """Return a trained trip as it leaves its client: with local noise and encoded, as the server asks for.
+    `memory`: before the trip; `remembered`: after it."""
+    task, settings = assignment.task, assignment.settings
+    remembered = remembered | kept_by_layers(memory)
+    noise, encoding = local_noise(settings), upload_encoding(settings)
+    layers: list[UploadLayer] = [] if noise is None else [noise.layer()]
+    layers += encoding_layers(
+        encoding,
+        algorithm,
+        lambda trip: assignment.seed,
+        feedback=noise is None,
+        private=is_private(settings),
+    )
+    for layer in layers:
+        upload = layer.client(upload, task, remembered)
+    kind = next((layer.kind for layer in layers if isinstance(layer, DecodingLayer)), "")
+    return TrainedUpload(
+        task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch, kind
+    )
 
 
 class ClientTrainer:
@@ -96,22 +145,7 @@ class ClientTrainer:
             )  # fmt: skip
             evaluated = len(self._federation.test[1])
         upload, remembered = trainer.train(task, memory, self._federation.clients.indexed(0), assignment.seed)
-        remembered = remembered | kept_by_layers(memory)
-        noise, encoding = local_noise(assignment.settings), upload_encoding(assignment.settings)
-        layers: list[UploadLayer] = [] if noise is None else [noise.layer()]
-        layers += encoding_layers(
-            encoding,
-            trainer.algorithm,
-            lambda trip: assignment.seed,
-            feedback=noise is None,
-            private=is_private(assignment.settings),
-        )
-        for layer in layers:
-            upload = layer.client(upload, task, remembered)
-        kind = next((layer.kind for layer in layers if isinstance(layer, DecodingLayer)), "")
-        return TrainedUpload(
-            task.trip, task.version, upload, remembered, metrics, evaluated, assignment.epoch, kind
-        )
+        return through_layers(assignment, upload, memory, remembered, trainer.algorithm, metrics, evaluated)
 
     def _asked(self, settings: str) -> NamedMetrics | None:
         """Return the metrics that the server asks for, as far as the client's head can have them."""

@@ -15,7 +15,7 @@ from tardigrad.errors import ConfigError, RunError, TardigradError
 from tardigrad.secure.helper_refusals import NOT_LISTED, OTHER_KEY, RESEAL
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
-from tardigrad.service.client.client_trainer import Assignment, ClientTrainer
+from tardigrad.service.client.client_trainer import Assignment, TripTrainer
 from tardigrad.service.client.connection import Connection, RetryLater, RunIsOver
 from tardigrad.service.client.guardrails import Guardrails
 from tardigrad.service.client.reconnecting import Reconnecting
@@ -44,7 +44,7 @@ class Participant(Reconnecting):
         address: str,
         signer: Signer,
         authority: bytes | None,
-        trainer: ClientTrainer,
+        trainer: TripTrainer,
         state: Path,
         patience: float = 600.0,
         seen: Callable[[str], None] = lambda line: None,

@@ -22,6 +22,8 @@ from tardigrad.learning.models import MLP
 
 LONGEST = 1 << 20
 """Most characters of a declaration."""
+APP = '{"flower":'
+"""Begins the declaration of a server that serves a Flower app."""
 MOST_LAYERS = 100
 LARGEST_MODEL = 100_000_000
 """Most parameters of a declared model."""
@@ -91,6 +93,8 @@ def read_declaration(text: str) -> SiteDeclaration:
             "--data: this server declares no columns, so a table alone is not enough; use --app, or ask its "
             "operator for [data] of kind 'files' and a built-in [model] (docs/service.md)"
         )
+    if text.startswith(APP):
+        raise ConfigError("--data: this server serves a Flower app, which trains itself; use --flower")
     if len(text) > LONGEST:
         raise ConfigError(f"the server's declaration has {len(text):,} characters, more than {LONGEST:,}")
     try:

@@ -115,7 +115,8 @@ class Servicer(v1_grpc.FederationServicer):
                 raise Refused(
                     Cause.FROZEN,
                     "the frozen parameters or buffers of this client's module differ from the server's, and "
-                    "they do not travel; build the same module with the same values, as from one file",
+                    "they do not travel; build the same module with the same values, as from one file (if "
+                    "the server serves a Flower app: join with --flower)",
                 )
             encoding = self._coordinator.uploads.kind
             if encoding and join.revision < KNOWS_ENCODINGS:

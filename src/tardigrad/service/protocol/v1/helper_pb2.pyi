@@ -67,7 +67,7 @@ class AdmitRequest(_message.Message):
     CHECK_ONLY_FIELD_NUMBER: _ClassVar[int]
     deliveries: _containers.RepeatedScalarFieldContainer[bytes]
     check_only: bool
-    def __init__(self, deliveries: _Optional[_Iterable[bytes]] = ..., check_only: _Optional[bool] = ...) -> None: ...
+    def __init__(self, deliveries: _Optional[_Iterable[bytes]] = ..., check_only: bool = ...) -> None: ...
 
 class Place(_message.Message):
     __slots__ = ("trip", "batch", "position", "refusal", "digest")

@@ -6,7 +6,7 @@ import warnings
 from tardigrad.service.protocol.v1 import helper_pb2 as tardigrad_dot_service_dot_protocol_dot_v1_dot_helper__pb2
 from tardigrad.service.protocol.v1 import service_pb2 as tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -19,14 +19,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in tardigrad/service/protocol/v1/helper_pb2_grpc.py depends on'
+        + f' but the generated code in tardigrad/service/protocol/v1/helper_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class HelperStub:
+class HelperStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -67,7 +67,7 @@ class HelperStub:
                 _registered_method=True)
 
 
-class HelperServicer:
+class HelperServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Greet(self, request, context):
@@ -153,7 +153,7 @@ def add_HelperServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Helper:
+class Helper(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

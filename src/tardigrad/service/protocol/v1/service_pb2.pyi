@@ -146,7 +146,7 @@ class TaskHeader(_message.Message):
     epoch: int
     since: int
     receipts: _containers.RepeatedCompositeFieldContainer[SignedReceipt]
-    def __init__(self, trip: _Optional[int] = ..., version: _Optional[int] = ..., seed: _Optional[int] = ..., settings: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., evaluate: _Optional[bool] = ..., epoch: _Optional[int] = ..., since: _Optional[int] = ..., receipts: _Optional[_Iterable[_Union[SignedReceipt, _Mapping]]] = ...) -> None: ...
+    def __init__(self, trip: _Optional[int] = ..., version: _Optional[int] = ..., seed: _Optional[int] = ..., settings: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., evaluate: bool = ..., epoch: _Optional[int] = ..., since: _Optional[int] = ..., receipts: _Optional[_Iterable[_Union[SignedReceipt, _Mapping]]] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("seconds", "reason")
@@ -221,7 +221,7 @@ class Answer(_message.Message):
     staleness: int
     weight: float
     over: str
-    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., version: _Optional[int] = ..., staleness: _Optional[int] = ..., weight: _Optional[float] = ..., over: _Optional[str] = ...) -> None: ...
+    def __init__(self, accepted: bool = ..., reason: _Optional[str] = ..., version: _Optional[int] = ..., staleness: _Optional[int] = ..., weight: _Optional[float] = ..., over: _Optional[str] = ...) -> None: ...
 
 class GiveUpRequest(_message.Message):
     __slots__ = ("run", "trip", "epoch")
@@ -237,7 +237,7 @@ class GivenUp(_message.Message):
     __slots__ = ("known",)
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     known: bool
-    def __init__(self, known: _Optional[bool] = ...) -> None: ...
+    def __init__(self, known: bool = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("version", "trips", "time", "in_flight", "metrics", "over", "waiting", "given_up", "refused", "staleness")

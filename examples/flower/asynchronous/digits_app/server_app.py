@@ -1,0 +1,24 @@
+"""The ServerApp: which nodes train when, and how their models become one."""
+
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from digits_app.task import make_model
+from tardigrad import Buffer, Config, Evaluation
+from tardigrad.flower import AsyncStrategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train the model on the nodes of the grid."""
+    config = Config(buffer=Buffer(size=3), evaluation=Evaluation(every_steps=5))
+    strategy = AsyncStrategy(config, min_available_nodes=4, out=context.run_config["out"] or None)
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(make_model().state_dict()),
+        train_config=ConfigRecord({"lr": context.run_config["lr"]}),
+        num_rounds=context.run_config["num-server-rounds"],
+    )
+    print(result)
