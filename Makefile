@@ -50,7 +50,7 @@ bench-service: $(VENV)/.installed-dev  ## how many uploads the server takes, bes
 bench-secure: $(VENV)/.installed-dev  ## what secure aggregation costs clients, server and helper: some minutes
 	$(BIN)/python benchmarks/secure.py
 
-bench-flower: .flower-venvs/newest/.installed  ## FedAvg and FedBuff on Flower's SuperNodes, one of them slow: seven minutes
+bench-flower: .flower-venvs/newest/.installed  ## FedAvg and FedBuff on Flower's SuperNodes, one of them slow: some minutes
 	.flower-venvs/newest/bin/python benchmarks/flower.py
 
 soak: $(VENV)/.installed-dev  ## 260 kills, 100,000 bad messages, 1,000 clients: some twenty minutes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
 from torch import Tensor
@@ -183,15 +184,17 @@ def _script(events: Sequence[Event]) -> tuple[list[UploadReceived], list[tuple[f
     """Return the uploads in the order in which their trips started, and for each the start and the end of its
     trip in a time that counts arrivals. Recorded times are not used: two arrivals may have the same."""
     count, made, last = 0, {0: 0}, dict[str, int]()  # arrivals before each version, and of each client
-    found: list[tuple[float, float, UploadReceived]] = []
+    found: list[tuple[int, int, UploadReceived]] = []
     for event in events:
         if isinstance(event, ModelMoved):
             made[event.version] = count
         elif isinstance(event, UploadReceived):
             count += 1
             client = str(event.client)
-            start = max(made[event.start_version or 0], last.get(client, 0)) + 0.5
+            start = max(made[event.start_version or 0], last.get(client, 0))
             last[client] = count
-            found.append((start, float(count), event))
+            found.append((start, count, event))
     found.sort(key=lambda trip: (trip[0], trip[2].trip))
-    return [upload for _, _, upload in found], [(start, end) for start, end, _ in found]
+    after = (np.arange(len(found)) + 1) / (len(found) + 1)  # no two trips start at the same time
+    trips = [(start + float(part), float(end)) for (start, end, _), part in zip(found, after)]
+    return [upload for _, _, upload in found], trips
