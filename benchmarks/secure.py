@@ -12,6 +12,7 @@ Results: benchmarks/secure.json, docs/performance.md.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import subprocess
 import sys
@@ -23,22 +24,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from blake3 import blake3
 from report import Machine, sentence, table, write
 
 from service import MODEL, SIZE, Crew, Load, processor_seconds, set_up
+from tardigrad import Constant, FedBuff, Local
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.encodings.common_grid import Grid
 from tardigrad.privacy.releases import digest_of as digest_of_version
 from tardigrad.secure.envelopes import Purpose, new_sealing_key, seal
-from tardigrad.secure.masks import masked, new_seeds
-from tardigrad.secure.policy import Policy, read_policy
+from tardigrad.secure.masks import masked, new_seeds, weighted_masks
+from tardigrad.secure.policy import CodedVector, Facts, Policy, read_policy
 from tardigrad.service.access.certificates import AUTHORITY, make_certificates
-from tardigrad.service.access.enrolment import LIST, public_text
+from tardigrad.service.access.enrolment import LIST, public_text, read_key
 from tardigrad.service.access.identity import own_identity
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
+from tardigrad.service.protocol.task_settings import to_json
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.wire import chunks, digest_of, layout_of
+from tardigrad.service.server.helper_connection import HelperConnection
 
 BITS, BATCH, LARGE_BATCH = 32, 10, 50
 GRID, MASKED = "plain grid", "masked"
@@ -175,13 +180,13 @@ def start_server(folder: Path, keys: Path, name: str, config: str) -> Started:
     )  # fmt: skip
 
 
-def measure(folder: Path, rounds: int, uploads: int, batch: int = BATCH) -> dict[str, Any]:
+def measure(folder: Path, rounds: int, uploads: int) -> dict[str, Any]:
     """Rates and processor times, one for each round."""
     folder.mkdir()
     keys, names = set_up(folder, uploads, 0)
     (folder / "model.py").write_text(MODEL)
     helper, identity = start_helper(folder, keys)
-    plain = CONFIG.format(tickets=len(names), batch=batch)
+    plain = CONFIG.format(tickets=len(names), batch=BATCH)
     ca = folder / "helper-keys" / AUTHORITY
     secure = plain + SECURE.format(address=helper.address, identity=identity, ca=ca)
     with ExitStack() as stack:
@@ -215,11 +220,63 @@ def measure(folder: Path, rounds: int, uploads: int, batch: int = BATCH) -> dict
     return {"rates": rates, "costs": costs}
 
 
+async def busy_helper(folder: Path, rounds: int, batch: int) -> list[float]:
+    """Milliseconds of a helper's processor time for a trip, one for each round, if its server always has a
+    full batch for it. What the server and the clients compute does not count."""
+    folder.mkdir()
+    keys, names = set_up(folder, batch, 0)
+    helper, identity = start_helper(folder, keys)
+    server, version = own_identity(keys), {"model": torch.zeros(SIZE)}
+    grid, algorithm = Grid(uploads=batch), FedBuff(staleness=Constant())
+    start = digest_of_version(version)
+    policy = Policy(
+        run="busy", settings=to_json(algorithm, Local()), bits=BITS, largest=grid.largest, step=grid.step,
+        vectors=(CodedVector(name="delta/codes", length=SIZE),), denominator=256, staleness=algorithm.law,
+        batch=batch, least_clients=2, facts=Facts(population=batch, buffer=batch), start=start,
+        helpers=(identity,), server=public_text(server),
+    )  # fmt: skip
+    signers = [Signer(name, read_key(keys / f"{name}.key")) for name in names]
+    hidden = weighted_masks([(SEEDS[0], [batch * policy.denominator])], [SIZE], BITS)
+    masked_digest = blake3(hidden.tobytes()).digest()
+    authority = (folder / "helper-keys" / AUTHORITY).read_bytes()
+    connection = HelperConnection(helper.address, server, authority)
+    found = []
+    try:
+        await connection.greet("", b"", 0)
+        await connection.begin(policy.to_bytes(), version)
+        for number in range(1, 6 * rounds + 1):
+            before = processor_seconds(helper.process.pid)
+            deliveries = [
+                delivery(policy, connection.key, signer, number * batch + place, number - 1)
+                for place, signer in enumerate(signers)
+            ]
+            await connection.admit(deliveries, False)
+            total = hidden - await connection.release(number, masked_digest, SIZE, BITS)
+            assert not total.any(), "the codes are zeros"
+            await connection.publish(number, start, total, version)
+            found.append(1000 * (processor_seconds(helper.process.pid) - before) / batch)
+    finally:
+        await connection.close_channel()
+        helper.stop()
+    return [statistics.mean(found[first : first + 5]) for first in range(rounds, len(found), 5)]
+
+
+def delivery(policy: Policy, key: v1.OfferedKey | None, signer: Signer, trip: int, version: int) -> bytes:
+    """The signed header of an upload of zeros."""
+    assert key is not None
+    about = Purpose(policy.digest, policy.helpers[0], key.key_id, trip, version, signer.client, bytes(32))
+    envelope = v1.Envelope(key_id=key.key_id, sealed=seal(SEEDS[0], key.public_key, about.info()))
+    header = v1.UploadHeader(
+        run=policy.run, trip=trip, version=version, digest=bytes(32), envelopes=[envelope]
+    )
+    return signer.sign("Deliver", header.SerializeToString()).SerializeToString()
+
+
 def rows_of(results: dict[str, Any]) -> list[list[str]]:
     """The table: what, its ratio or number, its aim, and the figures behind it."""
     rates, wire = results["rates"], results["bytes"]
     spent = {name: statistics.median(of) for name, of in (results["costs"] | results["client"]).items()}
-    large = statistics.median(results["large batches"]["costs"]["helper"])
+    busy = {int(batch): statistics.median(of) for batch, of in results["busy helper"].items()}
     ratio = statistics.median(one / other for one, other in zip(rates[MASKED], rates[GRID]))
     middle = {name: statistics.median(of) for name, of in rates.items()}
     extra = [
@@ -230,10 +287,11 @@ def rows_of(results: dict[str, Any]) -> list[list[str]]:
         ["masked uploads over plain ones on the grid, uploads/s", f"{ratio:.2f}", "0.8",
          f"{middle[MASKED]:.0f} over {middle[GRID]:.0f} uploads/s, {spent[MASKED]:.1f} and "
          f"{spent[GRID]:.1f} ms of the server's processor time"],
-        ["trips a second that one core of a helper keeps up with", f"{1000 / spent['helper']:.0f}", "300",
-         f"{spent['helper']:.2f} ms of processor time a trip, batches of {BATCH}"],
-        [f"the same with batches of {LARGE_BATCH}", f"{1000 / large:.0f}", "",
-         f"{large:.2f} ms of processor time a trip"],
+        *([f"trips a second that one core of a helper keeps up with, batches of {batch}",
+           f"{1000 / cost:.0f}", "300", f"{cost:.2f} ms of processor time a trip"]
+          for batch, cost in busy.items()),
+        ["a helper's processor time for a trip in the run above, where uploads come one by one, ms",
+         f"{spent['helper']:.1f}", "", f"batches of {BATCH}"],
         ["a client's additional work for a trip, ms", f"{sum(spent[name] for name in extra):.1f}", "10",
          "; ".join(f"{name} {spent[name]:.2f}" for name in results["client"])],
         ["bytes of the seed for one helper", f"{wire['classic']}", "80",
@@ -252,13 +310,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         client = client_costs(Path(folder) / "client", given.rounds)
         results = measure(Path(folder) / "run", given.rounds, given.uploads)
-        large = measure(Path(folder) / "large", given.rounds, given.uploads, LARGE_BATCH)
-    results |= {
-        "large batches": large,
-        "client": client,
-        "bytes": wire_bytes(),
-        "machine": machine.description(),
-    }
+        busy = {
+            batch: asyncio.run(busy_helper(Path(folder) / f"busy-{batch}", given.rounds, batch))
+            for batch in (BATCH, LARGE_BATCH)
+        }
+    results |= {"busy helper": busy, "client": client, "bytes": wire_bytes()}
+    results["machine"] = machine.description()
     text = f"{table(rows_of(results))}\n\n*Rounds: {given.rounds}. {sentence(results['machine'])}*"
     write("secure", text, results)
     print(text)
