@@ -6,6 +6,7 @@ folder, environment and streams, gets signals, can be killed, and ends as `pytho
 """
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import json
@@ -194,8 +195,11 @@ if __name__ == "__main__":
     import tardigrad.experiments.runs.run
     import tardigrad.experiments.runs.serve
     import tardigrad.service.client.participant
-    import tardigrad.service.helper.helper_lifecycle  # noqa: F401
     from tardigrad.cli import main
+    from tardigrad.errors import ConfigError
+
+    with contextlib.suppress(ConfigError):  # a helper needs a newer cryptography than old versions of Flower
+        import tardigrad.service.helper.helper_lifecycle  # noqa: F401
 
     gc.freeze()  # a fork need not look at what exists now
     request = serve(socket.socket(fileno=int(sys.argv[1])))
