@@ -18,6 +18,7 @@ LAYERS = [
     "secure",
     "simulation",
     "service",
+    "watch",
     "experiments",
     "cli",
 ]

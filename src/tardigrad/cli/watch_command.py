@@ -24,7 +24,9 @@ def watch(
     host: Annotated[
         str, typer.Option(help="The address of the page; on any but this machine's own it has a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port of the page; 0: any free one.")] = 7480,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port of the page; 0: any free one.")
+    ] = 7480,
     key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The key of an enrolled client, for HOST:PORT.")
     ] = None,
@@ -62,7 +64,9 @@ def _server(where: str, key: Path | None, ca: Path | None, insecure: bool) -> Se
     if fault := fault_of(where):
         raise ConfigError(f"neither a folder nor HOST:PORT was given, because {fault}")
     if key is None:
-        raise ConfigError("--key: a server answers only enrolled clients; give a client's key, or the run's folder")
+        raise ConfigError(
+            "--key: a server answers only enrolled clients; give a client's key, or the run's folder"
+        )
     from tardigrad.service.access.enrolment import check_name, read_key
     from tardigrad.service.access.signed_requests import Signer
     from tardigrad.service.monitor.watching import watch_server

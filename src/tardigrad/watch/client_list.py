@@ -126,7 +126,7 @@ class ClientList:
         """
         wanted = search.casefold()
         found = [one for one in self._known.values() if wanted in one.name.casefold()]
-        found.sort(key=ORDERS.get(order, ORDERS["trips"]), reverse=down)  # type: ignore[arg-type]
+        found.sort(key=ORDERS.get(order, ORDERS["trips"]), reverse=down)
         pages = max(1, -(-len(found) // PAGE))
         number = min(max(number, 0), pages - 1)
         rows = [self._row(one, seen or {}) for one in found[number * PAGE : (number + 1) * PAGE]]

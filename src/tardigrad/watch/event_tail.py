@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tardigrad.core.event_log import event_of
 from tardigrad.core.events import Event
 
-PIECE = 1 << 20
+PIECE = 1 << 18
 """Bytes that are read at once."""
 MARK = 64
 """Bytes before the offset by which a file that was replaced is told from one that grew."""

@@ -1,8 +1,8 @@
 """Who may see the page: the check of every request before it is answered, and the headers of every answer.
 
-A page on loopback is for the programs of this machine; other pages in the same browser must not read it. So the
-name by which it is addressed is checked (a foreign name that points to 127.0.0.1 is refused), and so is the
-page from which a request comes. On any other address a token is needed as well.
+A page on loopback is for the programs of this machine; other pages in the same browser must not read it. So
+the name by which it is addressed is checked (a foreign name that points to 127.0.0.1 is refused), and so is
+the page from which a request comes. On any other address a token is needed as well.
 """
 
 from __future__ import annotations

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-from tardigrad.core.events import (
-    CheckInRefused,
-    Event,
-    ModelEvaluated,
-    ModelMoved,
-    RunEnded,
-    RunStarted,
-    TripGivenUp,
-    UploadReceived,
-)
+from tardigrad.core.events import TripGivenUp, UploadReceived
 from tardigrad.core.metric import Metric
-from tardigrad.watch.watched_run import WatchedRun
-
-Json = Mapping[str, object] | Sequence[object] | str | float | int | bool | None
+from tardigrad.watch.log_lines import log_line
+from tardigrad.watch.watched_run import POINTS, WatchedRun
 
 BARS = 40
 """Bars of a histogram at most."""
 RULES = {"trips": "trips", "steps": "version", "virtual_time": "time"}
 """The stop rules whose end can be forecast, and what they count."""
-TEXT = 300
-"""Characters of a line of the log at most."""
 
 
-def overview(run: WatchedRun) -> dict[str, Json]:
+def overview(run: WatchedRun) -> dict[str, object]:
     """Return the line of a run in the list of runs."""
     found = run.best_evaluations
     return {
@@ -39,17 +28,18 @@ def overview(run: WatchedRun) -> dict[str, Json]:
         "state": run.state(),
         "version": run.position.version,
         "trips": run.position.trips,
-        "done": _left(run)["done"],
+        "done": _left(run).done,
         "metric": str(run.metric),
         "percent": run.metric.percent,
         "value": _finite(found[-1].metric(run.metric.name)) if found else None,
     }
 
 
-def facts(run: WatchedRun) -> dict[str, Json]:
+def facts(run: WatchedRun) -> dict[str, object]:
     """Return the numbers at the top of the page."""
     pace, status, found = run.pace(), run.status, run.best_evaluations
     metrics = found[-1].metrics if found else {}
+    names = sorted(metrics, key=lambda name: (name != run.metric.name, name != "loss"))
     return {
         "name": run.name,
         "seed": run.seed,
@@ -66,28 +56,29 @@ def facts(run: WatchedRun) -> dict[str, Json]:
         "time": _finite(run.position.time),
         "bytes": run.position.bytes,
         "rate": pace["trips"] if pace else None,
-        "left": _left(run),
+        "left": _left(run)._asdict(),
         "fill": run.fill,
         "buffer": _setting(run.config, "buffer", "size"),
-        "staleness": run.staleness_sum / run.accepted if run.accepted else (status and status.staleness),
+        "staleness": _staleness(run),
         "clients": len(run.clients),
         "in_flight": status.in_flight if status else None,
         "waiting": status.waiting if status else None,
         "helper_away": status.helper_away if status else None,
         "metrics": {
-            str(Metric.named(name)): [_finite(_number(value)), Metric.named(name).percent]
-            for name, value in list(metrics.items())[:8]
+            str(Metric.named(name)): [_finite(_number(metrics[name])), Metric.named(name).percent]
+            for name in names[:8]
         },
         "served": status is not None,
     }
 
 
-def curves(run: WatchedRun) -> dict[str, Json]:
-    """Return the metrics of the evaluations over trips, time and bytes."""
+def curves(run: WatchedRun, most: int = POINTS) -> dict[str, object]:
+    """Return the metrics of about `most` evaluations over trips, time and bytes."""
     found = run.best_evaluations
+    found = found[-1 :: -max(1, len(found) // most)][::-1]  # with the last one
     names = [run.metric.name, *(n for n in ("loss",) if n != run.metric.name)]
     names += sorted({name for one in found for name in one.metrics} - {*names, "loss"})[:6]
-    columns: dict[str, Json] = {
+    columns: dict[str, object] = {
         name: [_finite(one.metric(name)) for one in found]
         for name in names
         if any(one.metric(name) is not None for one in found)
@@ -106,7 +97,7 @@ def curves(run: WatchedRun) -> dict[str, Json]:
     }
 
 
-def steps(run: WatchedRun) -> dict[str, Json]:
+def steps(run: WatchedRun) -> dict[str, object]:
     """Return the numbers of the steps over versions: bytes sent, training loss, privacy spent."""
     found = run.steps.points()
     names = ["epsilon"] if any("epsilon" in one.metrics for one in found) else []
@@ -119,7 +110,7 @@ def steps(run: WatchedRun) -> dict[str, Json]:
     }
 
 
-def uploads(run: WatchedRun) -> dict[str, Json]:
+def uploads(run: WatchedRun) -> dict[str, object]:
     """Return the buffer's fill and histograms of staleness and weights of the last thousand uploads."""
     counted = [one for one in run.uploads if one.accepted]
     stale = [one.staleness or 0 for one in counted]
@@ -134,7 +125,7 @@ def uploads(run: WatchedRun) -> dict[str, Json]:
     }
 
 
-def trips(run: WatchedRun) -> dict[str, Json]:
+def trips(run: WatchedRun) -> dict[str, object]:
     """Return the last trips, by their ends, and the steps that were made meanwhile."""
     shown = sorted(run.trips, key=lambda one: one.time)
     begin = min((one.start_time or 0.0 for one in shown), default=0.0)
@@ -155,10 +146,10 @@ def trips(run: WatchedRun) -> dict[str, Json]:
     }
 
 
-def refusals(run: WatchedRun) -> dict[str, Json]:
+def refusals(run: WatchedRun) -> dict[str, object]:
     """Return what was refused, by reason."""
     rows = [
-        {"what": what, "reason": reason, "count": found.count, "last": found.last}
+        {"what": what, "reason": reason, "count": found.times, "last": found.last}
         for (what, reason), found in run.refused.items()
     ]
     if run.given_up:
@@ -177,7 +168,7 @@ def refusals(run: WatchedRun) -> dict[str, Json]:
     return {"rows": rows[:50], "accepted": run.accepted, "trips": run.position.trips}
 
 
-def privacy(run: WatchedRun) -> dict[str, Json]:
+def privacy(run: WatchedRun) -> dict[str, object]:
     """Return what was spent of the privacy budget; `private` is false if nothing is promised."""
     settings = run.config.get("privacy")
     last = next((one for one in reversed(run.steps.points()) if "epsilon" in one.metrics), None)
@@ -186,12 +177,14 @@ def privacy(run: WatchedRun) -> dict[str, Json]:
     return {
         "private": last is not None or settings.get("kind", "none") != "none",
         "epsilon": _finite(last.metric("epsilon")) if last else None,
-        "settings": {name: settings[name] for name in shown if isinstance(settings.get(name), str | int | float)},
+        "settings": {
+            name: settings[name] for name in shown if isinstance(settings.get(name), str | int | float)
+        },
         "known": bool(run.config),
     }
 
 
-def network(run: WatchedRun) -> dict[str, Json]:
+def network(run: WatchedRun) -> dict[str, object]:
     """Return bytes sent, their rate, where the time of trips goes, and the disk."""
     pace, parts = run.pace(), run.parts
     return {
@@ -205,12 +198,12 @@ def network(run: WatchedRun) -> dict[str, Json]:
     }
 
 
-def log(run: WatchedRun) -> list[Json]:
+def log(run: WatchedRun) -> list[list[object]]:
     """Return the last events as lines: time, whether it is a warning, text."""
-    return [list(_line(event)) for event in run.log]
+    return [list(log_line(event)) for event in run.log]
 
 
-PANELS: dict[str, Callable[[WatchedRun], Json]] = {
+PANELS: dict[str, Callable[[WatchedRun], object]] = {
     "facts": facts,
     "curves": curves,
     "steps": steps,
@@ -227,21 +220,33 @@ PANELS: dict[str, Callable[[WatchedRun], Json]] = {
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def _left(run: WatchedRun) -> dict[str, Json]:
-    """Return the stop rule that comes first: how much of it is done, and the seconds that are left."""
-    pace, best = run.pace(), {"done": None, "seconds": None, "rule": None, "limit": None}
+class _Left(NamedTuple):
+    """How far a run is from the stop rule that comes first."""
+
+    done: float | None = None
+    """From 0 to 1; None if no rule is known."""
+    seconds: float | None = None
+    rule: str | None = None
+    limit: float | None = None
+
+
+def _left(run: WatchedRun) -> _Left:
+    pace, first = run.pace(), _Left()
     for rule, counted in RULES.items():
         limit = _number(_setting(run.config, "stop", rule))
         if not limit:
             continue
-        now = getattr(run.position, counted)
-        done = min(1.0, now / limit)
+        now: float = getattr(run.position, counted)
         seconds = (limit - now) / pace[counted] if pace and pace[counted] > 0 else None
-        if best["done"] is None or done > best["done"]:
-            best = {"done": done, "seconds": seconds, "rule": rule.replace("_", " "), "limit": limit}
-    if run.state() == "over":
-        best |= {"done": 1.0, "seconds": 0.0}
-    return best
+        if first.done is None or now / limit > first.done:
+            first = _Left(min(1.0, now / limit), seconds, rule.replace("_", " "), limit)
+    return first._replace(done=1.0, seconds=0.0) if run.state() == "over" else first
+
+
+def _staleness(run: WatchedRun) -> float | None:
+    if run.accepted:
+        return run.staleness_sum / run.accepted
+    return None if run.status is None else run.status.staleness
 
 
 def _setting(config: Mapping[str, object], section: str, name: str) -> str | float | None:
@@ -258,7 +263,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _whole_histogram(values: list[int]) -> dict[str, Json]:
+def _whole_histogram(values: list[int]) -> dict[str, object]:
     if not values:
         return {"at": [], "share": [], "wide": 1}
     wide = max(values) // BARS + 1
@@ -271,7 +276,7 @@ def _whole_histogram(values: list[int]) -> dict[str, Json]:
     }
 
 
-def _histogram(values: list[float]) -> dict[str, Json]:
+def _histogram(values: list[float]) -> dict[str, object]:
     high = max(values, default=0.0)
     if high <= 0:
         return {"at": [], "share": [], "wide": 1}
@@ -288,30 +293,3 @@ def _fate(trip: UploadReceived | TripGivenUp) -> str:
     if isinstance(trip, TripGivenUp):
         return "given up"
     return "counted" if trip.accepted else str(trip.reason)[:100]
-
-
-def _line(event: Event) -> tuple[float | None, bool, str]:
-    match event:
-        case RunStarted():
-            return 0.0, False, f"the run started with seed {event.seed}"
-        case ModelMoved():
-            loss = "" if event.training_loss is None else f", training loss {event.training_loss:.4g}"
-            if event.discarded:
-                return event.time, True, f"version {event.version:,}: the step was discarded, not finite"
-            return event.time, False, f"version {event.version:,} after {event.trips:,} trips{loss}"
-        case ModelEvaluated():
-            told = ", ".join(
-                f"{Metric.named(name)} {Metric.named(name).shown(value)}"
-                for name in list(event.metrics)[:4]
-                if (value := event.metric(name)) is not None
-            )
-            who = f"{event.clients} clients evaluated" if event.federated else "evaluated"
-            return event.time, False, f"{who} version {event.version:,}: {told}"[:TEXT]
-        case UploadReceived():
-            return event.time, True, f"trip {event.trip:,} of {event.client}: refused, {event.reason}"[:TEXT]
-        case TripGivenUp():
-            return event.time, True, f"trip {event.trip:,} of {event.client}: given up"[:TEXT]
-        case CheckInRefused():
-            return event.time, True, f"{event.client}: no task, {event.reason}"[:TEXT]
-        case RunEnded():
-            return event.time, False, f"the run is over ({event.reason})"[:TEXT]

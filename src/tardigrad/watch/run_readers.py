@@ -23,7 +23,7 @@ DEEP = 2
 """How many levels below a folder runs are searched."""
 SEED = re.compile(r"(?P<entry>.+)-seed(?P<seed>\d+)-[0-9a-f]{8,}")
 """The folder of one run of a comparison."""
-DISK_SECONDS = 10.0
+DISK_SECONDS, SCAN_SECONDS = 10.0, 2.0
 
 
 class FolderReader:
@@ -31,9 +31,12 @@ class FolderReader:
 
     def __init__(self, folder: Path) -> None:
         found = SEED.fullmatch(folder.name)
-        name = folder.resolve().name
         self.folder = folder
-        self.run = WatchedRun(name, found["entry"] if found else name, int(found["seed"]) if found else None)
+        self.run = (
+            WatchedRun(f"{found['entry']}, seed {found['seed']}", found["entry"], int(found["seed"]))
+            if found
+            else WatchedRun(folder.name)
+        )
         self._tail = EventTail(folder / EVENTS)
         self._config_time = -1.0
         self._looked = -DISK_SECONDS
@@ -121,11 +124,15 @@ class WatchedFolders:
                 raise ConfigError(f"{folder}: there is no such folder")
         self._roots = [folder.resolve() for folder in folders]
         self._known: dict[Path, FolderReader] = {}
+        self._looked = -SCAN_SECONDS
         self.unlisted = False
         """Whether there are more runs than are shown."""
 
-    def readers(self) -> list[FolderReader]:
-        """Look for new runs, and return the readers of all, in the order in which they were found."""
+    def new_readers(self) -> list[FolderReader]:
+        """Look for runs that were not there before, at most every other second, and return their readers."""
+        if time.monotonic() - self._looked < SCAN_SECONDS:
+            return []
+        self._looked, before = time.monotonic(), len(self._known)
         for root in self._roots:
             for folder in sorted(_runs_in(root, DEEP)):
                 if folder in self._known:
@@ -134,7 +141,7 @@ class WatchedFolders:
                     self.unlisted = True
                     break
                 self._known[folder] = FolderReader(folder)
-        return list(self._known.values())
+        return list(self._known.values())[before:]
 
 
 def _runs_in(folder: Path, deep: int) -> list[Path]:

@@ -37,10 +37,10 @@ SILENT = 30.0
 """Seconds without an event after which the page says so."""
 
 
-class Refusals(NamedTuple):
+class RefusedFor(NamedTuple):
     """How often something was refused for one reason."""
 
-    count: int
+    times: int
     last: float | None
     """The run's time of the last one; None if it is not known."""
 
@@ -90,7 +90,7 @@ class WatchedRun:
         self.fills: deque[BufferFill] = deque(maxlen=UPLOADS)
         self.trips: deque[UploadReceived | TripGivenUp] = deque(maxlen=TRIPS)
         self.log: deque[Event] = deque(maxlen=LINES)
-        self.refused: dict[tuple[str, str], Refusals] = {}
+        self.refused: dict[tuple[str, str], RefusedFor] = {}
         """By what was refused (upload, check-in) and the reason."""
         self.given_up = 0
         self.accepted = 0
@@ -158,7 +158,9 @@ class WatchedRun:
         self.clients.take(event)
 
     def _step(self, event: ModelMoved) -> None:
-        self.position = RunPosition(event.version, event.trips, event.time, event.bytes or self.position.bytes)
+        self.position = RunPosition(
+            event.version, event.trips, event.time, event.bytes or self.position.bytes
+        )
         self.steps.add(event)
         self.last_steps.append((event.time, event.version))
         self.log.append(event)
@@ -169,8 +171,8 @@ class WatchedRun:
         self.log.append(event)
 
     def _refuse(self, what: str, reason: str, when: float | None) -> None:
-        before = self.refused.get((what, reason), Refusals(0, None))
-        self.refused[what, reason] = Refusals(before.count + 1, when)
+        before = self.refused.get((what, reason), RefusedFor(0, None))
+        self.refused[what, reason] = RefusedFor(before.times + 1, when)
 
     def _move(self, trips: int | None = None, time: float | None = None, bytes: int | None = None) -> None:
         now = self.position

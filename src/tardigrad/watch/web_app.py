@@ -13,15 +13,15 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from tardigrad.watch.assets import TYPES, asset
-from tardigrad.watch.panels import PANELS, Json, curves, overview
+from tardigrad.watch.panels import PANELS, curves, overview
 from tardigrad.watch.run_readers import FolderReader, ServerReader, WatchedFolders
 from tardigrad.watch.watched_run import WatchedRun
 
 SECONDS = 0.5
 """How often the runs' files are looked at."""
 MOST_VIEWERS = 32
-COMPARED_POINTS = 120
-"""Points of each curve where many runs are compared."""
+COMPARED_POINTS = 2000
+"""Points of all curves together where runs are compared."""
 
 
 class WatchPage:
@@ -53,10 +53,13 @@ class WatchPage:
     async def follow(self) -> None:
         """Read what is new, again and again, until cancelled."""
         tasks = [asyncio.create_task(server.follow()) for server in self._servers]
+        told = -SECONDS
         try:
             while True:
                 more = self._look()
-                self._tell()
+                if not more or time.monotonic() - told >= SECONDS:
+                    self._tell()
+                    told = time.monotonic()
                 await asyncio.sleep(0 if more else SECONDS)
         finally:
             for task in tasks:
@@ -65,8 +68,7 @@ class WatchPage:
     def _look(self) -> bool:
         """Read a piece of each run's events; return whether one of them has more."""
         if self._folders is not None:
-            known = set(map(id, self._readers))
-            self._readers += [one for one in self._folders.readers() if id(one) not in known]
+            self._readers += self._folders.new_readers()
         more = [reader.read() for reader in self._readers if isinstance(reader, FolderReader)]
         now = time.monotonic()
         for run in self.runs:
@@ -146,18 +148,16 @@ class WatchPage:
             self._cache[key] = json.dumps(self._content(number, name), allow_nan=False)
         return self._cache[key]
 
-    def _content(self, number: int, name: str) -> Json:
+    def _content(self, number: int, name: str) -> object:
         runs = self.runs
         if name == "runs":
             unlisted = self._folders is not None and self._folders.unlisted
             return {"runs": [overview(run) for run in runs], "unlisted": unlisted}
         if name == "compare":
-            return [_compared(run) for run in runs] if len(runs) > 1 else []
+            if len(runs) < 2:
+                return []
+            return [
+                {"entry": run.entry, "seed": run.seed, **curves(run, max(40, COMPARED_POINTS // len(runs)))}
+                for run in runs
+            ]
         return PANELS[name](runs[number]) if number < len(runs) else None
-
-
-def _compared(run: WatchedRun) -> Json:
-    """Return the curves of a run with few points."""
-    found = curves(run)
-    every = max(1, run.evaluations.count // COMPARED_POINTS)
-    return found | {"entry": run.entry, "seed": run.seed, "every": every}

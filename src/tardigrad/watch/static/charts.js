@@ -249,9 +249,16 @@ const charts = (() => {
       plot = new uPlot(options(live, look, width, {
         drawClear: [(one) => { if (spec.kind === "trips") drawTrips(one, spec, look); }],
         draw: [(one) => drawLevels(one, spec, look)],
+        setLegend: [(one) => { if (one.cursor.left < 0) newest(one); }],
         setSelect: [(one) => { if (one.select.width > 0) setZoomed(true); }],
       }), columns(spec), element);
       plot.over.addEventListener("dblclick", () => setZoomed(false));
+      newest(plot);
+    }
+
+    function newest(one) { // without a cursor the legend has the newest value of each line
+      const last = (column) => column.findLastIndex((value) => value !== null && value !== undefined);
+      if (one.data[0].length) one.setLegend({ idxs: one.data.map(last) }, false);
     }
 
     function update(next) {
@@ -262,6 +269,7 @@ const charts = (() => {
       plot.setData(columns(spec), !zoomed);
       if (zoomed) plot.redraw();
       if (idx !== null && left >= 0) plot.setCursor({ left, top }, false);
+      else newest(plot);
     }
 
     function zoom(factor) {
