@@ -11,7 +11,7 @@ from tardigrad.core.events import Event
 
 PIECE = 1 << 18
 """Bytes that are read at once."""
-MARK = 64
+MARK = 1024
 """Bytes before the offset by which a file that was replaced is told from one that grew."""
 
 

@@ -63,6 +63,7 @@ def facts(run: WatchedRun) -> dict[str, object]:
         "clients": len(run.clients),
         "in_flight": status.in_flight if status else None,
         "waiting": status.waiting if status else None,
+        "refused": sum(found.times for (what, _), found in run.refused.items() if what == "upload"),
         "helper_away": status.helper_away if status else None,
         "metrics": {
             str(Metric.named(name)): [_finite(_number(metrics[name])), Metric.named(name).percent]
@@ -281,9 +282,9 @@ def _histogram(values: list[float]) -> dict[str, object]:
     if high <= 0:
         return {"at": [], "share": [], "wide": 1}
     bars = BARS // 2
-    counts = Counter(min(bars - 1, int(bars * value / high)) for value in values)
+    counts = Counter(min(bars - 1, int(bars * (max(0.0, value) / high))) for value in values)
     return {
-        "at": [(place + 0.5) * high / bars for place in range(bars)],
+        "at": [(place + 0.5) * (high / bars) for place in range(bars)],
         "share": [counts[place] / len(values) for place in range(bars)],
         "wide": high / bars,
     }

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from tardigrad.core.plain_json import plain_json
 from tardigrad.watch.assets import TYPES, asset
 from tardigrad.watch.panels import PANELS, curves, overview
 from tardigrad.watch.run_readers import FolderReader, ServerReader, WatchedFolders
@@ -31,6 +31,7 @@ class WatchPage:
         self._folders, self._servers = folders, servers
         self._readers: list[FolderReader | ServerReader] = list(servers)
         self._viewers = 0
+        self._closed = False
         self._changed = asyncio.Event()
         self._cache: dict[tuple[int, str], str] = {}
 
@@ -64,6 +65,8 @@ class WatchPage:
         finally:
             for task in tasks:
                 task.cancel()
+            self._closed = True
+            self._tell()
 
     def _look(self) -> bool:
         """Read a piece of each run's events; return whether one of them has more."""
@@ -83,7 +86,11 @@ class WatchPage:
     # -- answers -----------------------------------------------------------------------------------
 
     async def _index(self, _: Request) -> Response:
-        return Response(asset("watch.html"), media_type=TYPES["watch.html"])
+        """Return the page, with the parts visible that it will need, so that nothing moves when they come."""
+        runs = self.runs
+        private = any("epsilon" in one.metrics for run in runs[:1] for one in run.steps.points()[:1])
+        classes = " ".join(name for name, on in (("several", len(runs) > 1), ("private", private)) if on)
+        return Response(asset("watch.html").replace("{classes}", classes), media_type=TYPES["watch.html"])
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -98,15 +105,14 @@ class WatchPage:
             return PlainTextResponse("There is no such run.\n", 404)
         page = asked.get("page", "0")
         seen = run.status.last_seen if run.status else None
-        return JSONResponse(
-            run.clients.page(
-                asked.get("search", "")[:200],
-                asked.get("sort", "trips"),
-                asked.get("down", "1") == "1",
-                int(page) if page.isascii() and page.isdigit() and len(page) < 8 else 0,
-                seen,
-            )
+        found = run.clients.page(
+            asked.get("search", "")[:200],
+            asked.get("sort", "trips"),
+            asked.get("down", "1") == "1",
+            int(page) if page.isascii() and page.isdigit() and len(page) < 8 else 0,
+            seen,
         )
+        return Response(plain_json(found), media_type="application/json")
 
     async def _events(self, request: Request) -> Response:
         number = request.query_params.get("run", "0")
@@ -127,7 +133,7 @@ class WatchPage:
         sent: dict[str, str] = {}
         self._viewers += 1
         try:
-            while True:
+            while not self._closed:
                 changed = self._changed
                 panels = {name: self._panel(number, name) for name in ("runs", "compare", *PANELS)}
                 news = {name: text for name, text in panels.items() if sent.get(name) != text}
@@ -145,7 +151,7 @@ class WatchPage:
         """Return a panel as JSON, made once for all viewers."""
         key = (number if name in PANELS else -1, name)
         if key not in self._cache:
-            self._cache[key] = json.dumps(self._content(number, name), allow_nan=False)
+            self._cache[key] = plain_json(self._content(number, name))
         return self._cache[key]
 
     def _content(self, number: int, name: str) -> object:

@@ -88,17 +88,19 @@
       tile("trips a second", fixed(one.rate, 1), "in the last 30 s"),
       tile("time left", one.state === "over" ? "0 s" : duration(left.seconds), limit),
     ];
-    for (const [name, [value, isPercent]] of Object.entries(one.metrics).slice(0, 3)) {
-      tiles.push(tile(name, shown(value, isPercent), "last evaluation"));
+    const told = Object.entries(one.metrics);
+    for (const at of [0, 1]) { // always as many tiles, so that nothing jumps
+      const [name, [value, isPercent]] = told[at] || [["metric", "loss"][at], [null, false]];
+      tiles.push(tile(name, shown(value, isPercent), known(value) ? "last evaluation" : "not evaluated yet"));
     }
     tiles.push(
       tile(one.served ? "time served" : "virtual time", one.served ? duration(one.time) : number(one.time), ""),
       tile("buffer", known(one.buffer) ? `${one.fill} / ${one.buffer}` : whole(one.fill), "uploads in it"),
       tile("staleness", fixed(one.staleness, 2), "mean of the run"),
-      tile("clients", whole(one.clients), "had a trip"));
-    if (known(one.in_flight)) {
-      tiles.push(tile("at work", whole(one.in_flight), `${whole(one.waiting)} wait for a task`));
-    }
+      tile("clients", whole(one.clients), "had a trip"),
+      tile("refused", whole(one.refused), "uploads"),
+      known(one.in_flight) ? tile("at work", whole(one.in_flight), `${whole(one.waiting)} wait for a task`)
+        : tile("sent", bytes(one.bytes), "both ways"));
     $("tiles").replaceChildren(...tiles);
     $("done").style.width = `${100 * (left.done || 0)}%`;
   }
@@ -160,7 +162,7 @@
 
   function steps(one) {
     if (!one) return;
-    $("epsilon").hidden = !one.epsilon;
+    document.body.classList.toggle("private", Boolean(one.epsilon));
     if (one.epsilon) {
       chart("epsilon", { kind: "lines", x: "version", y: "epsilon", whole: true, zero: true,
         lines: [{ label: "epsilon", x: one.version, y: one.epsilon, colour: 3 }] });
@@ -189,7 +191,7 @@
   }
 
   function runs(found) {
-    $("several").hidden = found.runs.length < 2;
+    document.body.classList.toggle("several", found.runs.length > 1);
     if (found.runs.length < 2) return;
     $("several-heading").textContent = `All runs (${found.runs.length}${found.unlisted ? ", and more that are not shown" : ""})`;
     const rows = found.runs.map((one, at) => {
