@@ -1,5 +1,7 @@
 """Series of bounded length."""
 
+from itertools import pairwise
+
 import pytest
 
 from tardigrad.watch.bounded_series import BoundedSeries
@@ -17,5 +19,5 @@ def test_a_series_stays_short_and_has_the_first_and_the_last_point(limit, count)
     if count:
         assert points[0] == 0
         assert points[-1] == count - 1
-    gaps = {b - a for a, b in zip(points, points[1:])}
+    gaps = {b - a for a, b in pairwise(points)}
     assert len(gaps) <= 2, "points are evenly spread, up to the last"

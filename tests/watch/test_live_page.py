@@ -1,14 +1,10 @@
 """The live page in a real browser: what it shows is what the events say, as they come."""
 
-import json
-import shutil
-from pathlib import Path
-
 import pytest
-from browser import CHROMIUM, Browser
 from page_server import append, served, stream
 from some_events import a_run
 
+from browser import CHROMIUM, Browser
 from tardigrad.core.events import ModelEvaluated, ModelMoved, UploadReceived
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
@@ -22,14 +18,23 @@ new PerformanceObserver((list) => {
 PAINTED = """
 [...document.querySelectorAll("figure canvas")].map((canvas) => {
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height), seen = new Set();
-  for (let at = 0; at < data.length; at += 4) if (data[at + 3] > 200) seen.add(data[at] << 16 | data[at + 1] << 8 | data[at + 2]);
-  const coloured = [...seen].filter((c) => Math.max(c >> 16, c >> 8 & 255, c & 255) - Math.min(c >> 16, c >> 8 & 255, c & 255) > 40);
-  return [canvas.closest("figure").id, coloured.length];
+  for (let at = 0; at < data.length; at += 4) {
+    const [r, g, b, a] = data.slice(at, at + 4);
+    if (a > 200 && Math.max(r, g, b) - Math.min(r, g, b) > 40) seen.add(r << 16 | g << 8 | b);
+  }
+  return [canvas.closest("figure").id, seen.size];
 })
 """
 TILES = """Object.fromEntries([...document.querySelectorAll("#tiles > div")].map((tile) =>
   [tile.querySelector("dt").textContent, tile.querySelector("dd").textContent]))"""
-READY = "!!document.documentElement && document.documentElement.dataset.updates > 0 && !!document.querySelector('#clients tbody tr')"
+READY = "!!document.querySelector('html[data-updates] #clients tbody tr')"
+NAMES = "[...document.querySelectorAll('#clients tbody td:first-child')].map((cell) => cell.textContent)"
+SAVE = """
+window.saved = null;
+URL.createObjectURL = (blob) => { blob.text().then((text) => { saved = text; }); return '#'; };
+"""
+"""Catches what would be downloaded."""
+SHOWN = ("version", "trips", "accuracy", "buffer", "staleness", "clients")
 FIGURES = {"metric", "loss", "fill", "staleness", "weights", "trips", "epsilon"}
 
 
@@ -73,7 +78,9 @@ def expected(events):
 
 def shown(page):
     tiles = page.value(TILES)
-    return {name: tiles.get(name) for name in ("version", "trips", "accuracy", "buffer", "staleness", "clients")}
+    return {
+        name: tiles.get(name) for name in ("version", "trips", "accuracy", "buffer", "staleness", "clients")
+    }
 
 
 def test_numbers_follow_the_events_as_they_come(browser, run):
@@ -97,7 +104,7 @@ def test_numbers_follow_the_events_as_they_come(browser, run):
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
-def test_every_panel_shows_something(browser, run, width, dark, request):
+def test_every_panel_shows_something(browser, run, width, dark):
     append(run, rest_of(run))
     with served([run]) as address:
         page = browser.open(address, width, dark=dark, before=SHIFTS)
@@ -127,10 +134,12 @@ def test_all_runs_of_a_comparison_are_shown_and_can_be_chosen(browser, tmp_path)
         append(tmp_path / "FedBuff-seed1-01234567", a_run(trips=50, end=False, seed=1))
         page.until("document.querySelectorAll('#runs tbody tr').length === 3")
         assert dict(page.value(PAINTED))["all-runs"] > 0
-        rows = page.value("[...document.querySelectorAll('#runs tbody tr')].map((row) => row.innerText.split('\\t'))")
-        assert [row[:4] for row in rows] == [
-            ["FedAvg", "0", "over", "100"], ["FedBuff", "0", "over", "100"], ["FedBuff", "1", "running", "50"],
-        ]  # fmt: skip
+        rows = page.value("[...document.querySelectorAll('#runs tbody tr')].map((row) => row.innerText)")
+        assert [row.split("\t")[:4] for row in rows] == [
+            ["FedAvg", "0", "over", "100"],
+            ["FedBuff", "0", "over", "100"],
+            ["FedBuff", "1", "running", "50"],
+        ]
         page.value("document.querySelectorAll('#runs tbody tr')[2].click()")
         page.until("document.getElementById('title').textContent === 'FedBuff, seed 1'")
         assert page.until(f"({TILES}).trips === '50'")
@@ -142,14 +151,13 @@ def test_clients_are_searched_sorted_and_paged(browser, run):
     with served([run]) as address:
         page = browser.open(address)
         page.until(READY)
-        names = "[...document.querySelectorAll('#clients tbody td:first-child')].map((cell) => cell.textContent)"
-        assert page.value(f"({names}).length") == 25
+        assert page.value(f"({NAMES}).length") == 25
         page.value("document.querySelector('#clients th button').click()")
-        page.until(f"({names})[0] === 'client-0' && ({names})[1] === 'client-1'")
+        page.until(f"({NAMES})[0] === 'client-0' && ({NAMES})[1] === 'client-1'")
         page.value("document.getElementById('after').click()")
-        page.until(f"({names})[0] === 'client-31'")
+        page.until(f"({NAMES})[0] === 'client-31'")
         page.value("search.value = 'client-5'; search.dispatchEvent(new Event('input'))")
-        page.until(f"({names}).length === 11")
+        page.until(f"({NAMES}).length === 11")
         assert page.value("document.getElementById('page').textContent") == "1 of 1"
         assert page.trouble() == []
 
@@ -159,13 +167,17 @@ def test_a_chart_can_be_read_zoomed_and_saved_by_keyboard(browser, run):
         page = browser.open(address)
         page.until(READY)
         page.value("document.querySelector('#metric .plot').focus()")
-        page.value("window.saved = null; URL.createObjectURL = (blob) => { blob.text().then((t) => { saved = t; }); return '#'; }")
+        page.value(SAVE)
 
         def press(key):
             for kind in ("keyDown", "keyUp"):
-                page.call("Input.dispatchKeyEvent", {"type": kind, "key": key, "text": key if len(key) == 1 else ""})
+                page.call(
+                    "Input.dispatchKeyEvent", {"type": kind, "key": key, "text": key if len(key) == 1 else ""}
+                )
 
-        told = [one for one in a_run(trips=300, end=False, private=True)[:200] if isinstance(one, ModelEvaluated)]
+        told = [
+            one for one in a_run(trips=300, end=False, private=True)[:200] if isinstance(one, ModelEvaluated)
+        ]
         legend = "document.querySelector('#metric .u-legend').textContent"
         assert f"{100 * told[-1].metrics['accuracy']:.1f} %" in page.value(legend)
         press("Home")
@@ -198,11 +210,13 @@ def test_a_client_s_name_is_never_html_and_never_a_formula(browser, tmp_path):
         page = browser.open(address)
         page.until(READY)
         page.until("document.querySelectorAll('#clients tbody tr').length === 2")
-        names = page.value("[...document.querySelectorAll('#clients tbody td:first-child')].map((cell) => cell.textContent)")
+        names = page.value(
+            "[...document.querySelectorAll('#clients tbody td:first-child')].map((cell) => cell.textContent)"
+        )
         assert sorted(names) == sorted([evil, "=cmd()"])
         assert page.value("document.querySelectorAll('img, body script:not([src])').length") == 0
         assert page.value("window.hacked === undefined")
-        page.value("window.saved = null; URL.createObjectURL = (blob) => { blob.text().then((t) => { saved = t; }); return '#'; }")
+        page.value(SAVE)
         page.value("document.querySelector('#trips .csv').click()")
         assert ",'=cmd()," in page.until("saved")
         assert page.trouble() == []

@@ -11,7 +11,18 @@ from some_events import a_run
 
 from tardigrad.core.events import ModelEvaluated, ModelMoved, RunStarted, TripGivenUp, UploadReceived
 from tardigrad.core.plain_json import plain_json
-from tardigrad.watch.panels import PANELS, curves, facts, log, overview, privacy, refusals, steps, trips, uploads
+from tardigrad.watch.panels import (
+    PANELS,
+    curves,
+    facts,
+    log,
+    overview,
+    privacy,
+    refusals,
+    steps,
+    trips,
+    uploads,
+)
 from tardigrad.watch.watched_run import POINTS, UPLOADS, WatchedRun
 
 
@@ -110,9 +121,7 @@ def test_trips_are_the_last_ones_with_the_steps_meanwhile():
     assert {one["trip"] for one in found["trips"]} == {one.trip for one in ended}
     assert {one["fate"] for one in found["trips"]} == {"counted", "too stale", "given up"}
     begin = min(one.start_time for one in ended)
-    assert found["steps"] == [
-        [one.time, one.version] for one in of(events, ModelMoved) if one.time >= begin
-    ]
+    assert found["steps"] == [[one.time, one.version] for one in of(events, ModelMoved) if one.time >= begin]
 
 
 def test_refusals_are_counted_by_reason():

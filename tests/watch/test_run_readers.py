@@ -17,7 +17,8 @@ def told(version, trips, over="", **others):
     """What a server tells."""
     return Status(
         version=version, trips=trips, time=2.0 * trips, in_flight=3, waiting=2, staleness=1.5, given_up=1,
-        uploads_refused={"norm too large": 4}, metrics=others.pop("metrics", {}), over=over, written=0.0, **others,
+        uploads_refused={"norm too large": 4}, metrics=others.pop("metrics", {}), over=over, written=0.0,
+        **others,
     )  # fmt: skip
 
 
@@ -86,7 +87,9 @@ def test_a_run_that_is_cut_back_begins_again(tmp_path):
 
 def test_config_status_and_disk_of_a_folder_are_read(tmp_path):
     append(tmp_path, a_run(end=False))
-    (tmp_path / "config.toml").write_text("[stop]\ntrips = 120\n[buffer]\nsize = 4\n[algorithm]\nkind = 'fedbuff'\n")
+    (tmp_path / "config.toml").write_text(
+        "[stop]\ntrips = 120\n[buffer]\nsize = 4\n[algorithm]\nkind = 'fedbuff'\n"
+    )
     write_status(tmp_path, told(3, 9, last_seen={"client-1": 7.0}))
     reader = FolderReader(tmp_path)
     assert not reader.read()
@@ -122,7 +125,12 @@ def test_a_server_s_words_become_curves_and_counts():
     assert (found["version"], found["trips"], found["state"], found["reason"]) == (6, 60, "over", "trips")
     assert curves(reader.run)["over"]["trips"] == [20, 52]
     assert curves(reader.run)["metrics"]["accuracy"] == [0.25, 0.5]
-    assert refusals(reader.run)["rows"][0] == {"what": "upload", "reason": "norm too large", "count": 4, "last": None}
+    assert refusals(reader.run)["rows"][0] == {
+        "what": "upload",
+        "reason": "norm too large",
+        "count": 4,
+        "last": None,
+    }
     assert all(panel(reader.run) is not None for panel in PANELS.values())
 
 

@@ -15,12 +15,12 @@ TYPES = {
     "uPlot.iife.min.js": "text/javascript",
     "uPlot.LICENSE.txt": "text/plain",
 }
-"""All files of the page, and their types."""
+"""The files of the live page, and their types."""
 
 
 @cache
 def asset(name: str) -> str:
-    """Return the text of a file of the page.
+    """Return the text of a file of the live page or of a report.
 
     >>> asset("uPlot.LICENSE.txt").splitlines()[0]
     'The MIT License (MIT)'

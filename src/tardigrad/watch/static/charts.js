@@ -3,7 +3,7 @@
  *
  * const chart = charts.draw(element, spec);   chart.update(spec);   chart.destroy();
  *
- * spec: { kind: "lines" | "bars" | "trips", x, y: labels of the axes, percent, whole, height,
+ * spec: { kind: "lines" | "bars" | "trips", x, y: labels of the axes, percent, whole, zero, top, stepped, wide, height,
  *   lines: [{ label, x: [], y: [], low: [], high: [], colour: 0, dash: [] }],   // low, high: a band
  *   levels: [{ value, text }],                                                  // horizontal lines
  *   trips: [{ trip, client, start, end, from, fate, staleness }], steps: [[time, version]] }
@@ -131,6 +131,7 @@ const charts = (() => {
       if (low === null || high === null) return [0, 1];
       const levels = (spec.levels || []).map((level) => level.value);
       let from = spec.kind === "bars" || spec.zero ? Math.min(0, low) : low, to = Math.max(high, ...levels);
+      if (spec.top !== undefined) to = Math.min(to, spec.top);
       if (from === to) [from, to] = [from === 0 ? 0 : from * 0.9, to === 0 ? 1 : to * 1.1];
       const pad = 0.06 * (to - from);
       return [from === 0 ? 0 : from - pad, to + pad];
@@ -244,7 +245,7 @@ const charts = (() => {
       const live = { // uPlot keeps these functions, and the spec changes
         get kind() { return spec.kind; }, get trips() { return spec.trips; }, get steps() { return spec.steps; },
         get lines() { return spec.lines; }, get levels() { return spec.levels; }, get wide() { return spec.wide; },
-        x: spec.x, y: spec.y, percent: spec.percent, whole: spec.whole, stepped: spec.stepped, zero: spec.zero,
+        x: spec.x, y: spec.y, percent: spec.percent, whole: spec.whole, stepped: spec.stepped, zero: spec.zero, top: spec.top,
         height: spec.height };
       plot = new uPlot(options(live, look, width, {
         drawClear: [(one) => { if (spec.kind === "trips") drawTrips(one, spec, look); }],
