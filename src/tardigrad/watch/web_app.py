@@ -116,7 +116,7 @@ class WatchPage:
 
     async def _events(self, request: Request) -> Response:
         number = request.query_params.get("run", "0")
-        if self._run(number) is None and number != "0":
+        if self._run(number) is None:
             return PlainTextResponse("There is no such run.\n", 404)
         if self._viewers >= MOST_VIEWERS:
             return PlainTextResponse("Too many pages are open.\n", 503)
@@ -125,7 +125,7 @@ class WatchPage:
     def _run(self, number: str) -> WatchedRun | None:
         if not (number.isascii() and number.isdigit() and len(number) < 6):
             return None
-        runs = self.runs
+        runs = self.runs or [WatchedRun("")]  # before there is one, the first is empty
         return runs[int(number)] if int(number) < len(runs) else None
 
     async def _stream(self, number: int) -> AsyncIterator[str]:

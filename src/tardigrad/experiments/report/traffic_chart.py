@@ -142,7 +142,7 @@ def timeline_charts(entries: list[Series]) -> list[Chart]:
         says = f"From time {thousands(begin)} to {thousands(end)} the model moved {moved}."
         spec = ChartSpec(
             kind="trips", x="virtual time", y="trips", trips=_trips(record, some),
-            steps=[(float(versions[1][at]), float(versions[0][at])) for at in marked],
+            steps=[(float(versions[1][at]), float(versions[0][at])) for at in marked[::every]],
         )  # fmt: skip
         charts.append(Chart(f"timeline-{number}-{slug(entry.label)}", entry.label, says, figure, spec=spec))
     return charts

@@ -157,14 +157,16 @@ const charts = (() => {
       if (y < top || y > top + height) continue;
       plot.ctx.save();
       plot.ctx.strokeStyle = plot.ctx.fillStyle = look.muted;
+      plot.ctx.lineWidth = devicePixelRatio;
       plot.ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
       plot.ctx.beginPath();
       plot.ctx.moveTo(left, y);
       plot.ctx.lineTo(left + width, y);
       plot.ctx.stroke();
       plot.ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-      plot.ctx.textAlign = "right";
-      plot.ctx.fillText(level.text, left + width - 4, y - 4);
+      const right = spec.top !== undefined; // at the end that is farther from the curves
+      plot.ctx.textAlign = right ? "right" : "left";
+      plot.ctx.fillText(level.text, right ? left + width - 4 : left + 4, y - 4);
       plot.ctx.restore();
     }
   }
