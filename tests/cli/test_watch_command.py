@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, Browser
 from test_service_commands import EXAMPLE, NAMES, command, listening, participant
 
+from browser import CHROMIUM, Browser
 from tardigrad.core.event_log import read_events
 from tardigrad.core.events import ModelEvaluated, RunEnded
 
@@ -117,9 +117,10 @@ def test_a_served_run_is_watched_by_its_folder_and_over_the_network(commands, tm
     )  # fmt: skip
     try:
         address = listening(server)
-        with Browser(tmp_path / "profile") as browser, watching(
-            commands, tmp_path / "live", address, "--key", tmp_path / "keys" / "ann.key"
-        ) as where:
+        with (
+            Browser(tmp_path / "profile") as browser,
+            watching(commands, tmp_path / "live", address, "--key", tmp_path / "keys" / "ann.key") as where,
+        ):
             network, folder = browser.open(f"{where}#0"), browser.open(f"{where}#1")
             for page in (network, folder):
                 page.until("document.getElementById('state')?.textContent === 'running'")
@@ -135,7 +136,9 @@ def test_a_served_run_is_watched_by_its_folder_and_over_the_network(commands, tm
             folder.until(f"({names}).toSorted().join() === 'ann,bob,eve'")
             network.until(f"({TILES}).trips === '30'")
             network.until("document.getElementById('state').textContent === 'over: trips'")
-            assert "No client is known by name" in network.until("document.querySelector('#clients tbody')?.textContent")
+            assert "No client is known by name" in network.until(
+                "document.querySelector('#clients tbody')?.textContent"
+            )
             assert network.trouble() == []
             work.join(300)
     finally:

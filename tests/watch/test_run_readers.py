@@ -90,15 +90,16 @@ def test_config_status_and_disk_of_a_folder_are_read(tmp_path):
     (tmp_path / "config.toml").write_text(
         "[stop]\ntrips = 120\n[buffer]\nsize = 4\n[algorithm]\nkind = 'fedbuff'\n"
     )
-    write_status(tmp_path, told(3, 9, last_seen={"client-1": 7.0}))
+    write_status(tmp_path, told(3, 9, last_seen={"client-1": 7.0}, at_work={"client-1": 2}))
     reader = FolderReader(tmp_path)
     assert not reader.read()
     found = facts(reader.run)
     assert (found["buffer"], found["algorithm"], found["in_flight"]) == (4, "fedbuff", 3)
     assert found["left"]["done"] == 0.5
     assert reader.run.disk["events"] == (tmp_path / "events.jsonl").stat().st_size
-    page = reader.run.clients.page("client-1", "trips", True, 0, reader.run.status.last_seen)
+    page = reader.run.clients.page("client-1", "trips", True, 0, reader.run.status)
     assert page["rows"][0]["ago"] == 7.0
+    assert page["rows"][0]["at_work"] == 2
 
 
 def test_damaged_files_beside_the_events_do_no_harm(tmp_path):

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from tardigrad.core.events import CheckInRefused, TripGivenUp, UploadReceived
 from tardigrad.core.participation import ClientId
+from tardigrad.service.monitor.status import Status
 
 MOST_CLIENTS = 50_000
 """Clients that are remembered; events of others count only for the run."""
@@ -32,6 +33,8 @@ class ClientRow(TypedDict):
     """The run's time of its last event."""
     ago: float | None
     """Seconds since its last request to a server; None if that is not known."""
+    at_work: int | None
+    """The version that it works on; None if it is idle or that is not known."""
     given_up: int
     refused: dict[str, int]
     """Uploads and check-ins that were refused, by reason."""
@@ -118,24 +121,24 @@ class ClientList:
                     known.refuse(str(event.reason))
 
     def page(
-        self, search: str, order: str, down: bool, number: int, seen: Mapping[str, float] | None = None
+        self, search: str, order: str, down: bool, number: int, status: Status | None = None
     ) -> ClientPage:
         """Return a page of the clients whose name contains `search`, sorted by a key of `ORDERS`.
 
-        `seen`: by client, the seconds since its last request, where a server told them.
+        `status`: what the server wrote last, which may know who is at work and who was seen when.
         """
         wanted = search.casefold()
         found = [one for one in self._known.values() if wanted in one.name.casefold()]
         found.sort(key=ORDERS.get(order, ORDERS["trips"]), reverse=down)
         pages = max(1, -(-len(found) // PAGE))
         number = min(max(number, 0), pages - 1)
-        rows = [self._row(one, seen or {}) for one in found[number * PAGE : (number + 1) * PAGE]]
+        rows = [self._row(one, status) for one in found[number * PAGE : (number + 1) * PAGE]]
         return ClientPage(
             rows=rows, found=len(found), page=number, pages=pages, clients=len(self._known),
             unlisted=self._unlisted,
         )  # fmt: skip
 
-    def _row(self, one: _Known, seen: Mapping[str, float]) -> ClientRow:
+    def _row(self, one: _Known, status: Status | None) -> ClientRow:
         return ClientRow(
             client=one.name,
             trips=one.trips,
@@ -143,7 +146,8 @@ class ClientList:
             share=one.accepted / max(1, self._accepted),
             staleness=one.staleness / one.accepted if one.accepted else None,
             last=one.last,
-            ago=seen.get(one.name),
+            ago=None if status is None else status.last_seen.get(one.name),
+            at_work=None if status is None else status.at_work.get(one.name),
             given_up=one.given_up,
             refused=dict(one.refused or {}),
         )

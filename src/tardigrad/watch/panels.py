@@ -14,6 +14,8 @@ from tardigrad.watch.watched_run import POINTS, WatchedRun
 
 BARS = 40
 """Bars of a histogram at most."""
+FILLS = 150
+"""Uploads over which the fill of the buffer is shown."""
 RULES = {"trips": "trips", "steps": "version", "virtual_time": "time"}
 """The stop rules whose end can be forecast, and what they count."""
 
@@ -116,7 +118,7 @@ def uploads(run: WatchedRun) -> dict[str, object]:
     counted = [one for one in run.uploads if one.accepted]
     stale = [one.staleness or 0 for one in counted]
     weights = [one.weight for one in counted if math.isfinite(one.weight)]
-    fills = list(run.fills)[-300:]
+    fills = list(run.fills)[-FILLS:]
     return {
         "count": len(run.uploads),
         "counted": len(counted),

@@ -104,13 +104,12 @@ class WatchPage:
         if run is None:
             return PlainTextResponse("There is no such run.\n", 404)
         page = asked.get("page", "0")
-        seen = run.status.last_seen if run.status else None
         found = run.clients.page(
             asked.get("search", "")[:200],
             asked.get("sort", "trips"),
             asked.get("down", "1") == "1",
             int(page) if page.isascii() and page.isdigit() and len(page) < 8 else 0,
-            seen,
+            run.status,
         )
         return Response(plain_json(found), media_type="application/json")
 

@@ -94,7 +94,7 @@
       tiles.push(tile(name, shown(value, isPercent), known(value) ? "last evaluation" : "not evaluated yet"));
     }
     tiles.push(
-      tile(one.served ? "time served" : "virtual time", one.served ? duration(one.time) : number(one.time), ""),
+      tile(one.served ? "time served" : "virtual time", one.served ? duration(one.time) : fixed(one.time, 2), ""),
       tile("buffer", known(one.buffer) ? `${one.fill} / ${one.buffer}` : whole(one.fill), "uploads in it"),
       tile("staleness", fixed(one.staleness, 2), "mean of the run"),
       tile("clients", whole(one.clients), "had a trip"),
@@ -223,12 +223,14 @@
 
   // -- clients ------------------------------------------------------------------------------------
 
-  const COLUMNS = { client: "client", trips: "trips", share: "share", staleness: "staleness", last: "last seen",
+  const COLUMNS = { client: "client", state: "state", trips: "trips", share: "share", staleness: "staleness", last: "last seen",
     given_up: "given up", refused: "refused" };
 
   function heads() {
     document.querySelector("#clients thead tr").replaceChildren(...Object.entries(COLUMNS).map(([name, words]) => {
-      const head = make("th", null, name === "refused" ? "words" : ""), button = make("button", words);
+      const head = make("th", name === "state" ? words : null, name === "refused" ? "words" : "");
+      if (name === "state") return head; // the server does not sort by it
+      const button = make("button", words);
       button.type = "button";
       if (state.sort === name) head.setAttribute("aria-sort", state.down ? "descending" : "ascending");
       button.addEventListener("click", () => {
@@ -237,7 +239,7 @@
         state.page = 0;
         heads();
         clients();
-        document.querySelectorAll("#clients th button")[Object.keys(COLUMNS).indexOf(name)].focus();
+        document.querySelectorAll("#clients th")[Object.keys(COLUMNS).indexOf(name)].firstChild.focus();
       });
       head.append(button);
       return head;
@@ -265,13 +267,15 @@
       const name = make("td", one.client, "name");
       name.title = one.client;
       const reasons = Object.entries(one.refused).map(([reason, count]) => `${reason}: ${count}`).join(", ");
-      return row([name, make("td", whole(one.trips)), make("td", percent(one.share)), make("td", fixed(one.staleness, 2)),
+      const served = seen.facts && seen.facts.served;
+      const now = known(one.at_work) ? `at work, v${one.at_work}` : served ? "idle" : "–";
+      return row([name, make("td", now), make("td", whole(one.trips)), make("td", percent(one.share)), make("td", fixed(one.staleness, 2)),
         make("td", known(one.ago) ? `${duration(one.ago)} ago` : fixed(one.last, 2)), make("td", whole(one.given_up)),
         make("td", reasons || "–", "words")]);
     });
     if (!rows.length) {
       const cell = make("td", state.search ? "No client has such a name." : "No client is known by name.", "words");
-      cell.colSpan = 7;
+      cell.colSpan = 8;
       rows.push(row([cell]));
     }
     document.querySelector("#clients tbody").replaceChildren(...rows);
