@@ -17,8 +17,10 @@ from tardigrad.core.events import ModelEvaluated, RunEnded
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
-TILES = """Object.fromEntries([...document.querySelectorAll("#tiles > div")].filter((tile) => tile.firstChild).map(
-  (tile) => [tile.querySelector("dt").textContent, tile.querySelector("dd").textContent]))"""
+TILES = """Object.fromEntries([...document.querySelectorAll("#tiles > div:has(dt)")].map((tile) => [
+  tile.querySelector("dt").textContent, tile.querySelector("dd").textContent,
+]))"""
+LISTED = "[...document.querySelectorAll('#clients tbody td:first-child')].map((cell) => cell.textContent)"
 CONFIG = """
 seed = 3
 [algorithm]
@@ -132,8 +134,7 @@ def test_a_served_run_is_watched_by_its_folder_and_over_the_network(commands, tm
             work = threading.Thread(target=lambda: asyncio.run(take_part()), daemon=True)
             work.start()
             check_end(folder, tmp_path / "live")
-            names = "[...document.querySelectorAll('#clients tbody td:first-child')].map((cell) => cell.textContent)"
-            folder.until(f"({names}).toSorted().join() === 'ann,bob,eve'")
+            folder.until(f"({LISTED}).toSorted().join() === 'ann,bob,eve'")
             network.until(f"({TILES}).trips === '30'")
             network.until("document.getElementById('state').textContent === 'over: trips'")
             assert "No client is known by name" in network.until(
