@@ -59,11 +59,16 @@ def get(address, path="/", headers=None, method="GET", raw_host=None):
 
 @contextlib.contextmanager
 def stream(address, run=0):
-    """Yield a function that returns the next panels that have changed."""
-    connection = http.client.HTTPConnection("127.0.0.1", port_of(address), timeout=PATIENCE)
-    with contextlib.closing(connection):
-        connection.request("GET", f"/events?run={run}")
-        answer = connection.getresponse()
+    """Yield a function that returns the next panels that have changed. Waits while too many are open."""
+    with contextlib.ExitStack() as stack:
+        while True:
+            connection = http.client.HTTPConnection("127.0.0.1", port_of(address), timeout=PATIENCE)
+            stack.callback(connection.close)
+            connection.request("GET", f"/events?run={run}")
+            answer = connection.getresponse()
+            stack.callback(answer.close)
+            if answer.status != 503:
+                break
         assert answer.status == 200
 
         def following():

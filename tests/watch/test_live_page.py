@@ -1,11 +1,12 @@
 """The live page in a real browser: what it shows is what the events say, as they come."""
 
 import pytest
-from page_server import append, served, stream
+from page_server import append, get, served, stream
 from some_events import a_run
 
 from browser import CHROMIUM, Browser
 from tardigrad.core.events import ModelEvaluated, ModelMoved, UploadReceived
+from tardigrad.watch import web_app
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
 
@@ -239,3 +240,13 @@ def test_the_stream_sends_only_what_has_changed(run):
             assert not {"uploads", "trips", "refusals"} & set(news)
         assert news["curves"]["metrics"]["accuracy"][-1] == 0.99
         assert "uploads" not in news
+
+
+def test_only_so_many_pages_are_served_at_once(run, monkeypatch):
+    monkeypatch.setattr(web_app, "MOST_VIEWERS", 2)
+    with served([run]) as address:
+        with stream(address) as first, stream(address) as second:
+            first(), second()
+            assert get(address, "/events?run=0")[0] == 503
+        with stream(address) as third:  # fails with 503 until the others are noticed to be gone
+            third()

@@ -1,6 +1,7 @@
 """Where runs come from: folders, comparisons, and the words of a server."""
 
 import asyncio
+import os
 
 import pytest
 from page_server import append
@@ -144,3 +145,14 @@ def test_a_server_that_refuses_is_quoted():
     asyncio.run(reader.follow())
     assert facts(reader.run)["state"] == "silent"
     assert facts(reader.run)["problem"] == "nobody listens on host:1"
+
+
+def test_an_old_run_that_never_ended_is_silent(tmp_path):
+    append(tmp_path, a_run(end=False))
+    reader = FolderReader(tmp_path)
+    reader.read()
+    assert facts(reader.run)["state"] == "running"
+    os.utime(tmp_path / "events.jsonl", (1e9, 1e9))
+    reader.read()
+    assert facts(reader.run)["state"] == "silent"
+    assert facts(reader.run)["silence"] > 1e7

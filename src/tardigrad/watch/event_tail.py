@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from os import SEEK_END
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +33,8 @@ class EventTail:
         self._skip = False  # the rest of a line that is longer than a piece
         self.size = 0
         """The file's size when it was read last."""
+        self.written = 0.0
+        """When the file was written last, in seconds since 1970."""
         self.damaged = 0
         """Lines that were not events."""
 
@@ -51,7 +53,8 @@ class EventTail:
         again = False
         try:
             with self._file.open("rb") as file:
-                self.size = file.seek(0, SEEK_END)
+                found = os.fstat(file.fileno())
+                self.size, self.written = found.st_size, found.st_mtime
                 file.seek(max(0, self._offset - len(self._mark)))
                 if self.size < self._offset or file.read(len(self._mark)) != self._mark:
                     again = True

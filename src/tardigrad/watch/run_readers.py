@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded, RunStarted
+from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded
 from tardigrad.errors import ConfigError, TardigradError
 from tardigrad.service.monitor.status import FILE, Status, read_status
 from tardigrad.watch.event_tail import EventTail
@@ -49,6 +49,7 @@ class FolderReader:
             run.begin()
         run.take(found.events)
         run.damaged = self._tail.damaged
+        run.heard = self._tail.written or run.heard
         more = self._tail.behind > 0 and bool(found.events)
         run.reading = self._tail.share if more else 1.0
         if not more:
@@ -98,8 +99,7 @@ class ServerReader:
         """Note a status."""
         run = self.run
         events: list[Event] = []
-        if not run.started:
-            events.append(RunStarted(schema=1, seed=0))
+        run.started = True
         if status.metrics and status.metrics != self._metrics:
             self._metrics = dict(status.metrics)
             events.append(
@@ -109,7 +109,7 @@ class ServerReader:
             events.append(ModelMoved(status.version, status.trips, status.time))
         if status.over:
             events.append(RunEnded(status.over, status.version, status.trips, status.time))
-        run.status = status
+        run.status, run.heard = status, time.time()
         run.take(events)
         run.position = run.position._replace(trips=status.trips, time=status.time)
         run.given_up = status.given_up

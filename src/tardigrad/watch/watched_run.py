@@ -100,7 +100,8 @@ class WatchedRun:
         self.clients = ClientList()
         self._buffer = (0, 0)  # the version that is being filled, and its uploads
         self._pace: deque[tuple[float, RunPosition]] = deque()
-        self._heard = time.monotonic()
+        self.heard = time.time()
+        """When something was heard of it last, in seconds since 1970."""
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -133,8 +134,6 @@ class WatchedRun:
                     self.over = event.reason
                     self.position = RunPosition(event.version, event.trips, event.time, event.bytes)
                     self.log.append(event)
-        if events:
-            self._heard = time.monotonic()
 
     def _upload(self, event: UploadReceived) -> None:
         self._move(trips=self.position.trips + 1, time=event.time)
@@ -208,7 +207,7 @@ class WatchedRun:
     @property
     def silence(self) -> float:
         """Seconds since the last event, or since the server's last word."""
-        quiet = time.monotonic() - self._heard
+        quiet = max(0.0, time.time() - self.heard)
         return quiet if self.status is None else min(quiet, self.status.age)
 
     def state(self) -> str:
