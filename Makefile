@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-transformers test-flower test-flower-oldest lint types tests claims bench bench-quick bench-peers bench-service bench-secure bench-flower soak clean
+.PHONY: demo test test-transformers test-flower test-flower-oldest lint types tests claims bench bench-quick bench-peers bench-service bench-secure bench-flower bench-watch soak clean
 
 demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make a report to open in a browser
 	$(BIN)/tardigrad demo
@@ -52,6 +52,9 @@ bench-secure: $(VENV)/.installed-dev  ## what secure aggregation costs clients, 
 
 bench-flower: .flower-venvs/newest/.installed  ## FedAvg and FedBuff on Flower's SuperNodes, one of them slow: some minutes
 	.flower-venvs/newest/bin/python benchmarks/flower.py
+
+bench-watch: $(VENV)/.installed-dev  ## what the live page costs, with a million events: a quarter of an hour
+	$(BIN)/python benchmarks/live_page.py
 
 soak: $(VENV)/.installed-dev  ## 260 kills, 100,000 bad messages, 1,000 clients: some twenty minutes
 	TARDIGRAD_SOAK=1 $(BIN)/pytest tests/service/combined/test_kills.py tests/service/combined/test_secure_kills.py tests/service/combined/test_fuzz.py tests/service/combined/test_crowd.py

@@ -19,6 +19,7 @@ LAYERS = [
     "simulation",
     "service",
     "flower_grid",
+    "watch",
     "experiments",
     "flower",
     "cli",

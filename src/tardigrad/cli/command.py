@@ -20,6 +20,7 @@ from tardigrad.cli import (
     privacy_commands,
     run_commands,
     service_commands,
+    watch_command,
 )
 from tardigrad.errors import TardigradError
 
@@ -48,6 +49,7 @@ served.command(epilog="Example: `tardigrad helper --out runs/helper --keys helpe
 )
 served.command(epilog="Example: `tardigrad identity --keys helper-keys`")(helper_command.identity)
 app.add_typer(served)
+app.add_typer(watch_command.app)
 app.add_typer(privacy_commands.app, name="privacy")
 app.add_typer(data_commands.app, name="data")
 

@@ -22,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from tardigrad.experiments.compare.plot import COLOURS, STYLES
+from tardigrad.experiments.report.interactive import ChartSpec
 from tardigrad.experiments.report.run_record import FloatArray
 
 INK, MUTED, GRID = "#1f2430", "#5c6470", "#e3e6ea"
@@ -61,6 +62,8 @@ class Chart:
     figure: Figure
     turn: str = ""
     """If not empty, the reader chooses which charts of the section are shown, by this word."""
+    spec: ChartSpec | None = None
+    """Its numbers, if the reader's browser can draw it."""
 
     def drawn(self) -> Drawing:
         """Draw the figure as SVG. This is done once, because the layout takes most of the time."""

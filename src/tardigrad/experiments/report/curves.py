@@ -16,6 +16,7 @@ from tardigrad.experiments.report.chart import (
     numbered,
     percent,
 )
+from tardigrad.experiments.report.interactive import ChartSpec, line
 from tardigrad.experiments.report.run_record import FloatArray
 from tardigrad.experiments.report.sources import RunSource, Series
 
@@ -94,13 +95,15 @@ def _chart(
     entries: list[Series], curves: dict[int, Curves], metric: Metric, over: str, targets: list[float]
 ) -> Chart:
     ends, last = [], {}
-    words, line = f"test {metric}", _baseline(entries, metric)
+    words, baseline = f"test {metric}", _baseline(entries, metric)
+    spec = ChartSpec(kind="lines", x=AXES[over], y=words, percent=metric.percent, lines=[], levels=[])
     with curves_panel(len(curves)) as (figure, axis):
         for number, own in curves.items():
             grid = np.linspace(0.0, min(curve[-1, 0] for curve in own), POINTS)
             values = np.stack([np.interp(grid, curve[:, 0], curve[:, 1]) for curve in own])
             mean = values.mean(axis=0)
             draw_band(axis, grid, values, number)
+            spec["lines"].append(line(entries[number].label, number, grid, values))
             ends.append((float(grid[-1]), float(mean[-1]), number, entries[number].label))
             last[number] = float(mean[-1])
         axis.set_xlim(left=0)
@@ -112,11 +115,15 @@ def _chart(
         if metric.lower_is_better:
             firsts = [float(curve[0, 1]) for own in curves.values() for curve in own]
             axis.set_ylim(0, min(axis.get_ylim()[1], 1.3 * max(firsts)))
+            spec["zero"], spec["top"] = True, axis.get_ylim()[1]
         for target in targets:
             shown = f"{100 * target:.3g} %" if metric.percent else f"{target:.4g}"
             _level(axis, target, f"target {shown}", (1, 2), metric)
-        if line is not None and metric.name != "loss":
-            _level(axis, line[1], f"{line[0]}: {metric.shown(line[1])}", (6, 3), metric)
+            spec["levels"].append({"value": target, "text": f"target {shown}"})
+        if baseline is not None and metric.name != "loss":
+            text = f"{baseline[0]}: {metric.shown(baseline[1])}"
+            _level(axis, baseline[1], text, (6, 3), metric)
+            spec["levels"].append({"value": baseline[1], "text": text})
         label_ends(axis, ends)
     best = (min if metric.lower_is_better else max)(last, key=lambda number: last[number])
     end = f"{last[best]:.1%}" if metric.percent else f"{last[best]:.3g}"
@@ -128,7 +135,7 @@ def _chart(
         else "."
     )
     title = f"{words[0].upper()}{words[1:]} over {AXES[over]}"
-    return Chart(f"{metric.name}-{over}", title, says, figure, turn=AXES[over])
+    return Chart(f"{metric.name}-{over}", title, says, figure, turn=AXES[over], spec=spec)
 
 
 def _level(axis: Axes, value: float, text: str, dashes: tuple[int, int], metric: Metric) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import html
+from base64 import b64encode
 from dataclasses import dataclass, field
+from hashlib import sha256
 
+from tardigrad.core.plain_json import plain_json
 from tardigrad.experiments.report.chart import Chart, Drawing
+from tardigrad.watch.assets import asset
 
 STYLE = """
 :root { color-scheme: light dark;
@@ -65,21 +69,21 @@ pre { background: var(--raised); padding: 1rem; border-radius: .6rem; overflow-x
 @media (max-width: 40rem) { body { padding: 1.25rem .8rem 3rem; } figure { padding: .6rem; } }
 @media print { figure, details { break-inside: avoid; } .turns { display: none !important; } }
 """
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""The content security policy: the page loads nothing, whatever a label or an error message contains."""
-SCRIPT = """
-"use strict";
-document.documentElement.classList.add("scripted");
-for (const row of document.querySelectorAll(".turns")) {
-  const figures = row.parentElement.querySelectorAll("figure[data-turn]");
-  const show = (turn) => {
-    for (const button of row.children) button.setAttribute("aria-pressed", String(button.value === turn));
-    for (const figure of figures) figure.hidden = figure.dataset.turn !== turn;
-  };
-  for (const button of row.children) button.addEventListener("click", () => show(button.value));
-  show(row.children[0].value);
-}
+SHOWN = """
+.plot, .tools { display: none; }
+.interactive .plot { display: block; }
+.interactive .tools { display: flex; }
+.interactive > svg { display: none; }
+.head { display: flex; align-items: baseline; gap: .5rem; }
+@media print { .interactive .plot, .interactive .tools { display: none; }
+  .interactive > svg { display: block; } }
 """
+"""The picture of a chart is shown unless the script has drawn the chart itself, and in print."""
+TOOLS = (
+    '<div class="tools"><button type="button" class="reset off">show all</button>'
+    '<button type="button" class="csv">CSV</button></div>'
+)
+SCRIPTS = ("uPlot.iife.min.js", "charts.js", "report.js")
 
 
 @dataclass(frozen=True)
@@ -103,14 +107,29 @@ def page(title: str, lead: str, sections: list[Section], drawings: dict[str, Dra
     """Return the content of the file. `drawings` has every chart by its name."""
     links = "".join(f'<a href="#{one.anchor}">{html.escape(one.heading)}</a>' for one in sections)
     body = "".join(_section(one, drawings) for one in sections)
+    scripts = [asset(name) for name in SCRIPTS]
+    specs = {name: one.chart.spec for name, one in drawings.items() if one.chart.spec is not None}
+    data = plain_json(specs).replace("<", "\\u003c")  # so that no label ends the element
+    style = STYLE + asset("uPlot.min.css") + asset("charts.css") + SHOWN
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f'<link rel="icon" href="data:,"><title>{html.escape(title)}</title><style>{STYLE}</style></head>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'
+        f'<link rel="icon" href="data:,"><title>{html.escape(title)}</title><style>{style}</style></head>\n'
         f"<body><header><h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>"
-        f"<nav>{links}</nav></header>\n<main>{body}</main>\n<script>{SCRIPT}</script></body></html>\n"
+        f"<nav>{links}</nav></header>\n<main>{body}</main>\n"
+        f'<script type="application/json" id="charts">{data}</script>'
+        + "".join(f"<script>{script}</script>" for script in scripts)
+        + "</body></html>\n"
     )
+
+
+def _policy(scripts: list[str]) -> str:
+    """Return the content security policy: the page loads nothing and runs only its own scripts, whatever a
+    label or an error message contains."""
+    hashes = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; img-src data:"
 
 
 def _section(one: Section, drawings: dict[str, Drawing]) -> str:
@@ -127,7 +146,12 @@ def _section(one: Section, drawings: dict[str, Drawing]) -> str:
 def _figure(drawing: Drawing) -> str:
     chart = drawing.chart
     turn = f' data-turn="{html.escape(chart.turn)}"' if chart.turn else ""
+    head = f"<h3>{html.escape(chart.title)}</h3>"
+    plot = ""
+    if chart.spec is not None:
+        head = f'<div class="head">{head}{TOOLS}</div>'
+        plot = f'<div class="plot" aria-label="{html.escape(chart.title)}"></div>'
     return (
-        f'<figure id="{chart.name}"{turn}><h3>{html.escape(chart.title)}</h3>{drawing.inline()}'
+        f'<figure id="{chart.name}"{turn}>{head}{drawing.inline()}{plot}'
         f"<figcaption>{html.escape(chart.says)}</figcaption></figure>"
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from tardigrad.core.plural import counted
 from tardigrad.experiments.report.chart import SERIES, Chart, numbered, panel, percent, slug
+from tardigrad.experiments.report.interactive import ChartLine, ChartSpec, short_numbers
 from tardigrad.experiments.report.sources import Series
 
 BARS = 40
@@ -23,7 +26,7 @@ def staleness_charts(entries: list[Series]) -> list[Chart]:
         shares = np.add.reduceat(counts, np.arange(0, len(counts), wide)) / len(stale)
         middle, high = np.quantile(stale, [0.5, 0.95])
         with panel() as (figure, axis):
-            places = np.arange(len(shares)) * wide + (wide - 1) / 2
+            places = np.arange(len(shares), dtype=float) * wide + (wide - 1) / 2
             axis.bar(places, shares, width=0.88 * wide, color=SERIES[number % len(SERIES)])
             axis.set_xlabel("staleness (versions)")
             axis.set_ylabel("share of accepted uploads")
@@ -32,7 +35,9 @@ def staleness_charts(entries: list[Series]) -> list[Chart]:
         fresh = f"{counts[0] / len(stale):.0%} are fresh"
         half = f"Half of the accepted uploads are at most {counted(round(middle), 'version')} old"
         says = f"{half}, one in twenty is older than {high:.0f}; {fresh}."
-        charts.append(Chart(f"staleness-{number}-{slug(entry.label)}", entry.label, says, figure))
+        spec = _bars("staleness (versions)", number, places, shares, wide)
+        spec["whole"] = True
+        charts.append(Chart(f"staleness-{number}-{slug(entry.label)}", entry.label, says, figure, spec=spec))
     return charts
 
 
@@ -53,10 +58,11 @@ def weight_charts(entries: list[Series]) -> list[Chart]:
         weights = np.concatenate([run.record.trips.weight[run.record.trips.accepted] for run in entry.runs])
         if not len(weights) or weights.min() == weights.max():
             continue
+        counts, edges = np.histogram(weights, bins=BARS, range=(0, float(weights.max())))
+        places, wide = (edges[:-1] + edges[1:]) / 2, float(edges[1])
         with panel() as (figure, axis):
-            axis.hist(
-                weights, bins=BARS, range=(0, float(weights.max())), color=SERIES[number % len(SERIES)],
-                weights=np.full(len(weights), 1 / len(weights)), rwidth=0.9,
+            axis.bar(
+                places, counts / len(weights), width=0.9 * wide, color=SERIES[number % len(SERIES)]
             )  # fmt: skip
             axis.set_xlabel("weight of an upload")
             axis.set_ylabel("share of accepted uploads")
@@ -66,5 +72,16 @@ def weight_charts(entries: list[Series]) -> list[Chart]:
             f"The median weight is {np.median(weights):.3g}; the lightest tenth of the accepted uploads "
             f"weigh {np.quantile(weights, 0.1):.3g} or less, the heaviest {weights.max():.3g}."
         )
-        charts.append(Chart(f"weights-{number}-{slug(entry.label)}", entry.label, says, figure))
+        spec = _bars("weight of an upload", number, places, counts / len(weights), wide)
+        charts.append(Chart(f"weights-{number}-{slug(entry.label)}", entry.label, says, figure, spec=spec))
     return charts
+
+
+def _bars(x: str, number: int, places: Iterable[float], shares: Iterable[float], wide: float) -> ChartSpec:
+    bars = ChartLine(
+        label="share of accepted uploads",
+        x=short_numbers(places),
+        y=short_numbers(shares),
+        colour=number % len(SERIES),
+    )
+    return ChartSpec(kind="bars", x=x, y="share of accepted uploads", percent=True, wide=wide, lines=[bars])

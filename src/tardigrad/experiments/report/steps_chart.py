@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tardigrad.experiments.report.chart import Chart, curves_panel, draw_band, label_ends, numbered, slug
+from tardigrad.experiments.report.interactive import ChartSpec, line
 from tardigrad.experiments.report.sources import Series
 
 POINTS = 400
@@ -20,6 +21,8 @@ def told(entries: list[Series]) -> list[str]:
 def step_chart(entries: list[Series], name: str) -> Chart | None:
     """Return a chart of one such number over versions; None if it never changes."""
     ends, last = [], {}
+    words = NAMES.get(name, name.replace("_", " "))
+    spec = ChartSpec(kind="lines", x="version", y=words, whole=True, lines=[])
     with curves_panel(len(entries)) as (figure, axis):
         for number, entry in enumerate(entries):
             own = [run.record.steps for run in entry.runs if name in run.record.steps]
@@ -35,17 +38,18 @@ def step_chart(entries: list[Series], name: str) -> Chart | None:
             values = np.stack(rows)
             mean = values.mean(axis=0)
             draw_band(axis, grid, values, number)
+            spec["lines"].append(line(entry.label, number, grid, values))
             ends.append((float(grid[-1]), float(mean[-1]), number, entry.label))
             last[number] = (float(mean.min()), float(mean.max()), float(mean[-1]))
         if not ends or all(low == high for low, high, _ in last.values()):
             return None
-        words = NAMES.get(name, name.replace("_", " "))
         axis.set_xlabel("version")
         axis.set_ylabel(words)
         axis.set_xlim(left=0)
         if all(low >= 0 for low, _, _ in last.values()):
             axis.set_ylim(bottom=0)
+            spec["zero"] = True
         numbered(axis, whole=True)
         label_ends(axis, ends)
     found = "; ".join(f"{entries[number].label} ends at {end:.3g}" for number, (_, _, end) in last.items())
-    return Chart(f"step-{slug(name)}", words.capitalize(), f"{found}.", figure)
+    return Chart(f"step-{slug(name)}", words.capitalize(), f"{found}.", figure, spec=spec)

@@ -19,6 +19,7 @@ from tardigrad.experiments.report.chart import (
     slug,
     thousands,
 )
+from tardigrad.experiments.report.interactive import ChartLine, ChartSpec, ChartTrip, short_numbers
 from tardigrad.experiments.report.run_record import FloatArray, IntArray, RunRecord, Trips
 from tardigrad.experiments.report.sources import Series
 
@@ -66,7 +67,18 @@ def at_work_charts(entries: list[Series]) -> list[Chart]:
         says = f"{since} {thousands(end)}, {mean} {'client is' if mean == '1' else 'clients are'} at work"
         says += " all the time." if least == most else f" on average, between {least} and {most}."
         label = entries[number].label
-        charts.append(Chart(f"at-work-{number}-{slug(label)}", label, says, figure))
+        bands = ChartLine(
+            label="clients at work, mean",
+            x=short_numbers(one.begin),
+            y=short_numbers(one.mean),
+            low=short_numbers(one.fewest),
+            high=short_numbers(one.most),
+            colour=number % len(SERIES),
+        )
+        spec = ChartSpec(
+            kind="lines", x="virtual time", y="clients at work", zero=True, stepped=True, lines=[bands]
+        )
+        charts.append(Chart(f"at-work-{number}-{slug(label)}", label, says, figure, spec=spec))
     return charts
 
 
@@ -128,8 +140,29 @@ def timeline_charts(entries: list[Series]) -> list[Chart]:
         moved = "once" if len(marked) == 1 else f"{len(marked):,} times"
         moved += "" if every == 1 else f", of which every {every}th is marked"
         says = f"From time {thousands(begin)} to {thousands(end)} the model moved {moved}."
-        charts.append(Chart(f"timeline-{number}-{slug(entry.label)}", entry.label, says, figure))
+        spec = ChartSpec(
+            kind="trips", x="virtual time", y="trips", trips=_trips(record, some),
+            steps=[(float(versions[1][at]), float(versions[0][at])) for at in marked[::every]],
+        )  # fmt: skip
+        charts.append(Chart(f"timeline-{number}-{slug(entry.label)}", entry.label, says, figure, spec=spec))
     return charts
+
+
+def _trips(record: RunRecord, some: IntArray) -> list[ChartTrip]:
+    """Return trips as the browser draws them, by their ends."""
+    trips = record.trips
+    return [
+        {
+            "trip": int(at),
+            "client": str(record.clients[int(trips.client[at])]),
+            "start": float(trips.start[at]),
+            "end": float(trips.end[at]),
+            "from": int(trips.start_version[at]),
+            "fate": "given up" if trips.gave_up[at] else "counted" if trips.accepted[at] else "refused",
+            "staleness": None if trips.gave_up[at] else int(trips.staleness[at]),
+        }
+        for at in sorted(some.tolist(), key=lambda at: float(trips.end[at]))
+    ]
 
 
 def _window(record: RunRecord, durations: FloatArray) -> tuple[float, float]:

@@ -21,6 +21,9 @@ from tardigrad.experiments.runs.result import Result, RunTotals
 from tardigrad.experiments.runs.run_folder import RunFolder, Snapshot
 from tardigrad.learning.profile import Profile
 
+SHOW_SECONDS = 0.5
+"""How often those who watch the run's folder see new events."""
+
 
 class Observer(Protocol):
     """An object that is told the events of a run, such as a progress bar or a tracker."""
@@ -120,7 +123,7 @@ class Drive:
 
     def _commit_all(self, observers: tuple[Observer, ...]) -> None:
         profile = self._simulation.profile
-        written, cost = self._began, 0.0
+        written, shown, cost = self._began, self._began, 0.0
         interrupted = Interrupt(wanted=self._folder is not None)
         for events in interrupted.watch(self._engine.run()):
             self._history += evaluations(events)
@@ -129,6 +132,9 @@ class Drive:
             with profile.part("record"):
                 self._tell(events, observers)
             now = time.monotonic()
+            if self._folder is not None and now - shown > SHOW_SECONDS:
+                self._folder.flush()
+                shown = now
             if now - written > max(self._snapshot_seconds, 20 * cost):
                 with profile.part("snapshot"):
                     self.save()

@@ -198,6 +198,11 @@ class RunFolder:
         if self._live:
             self._log.flush()
 
+    def flush(self) -> None:
+        """Let readers of the folder see all events so far."""
+        assert self._log is not None
+        self._log.flush()
+
     def snapshot(self, tensors: dict[str, Tensor], document: Mapping[str, object]) -> None:
         """Replace the last snapshot."""
         assert self._log is not None

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 FILE = "status.json"
 SECONDS = 1.0
-MOST_NAMES = 8
+MOST_NAMES = 1000
+"""Clients that are named at most."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Status:
     """Seconds for which a helper of a secure run could not be reached; None if all are there."""
     steps_waiting: int = 0
     """Steps of a secure run that wait for the helpers."""
+    at_work: dict[str, int] = field(default_factory=dict)
+    """By client: the version from which it started the trip that is under way."""
 
     @property
     def age(self) -> float:
@@ -74,6 +78,7 @@ STATUS = TypeAdapter(Status)
 def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
     """Return the status of a run as it is now. Must be called in the event loop's thread."""
     progress = progress_of(coordinator, servicer)
+    under_way = islice(coordinator.run_state.book.in_flight.values(), MOST_NAMES)
     return Status(
         version=progress.version,
         trips=progress.trips,
@@ -92,6 +97,7 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
         metrics_dropped=progress.metrics_dropped,
         helper_away=None if progress.helper_away is None else round(progress.helper_away, 3),
         steps_waiting=progress.steps_waiting,
+        at_work={str(ticket.client): ticket.version for ticket in under_way},
     )
 
 

@@ -13,6 +13,8 @@ from tardigrad.service.monitor.logs import harmless
 from tardigrad.service.monitor.progress_record import over_text, trips_per_second
 from tardigrad.service.monitor.status import Status
 
+MOST_SEEN = 8
+"""Clients that were seen last and are shown."""
 SILENT = 5.0
 """Seconds without a new status after which the table says that the server may not be running."""
 
@@ -55,7 +57,10 @@ def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
     told = [f"{harmless(name)} {_number(value)}" for name, value in islice(status.metrics.items(), 8)]
     found.append(("last evaluation", ", ".join(told) or "none yet"))
     if status.last_seen:
-        seen = [f"{harmless(name)} ({ago + status.age:.0f} s ago)" for name, ago in status.last_seen.items()]
+        seen = [
+            f"{harmless(name)} ({ago + status.age:.0f} s ago)"
+            for name, ago in islice(status.last_seen.items(), MOST_SEEN)
+        ]
         found.append(("seen last", ", ".join(seen)))
     return found
 

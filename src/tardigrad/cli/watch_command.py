@@ -1,0 +1,77 @@
+"""The command watch: a live page of runs."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tardigrad.cli.service_options import CA, authority_of, fault_of, say
+from tardigrad.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tardigrad.watch.run_readers import ServerReader
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: `tardigrad watch runs/demo`, then open the address that it prints")
+def watch(
+    where: Annotated[list[str], typer.Argument(metavar="DIR... | HOST:PORT", show_default=False)],
+    host: Annotated[
+        str, typer.Option(help="The address of the page; on any but this machine's own it has a token.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port of the page; 0: any free one.")
+    ] = 7480,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The key of an enrolled client, for HOST:PORT.")
+    ] = None,
+    ca: CA = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS to HOST:PORT; for tests.")] = False,
+    token: Annotated[
+        bool, typer.Option("--token", help="A token on this machine, too: other users of it see nothing.")
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Another name by which the page is reached. Repeatable."),
+    ] = None,
+) -> None:
+    """Show runs, comparisons and served runs in a browser while they go on."""
+    try:
+        from tardigrad.watch.web_app import WatchPage
+        from tardigrad.watch.web_server import serve_page
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"watch: {error.name} is not installed; `pip install 'tardigrad[dashboard]'` has it"
+        ) from None
+    from tardigrad.watch.run_readers import WatchedFolders
+
+    folders = [Path(one) for one in where if Path(one).is_dir()]
+    servers = [_server(one, key, ca, insecure) for one in where if not Path(one).is_dir()]
+    page = WatchPage(WatchedFolders(folders) if folders else None, servers)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve_page(page, host, port, allow_host or (), token, say))
+
+
+def _server(where: str, key: Path | None, ca: Path | None, insecure: bool) -> ServerReader:
+    """Return the reader of a server's progress."""
+    if ":" not in where:
+        raise ConfigError(f"{where}: is neither a folder nor HOST:PORT")
+    if fault := fault_of(where):
+        raise ConfigError(f"neither a folder nor HOST:PORT was given, because {fault}")
+    if key is None:
+        raise ConfigError(
+            "--key: a server answers only enrolled clients; give a client's key, or the run's folder"
+        )
+    from tardigrad.service.access.enrolment import check_name, read_key
+    from tardigrad.service.access.signed_requests import Signer
+    from tardigrad.service.monitor.watching import watch_server
+    from tardigrad.watch.run_readers import ServerReader
+
+    signer = Signer(check_name(key.stem), read_key(key))
+    authority = None if insecure else authority_of(ca, key)
+    return ServerReader(where, lambda: watch_server(where, signer, authority))

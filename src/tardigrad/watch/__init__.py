@@ -1,0 +1,1 @@
+"""The live page of runs: reads their events as they are written, and shows them in a browser."""
