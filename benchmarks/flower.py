@@ -3,10 +3,10 @@
     python benchmarks/flower.py
 
 A SuperLink and four SuperNodes on loopback train the app of examples/flower. One of them sleeps in every trip
-for nine times as long as a trip takes where each node has a core of its own. First they train with Flower's FedAvg, then with FedBuff by `AsyncStrategy`, until the model has the
-same accuracy on all nodes' held-out examples, which the ServerApp computes after each step. The clock of each
-starts when its ServerApp does; the nodes are connected by then. Results: benchmarks/flower.json,
-docs/performance.md.
+for nine times as long as a trip takes where each node has a core of its own. First they train with Flower's
+FedAvg, then with FedBuff by `AsyncStrategy`, until the model has the same accuracy on all nodes' held-out
+examples, which the ServerApp computes after each step. The clock of each starts when its ServerApp does; the
+nodes are connected by then. Results: benchmarks/flower.json, docs/performance.md.
 """
 
 from __future__ import annotations
@@ -118,9 +118,10 @@ def rows_of(found: dict[str, list[dict[str, float]]], slow_seconds: float) -> li
         f"{fedbuff['seconds']:.0f} over {fedavg['seconds']:.0f} s, {fedbuff['step']:.0f} steps and "
         f"{fedavg['step']:.0f} rounds"
     )
+    slow = f"one node sleeps for {slow_seconds:.0f} s in every trip"
     return [
         ["what over what", "ratio", "aim", "figures behind it (this machine only)"],
-        [f"FedBuff over FedAvg: wall-clock time to {TARGET:.0%} if one node sleeps for {slow_seconds:.0f} s in every trip",
+        [f"FedBuff over FedAvg: wall-clock time to {TARGET:.0%} if {slow}",
          f"{fedbuff['seconds'] / fedavg['seconds']:.2f}", f"{AIM}", figures],
     ]  # fmt: skip
 
