@@ -202,8 +202,8 @@ def test_resume_with_another_config_or_a_damaged_snapshot(cli, tmp_path):
 
 JSON_BY_NATURE = {"schema"}
 """Commands that always print JSON."""
-SERVICE = {"serve", "join", "enroll"}
-"""Commands of the service, which log."""
+SERVICE = {"serve", "join", "enroll", "watch"}
+"""Commands of the service, which log, and the live page."""
 
 
 def commands(group=None, prefix=""):

@@ -114,8 +114,11 @@ def test_check_against_a_config_lists_what_does_not_fit(folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("join", "localhost:1"), "--app, --data: give one of them"),
-        (("join", "localhost:1", "--data", "a.csv", "--app", "a.py"), "--app, --data: give one of them"),
+        (("join", "localhost:1"), "--app, --data, --flower: give one of them"),
+        (
+            ("join", "localhost:1", "--data", "a.csv", "--app", "a.py"),
+            "--app, --data, --flower: give one of them",
+        ),
         (("join", "localhost:1", "--app", "a.py", "--check"), "give --data FILE"),
         (("join", "localhost:1", "--data", "a.csv"), "--key: give the client's key"),
         (("join", "run.toml", "--data", "a.csv", "--check", "--decimal", ";"), "--decimal: must be"),

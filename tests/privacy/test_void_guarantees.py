@@ -1,6 +1,7 @@
 """A run whose guarantee is void says so wherever it shows an epsilon."""
 
 import json
+import re
 
 import pytest
 from rich.console import Console
@@ -86,6 +87,7 @@ def test_valid_guarantee_is_not_marked_void(name, tmp_path):
     assert result.privacy_void is None
     assert json.loads((tmp_path / "run/summary.json").read_text())["privacy_void"] is None
     page = report([tmp_path / "run"])[0].read_text()
+    page = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)  # void is a word of JavaScript
     for text in ((tmp_path / "run/privacy.md").read_text(), shown(tmp_path / "run"), page):
         assert "void" not in text.lower().replace("avoid", "")
 

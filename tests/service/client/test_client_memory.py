@@ -44,3 +44,14 @@ def test_next_trip_is_written_over_the_last_whose_seeds_are_gone(tmp_path):
         assert [file.name for file in tmp_path.iterdir()] == ["spare"]
         assert seeds[0].hex().encode() not in (tmp_path / "spare").read_bytes()
     assert memory.pending() == []
+
+
+def test_trip_that_was_read_stays_as_it_was_when_its_file_is_written_over(tmp_path):
+    upload, other = (Upload({"delta": torch.full((50,), value)}, 1, 1, 0.5) for value in (1.0, 2.0))
+    memory = ClientMemory(tmp_path)
+    memory.keep(TrainedUpload(0, 0, upload, {"h": torch.full((50,), 3.0)}, {}, 0))
+    (found,) = memory.pending()
+    memory.commit(found)
+    memory.keep(TrainedUpload(1, 0, other, {}, {}, 0))
+    assert torch.equal(found.upload.vectors["delta"], upload.vectors["delta"])
+    assert torch.equal(memory.memory["h"], torch.full((50,), 3.0))

@@ -120,7 +120,8 @@ class ClientMemory:
 
 
 def _read(file: Path) -> TrainedUpload:
-    tensors, found = read_snapshot(file)
+    mapped, found = read_snapshot(file)
+    tensors = {name: vector.clone() for name, vector in mapped.items()}  # the file may be written over
     document = cast(dict[str, Any], found)
     if "names" not in document:
         raise RunError(f"{file}: is not a trip that a client has trained; remove it")
