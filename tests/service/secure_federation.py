@@ -27,6 +27,8 @@ class SecurePuppet(Puppet):
         self.secure = secure_trips(connection.joined, guardrails, client, state)
         self.plain = {}
         """By trip, the uploads before they were masked."""
+        self.patient = False
+        """Whether it comes again when the server asks for that, which has not greeted the helpers yet."""
 
     def train(self, assignment):
         self.secure.check_task(assignment)
@@ -38,8 +40,14 @@ class SecurePuppet(Puppet):
         """Send an upload; seal it again if a helper has erased the key."""
         async with asyncio.timeout(PATIENCE):
             while True:
-                keys = await self.connection.offered_keys()
-                answer = await self.connection.deliver(finished, self.secure.envelopes(finished, keys))
+                try:
+                    keys = await self.connection.offered_keys()
+                    answer = await self.connection.deliver(finished, self.secure.envelopes(finished, keys))
+                except grpc.aio.AioRpcError as error:
+                    if not self.patient or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise
+                    await asyncio.sleep(0.01)
+                    continue
                 if answer.reason != RESEAL:
                     return answer
 
@@ -116,9 +124,11 @@ class SecureFederation:
             for what, client, trip in steps:
                 if client not in present:
                     present[client] = await stack.enter_async_context(self.client(running, client))
+                present[client].patient = True
                 found = await unless_over(
                     running, getattr(present[client], what)(*[trip] * (what != "fetch"))
                 )
+                present[client].patient = False
                 assert what != "fetch" or found == trip
                 self.done += 1
 
