@@ -99,12 +99,13 @@ def write_snapshot(path: Path, tensors: dict[str, Tensor], document: Mapping[str
 
 
 def recycle_snapshot(path: Path, spare: Path) -> None:
-    """Make a snapshot that is not needed any more a spare file, without the names and the document in it."""
-    with path.open("r+b") as file:
+    """Make a snapshot that is not needed any more a spare file, without the names and the document in it. A
+    process that is killed in between has left a whole snapshot, or none."""
+    path.replace(spare)
+    with spare.open("r+b") as file:
         length = int.from_bytes(file.read(8), "little")
         file.seek(0)
         file.write(bytes(8 + length))
-    path.replace(spare)
 
 
 def safetensors_parts(

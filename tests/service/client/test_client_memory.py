@@ -1,5 +1,8 @@
 """A client's memory on disk."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -44,6 +47,22 @@ def test_next_trip_is_written_over_the_last_whose_seeds_are_gone(tmp_path):
         assert [file.name for file in tmp_path.iterdir()] == ["spare"]
         assert seeds[0].hex().encode() not in (tmp_path / "spare").read_bytes()
     assert memory.pending() == []
+
+
+@pytest.mark.parametrize("moment", ["replace", "open"])
+def test_client_that_is_killed_while_it_drops_a_trip_goes_on(tmp_path, monkeypatch, moment):
+    memory = ClientMemory(tmp_path)
+    for trip in (0, 1):
+        upload = Upload({"delta": torch.full((50,), float(trip))}, 1, 1, 0.5)
+        memory.keep(TrainedUpload(trip, 0, upload, {}, {}, 0))
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, moment, lambda *_, **__: sys.exit())
+            with pytest.raises(SystemExit):
+                memory.drop(trip)
+        for found in ClientMemory(tmp_path).pending():  # whole, if it is still there
+            assert torch.equal(found.upload.vectors["delta"], torch.full((50,), float(found.trip)))
+            memory.drop(found.trip)
+    assert ClientMemory(tmp_path).pending() == []
 
 
 def test_trip_that_was_read_stays_as_it_was_when_its_file_is_written_over(tmp_path):

@@ -41,10 +41,14 @@ def test_version_with_other_last_bits_is_sent_and_signed(tmp_path):
         async with released(tmp_path) as (helper, connection, total, new):
             for _ in range(2):  # one of two neighbours at least is not what the helper computes
                 new["model"] = torch.nextafter(new["model"], torch.full((NUMBERS,), torch.inf))
+            original, sent = connection._publish, []
+            connection._publish = lambda *given: sent.append("model" in given[3]) or original(*given)
             signed = await connection.publish(1, digest_of(new), total, new)
             assert signed.receipt.digest == digest_of(new)
             assert torch.equal(helper.state.version()["model"], new["model"])
             assert helper.servicer.refusals.counts == {"other bits": 1}
+            assert await connection.publish(1, digest_of(new), total, new) == signed
+            assert sent == [False, True, True], "the next versions are sent at once"
 
     asyncio.run(scene())
 

@@ -74,6 +74,7 @@ class HelperConnection:
         self._stub = helper_v1_grpc.HelperStub(self._channel)
         self.key: v1.OfferedKey | None = None
         """The key that clients seal their seeds to, as the helper last said; None if it has not yet."""
+        self._computes_other_bits = False
 
     async def close_channel(self) -> None:
         """Close the channel."""
@@ -151,13 +152,16 @@ class HelperConnection:
     async def publish(self, version: int, digest: str, total: Codes, vectors: Vectors) -> SignedReceipt:
         """Return the receipt of a version. `total`: the sum of its batch, without masks.
 
-        The version is sent only if the helper needs it, because another machine computes other last bits.
+        The version is sent only if the helper needs it, because another machine computes other last bits. It
+        will need the next ones, too.
         """
-        try:
-            return await self._publish(version, digest, total, {})
-        except HelperRefused as refused:
-            if refused.kind != RefusalKind.OTHER_BITS:
-                raise
+        if not self._computes_other_bits:
+            try:
+                return await self._publish(version, digest, total, {})
+            except HelperRefused as refused:
+                if refused.kind != RefusalKind.OTHER_BITS:
+                    raise
+                self._computes_other_bits = True
         return await self._publish(version, digest, total, vectors)
 
     async def _publish(self, version: int, digest: str, total: Codes, vectors: Vectors) -> SignedReceipt:
