@@ -28,4 +28,4 @@ def test_generated_code_is_as_old_as_the_oldest_packages(file):
 
 
 def test_all_of_the_protocol_is_checked():
-    assert len(FILES) == 4
+    assert len(FILES) == 6

@@ -31,15 +31,19 @@ class Claim(_message.Message):
     def __init__(self, client: _Optional[str] = ..., method: _Optional[str] = ..., session: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., time_ms: _Optional[int] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("frozen", "revision")
+    __slots__ = ("frozen", "revision", "run", "software")
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     frozen: bytes
     revision: int
-    def __init__(self, frozen: _Optional[bytes] = ..., revision: _Optional[int] = ...) -> None: ...
+    run: str
+    software: str
+    def __init__(self, frozen: _Optional[bytes] = ..., revision: _Optional[int] = ..., run: _Optional[str] = ..., software: _Optional[str] = ...) -> None: ...
 
 class Joined(_message.Message):
-    __slots__ = ("run", "session", "shapes", "requests_per_second", "settings", "declaration", "policy", "policy_signatures")
+    __slots__ = ("run", "session", "shapes", "requests_per_second", "settings", "declaration", "policy", "policy_signatures", "name")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SHAPES_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +52,7 @@ class Joined(_message.Message):
     DECLARATION_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     POLICY_SIGNATURES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     run: str
     session: bytes
     shapes: _containers.RepeatedCompositeFieldContainer[Shape]
@@ -56,7 +61,8 @@ class Joined(_message.Message):
     declaration: str
     policy: bytes
     policy_signatures: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, run: _Optional[str] = ..., session: _Optional[bytes] = ..., shapes: _Optional[_Iterable[_Union[Shape, _Mapping]]] = ..., requests_per_second: _Optional[float] = ..., settings: _Optional[str] = ..., declaration: _Optional[str] = ..., policy: _Optional[bytes] = ..., policy_signatures: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    name: str
+    def __init__(self, run: _Optional[str] = ..., session: _Optional[bytes] = ..., shapes: _Optional[_Iterable[_Union[Shape, _Mapping]]] = ..., requests_per_second: _Optional[float] = ..., settings: _Optional[str] = ..., declaration: _Optional[str] = ..., policy: _Optional[bytes] = ..., policy_signatures: _Optional[_Iterable[bytes]] = ..., name: _Optional[str] = ...) -> None: ...
 
 class SignedReceipt(_message.Message):
     __slots__ = ("receipt", "signature")
