@@ -65,6 +65,16 @@ class Status:
     """Steps of a secure run that wait for the helpers."""
     at_work: dict[str, int] = field(default_factory=dict)
     """By client: the version from which it started the trip that is under way."""
+    paused_by: str = ""
+    """The operator who has paused the run; empty if it is not paused."""
+    paused_since: float | None = None
+    """When that was, in seconds since 1970."""
+    ejected: dict[str, float] = field(default_factory=dict)
+    """By client that an operator has ejected: when that was, in seconds since 1970."""
+    acts: int = 0
+    """Lines of the audit log."""
+    last_act: str = ""
+    """The hash of the last one."""
 
     @property
     def age(self) -> float:
@@ -79,6 +89,7 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
     """Return the status of a run as it is now. Must be called in the event loop's thread."""
     progress = progress_of(coordinator, servicer)
     under_way = islice(coordinator.run_state.book.in_flight.values(), MOST_NAMES)
+    steering, acts = coordinator.run_state.steering, coordinator.recovery.audit.synced
     return Status(
         version=progress.version,
         trips=progress.trips,
@@ -98,6 +109,11 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
         helper_away=None if progress.helper_away is None else round(progress.helper_away, 3),
         steps_waiting=progress.steps_waiting,
         at_work={str(ticket.client): ticket.version for ticket in under_way},
+        paused_by="" if steering.paused is None else steering.paused.admin,
+        paused_since=None if steering.paused is None else steering.paused.wall,
+        ejected={name: origin.wall for name, origin in islice(steering.ejected.items(), MOST_NAMES)},
+        acts=acts.number,
+        last_act=acts.hash if acts.number else "",
     )
 
 
