@@ -46,15 +46,22 @@ def make_client_keys(folder: Path, names: Sequence[str]) -> NewClients:
 
 
 def enroll_clients(
-    folder: Path, names: Sequence[str], hosts: Sequence[str] = (), public: str | None = None
+    folder: Path,
+    names: Sequence[str],
+    hosts: Sequence[str] = (),
+    public: str | None = None,
+    runs: Sequence[str] = (),
 ) -> NewClients:
-    """Enroll clients on the machine of the server: all of them, or none and a ConfigError.
+    """Enroll clients on the machine of the server, for these runs or for all: all of them, or none and a
+    ConfigError.
 
     A client that made its own key is enrolled with its `public` key; for others keys are made. In a folder
     without certificates these are made too, and the server's is valid for these hosts.
     """
     if public is not None and len(names) != 1:
         raise ConfigError("--public: is the key of one client; give one name")
+    for run in runs:
+        check_name(run, "--run")
     check_hosts(hosts)
     _check_new_clients(folder, names, public)
     first = needs_certificates(folder)
@@ -63,7 +70,7 @@ def enroll_clients(
         if first:
             make_certificates(folder, hosts)
             made += [folder / file for file in FILES]
-        add_clients(folder / LIST, clients)
+        add_clients(folder / LIST, clients, runs)
     return NewClients(clients, [*made, folder / LIST], first)
 
 
@@ -105,8 +112,9 @@ def _check_names(names: Sequence[str]) -> None:
             raise ConfigError(f"client {name!r}: is given more than once; give each name once")
 
 
-def add_clients(file: Path, clients: Mapping[str, str]) -> None:
-    """Add clients (public keys by name) to the list: all of them, or none and a ConfigError."""
+def add_clients(file: Path, clients: Mapping[str, str], runs: Sequence[str] = ()) -> None:
+    """Add clients (public keys by name) to the list, for these runs or for all: all of them, or none and a
+    ConfigError."""
     keys = []
     for client, public in clients.items():
         check_name(client)
@@ -114,14 +122,16 @@ def add_clients(file: Path, clients: Mapping[str, str]) -> None:
     if len({public_text(key) for key in keys}) < len(keys):
         raise ConfigError("the same public key is given for two clients; each needs a key of its own")
     _check_unknown(file, list(clients), keys)
-    text = "# the name and the public key of each client that may join\n"
+    text = "# the name and the public key of each client that may join, and its runs if they are not all\n"
     try:
         if file.exists():
             text = file.read_text(encoding="utf-8")
         if text and not text.endswith("\n"):  # edited by hand
             text += "\n"
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, text + "".join(f"{client} {public}\n" for client, public in clients.items()))
+        for_runs = " " + ",".join(dict.fromkeys(runs)) if runs else ""
+        lines = [f"{client} {public}{for_runs}\n" for client, public in clients.items()]
+        write_text(file, text + "".join(lines))
     except OSError as error:
         raise ConfigError(
             f"{file}: cannot be written ({error.strerror}); make room, or use a folder of your own"

@@ -65,6 +65,15 @@ class Status:
     """Steps of a secure run that wait for the helpers."""
     at_work: dict[str, int] = field(default_factory=dict)
     """By client: the version from which it started the trip that is under way."""
+    software: dict[str, str] = field(default_factory=dict)
+    """By client: name and version of its software, as it said when it joined this process."""
+    failed: str = ""
+    """Why the run has failed, so that this process serves it no more; empty otherwise."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has failed, or is over and no step waits for a helper."""
+        return bool(self.failed) or (bool(self.over) and not self.steps_waiting)
 
     @property
     def age(self) -> float:
@@ -78,6 +87,7 @@ STATUS = TypeAdapter(Status)
 def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
     """Return the status of a run as it is now. Must be called in the event loop's thread."""
     progress = progress_of(coordinator, servicer)
+    last_seen = coordinator.counters.last_seen(MOST_NAMES)
     under_way = islice(coordinator.run_state.book.in_flight.values(), MOST_NAMES)
     return Status(
         version=progress.version,
@@ -92,12 +102,14 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
         over=progress.over or "",
         written=time.time(),
         requests_refused=dict(progress.requests_refused),
-        last_seen=coordinator.counters.last_seen(MOST_NAMES),
+        last_seen=last_seen,
         steps_discarded=progress.steps_discarded,
         metrics_dropped=progress.metrics_dropped,
         helper_away=None if progress.helper_away is None else round(progress.helper_away, 3),
         steps_waiting=progress.steps_waiting,
         at_work={str(ticket.client): ticket.version for ticket in under_way},
+        software=coordinator.counters.software(last_seen),
+        failed="" if coordinator.failure is None else " ".join(str(coordinator.failure).split()),
     )
 
 
@@ -144,6 +156,6 @@ async def watch_folder(folder: Path) -> AsyncIterator[Status]:
     while True:
         status = read_status(folder)
         yield status
-        if status.over and not status.steps_waiting:
+        if status.ended:
             return
         await asyncio.sleep(SECONDS)
