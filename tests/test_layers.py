@@ -68,7 +68,7 @@ def test_imports_go_up(path):
     assert violations(path.read_text(), package) == set()
 
 
-OPENERS = {"service/server/lifecycle.py", "experiments/runs/serve.py"}
+OPENERS = {"service/server/run_server.py", "experiments/runs/hosted_run.py"}
 """Modules that choose, open or remove a server's store; all others are given a `Store`."""
 STORE = ROOT / "service" / "store"
 DATABASES = {"sqlite3", "_sqlite3"}

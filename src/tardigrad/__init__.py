@@ -144,6 +144,7 @@ _WHERE = {
     "tardigrad.experiments.runs.result": ["Result"],
     "tardigrad.experiments.runs.run": ["run"],
     "tardigrad.experiments.runs.serve": ["serve"],
+    "tardigrad.experiments.runs.serve_all": ["serve_all"],
     "tardigrad.experiments.tune.search_space": ["Tune"],
     "tardigrad.experiments.tune.tuned_entries": ["Tuned", "tune"],
     "tardigrad.service.client.app": ["Client"],
@@ -257,6 +258,7 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.experiments.runs.result import Result as Result
     from tardigrad.experiments.runs.run import run as run
     from tardigrad.experiments.runs.serve import serve as serve
+    from tardigrad.experiments.runs.serve_all import serve_all as serve_all
     from tardigrad.experiments.tune.search_space import Tune as Tune
     from tardigrad.experiments.tune.tuned_entries import Tuned as Tuned
     from tardigrad.experiments.tune.tuned_entries import tune as tune

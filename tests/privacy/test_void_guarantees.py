@@ -16,7 +16,7 @@ from tardigrad.experiments.runs.run_tables import show_run
 from tardigrad.experiments.runs.server_assembly import build_server
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.privacy.settings import LocalPrivacy, Participation, PoissonSampling
-from tardigrad.service.server.lifecycle import ServedRun
+from tardigrad.service.server.run_server import ServedRun
 
 PARTICIPATION = {"kind": "participation", "participations": 6, "separation": 1, "epsilon": 8.0}
 LOCAL = {"kind": "local", "participations": 6, "epsilon": 8.0}
@@ -125,7 +125,7 @@ def test_command_says_that_the_guarantee_is_void(cli, tmp_path):
 
 
 def test_served_run_says_that_the_guarantee_is_void(tmp_path):
-    from tardigrad.experiments.runs.serve import finish
+    from tardigrad.experiments.runs.hosted_run import finish
 
     settled = config(*VOID["seed"][:2])
     run = build_server(settled)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -23,7 +23,7 @@ from tardigrad.cli.service_options import (
     say,
 )
 from tardigrad.cli.table_report import fit_table
-from tardigrad.errors import ConfigError
+from tardigrad.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from tardigrad.data.tables.preparation import Preparation
@@ -69,6 +69,14 @@ def join(
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="The client's name (default: the name of the key file).")
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The run, on a server with several (default: any that the client is enrolled for, one "
+            "after the other).",
+        ),
     ] = None,
     check: Annotated[
         bool,
@@ -120,10 +128,12 @@ def join(
 
     from tardigrad.service.access.enrolment import check_name, read_key
     from tardigrad.service.access.signed_requests import Signer
-    from tardigrad.service.client.app import load_app
+    from tardigrad.service.client.any_run import take_part_in_any
+    from tardigrad.service.client.app import client_of, find_app, wants_run
     from tardigrad.service.client.client_trainer import ClientTrainer
+    from tardigrad.service.client.connection import RunIsOver
     from tardigrad.service.client.participant import Participant
-    from tardigrad.service.client.reconnecting import ask_declaration
+    from tardigrad.service.client.reconnecting import OfferedRun, ask_run
     from tardigrad.service.monitor.logs import log_to_stderr
     from tardigrad.service.protocol.site_declaration import read_declaration
 
@@ -150,25 +160,48 @@ def join(
     signer = Signer(client, read_key(key))
     demanded = guardrails_of(guardrails, helper, least_clients, most_epsilon, most_weight)
     flower_app = None if flower is None else _flower_app(flower, node_config)
-    declaration = None
-    trainer: TripTrainer
-    if app is not None:
-        trainer = ClientTrainer(client, load_app(app, client))
-    else:
-        declaration = _until_stopped(ask_declaration(address, signer, authority, patience))
-        if flower_app is not None:
-            trainer = flower_app(client, declaration)
-        else:
-            assert table is not None
-            if check:
-                _report(table, read_declaration(declaration).preparation, as_json)
-                return
-            trainer = ClientTrainer(client, table.client(client, declaration))
     folder = state or key.parent / f"{client}.state"
-    participant = Participant(
-        address, signer, authority, trainer, folder, patience, say, demanded, declaration
-    )
-    say(f"the run is over ({_until_stopped(participant.take_part())})")
+    found = None if app is None else find_app(app)
+    made = None
+    if app is not None and not wants_run(found):
+        made = ClientTrainer(client, client_of(found, app, client))
+
+    def ask(wanted: str, moves_on: bool = False) -> Awaitable[OfferedRun | RunIsOver]:
+        return ask_run(address, signer, authority, patience, wanted, moves_on)
+
+    def trainer_for(offered: OfferedRun) -> TripTrainer:
+        if made is not None:
+            return made
+        if app is not None:
+            return ClientTrainer(client, client_of(found, app, client, offered.name))
+        if flower_app is not None:
+            return flower_app(client, offered.declaration)
+        assert table is not None
+        return ClientTrainer(client, table.client(client, offered.declaration))
+
+    def take_part(offered: OfferedRun) -> Awaitable[str]:
+        participant = Participant(
+            address, signer, authority, trainer_for(offered), folder, patience, say, demanded,
+            offered.declaration if app is None else None, run or offered.name, moves_on=run is None,
+        )  # fmt: skip
+        return participant.take_part()
+
+    async def take_part_in_one(wanted: str) -> str:
+        offered = await ask(wanted)
+        return offered.reason if isinstance(offered, RunIsOver) else await take_part(offered)
+
+    if check:
+        assert table is not None
+        offered = _until_stopped(ask(run or ""))
+        if isinstance(offered, RunIsOver):
+            raise RunError(f"the run is over ({offered.reason})")
+        _report(table, read_declaration(offered.declaration).preparation, as_json)
+        return
+    if run is not None:
+        work = take_part_in_one(run)
+    else:
+        work = take_part_in_any(lambda wanted: ask(wanted, moves_on=bool(wanted)), take_part, folder)
+    say(f"the run is over ({_until_stopped(work)})")
 
 
 def _flower_app(folder: Path, node_config: str | None) -> Callable[[str, str], TripTrainer]:
@@ -183,8 +216,8 @@ def _flower_app(folder: Path, node_config: str | None) -> Callable[[str, str], T
     return lambda client, declaration: AppClient(client, app, node, declaration)
 
 
-def _until_stopped(work: Coroutine[object, object, T]) -> T:
-    """Return the result of a coroutine; Ctrl-C and SIGTERM end the command with code 130."""
+def _until_stopped(work: Awaitable[T]) -> T:
+    """Return the result of some work; Ctrl-C and SIGTERM end the command with code 130."""
 
     async def cancellable() -> T:
         task = asyncio.current_task()

@@ -44,10 +44,23 @@ Keys = Annotated[
 
 
 def serve(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", show_default=False)],
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="The folder of the run; a run that it holds is continued.")
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE.toml...|DIR",
+            help="A config; or several, or a folder of configs and runs, to serve all on one port.",
+            show_default=False,
+        ),
     ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The folder of the run, or of several runs, each in the folder of its name; a run that it "
+            "holds is continued.",
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port to listen on; 0: any free one.")
@@ -97,9 +110,11 @@ def serve(
     log_format: LogFormatOption = LogFormat.text,
     log_level: LogLevelOption = LogLevel.info,
 ) -> None:
-    """Serve a run to real clients, with the config and the algorithms of a simulation."""
+    """Serve a run, or several, to real clients, with the config and the algorithms of a simulation."""
     from tardigrad.experiments.config.reading import load_config
     from tardigrad.experiments.runs.serve import serve as serve_run
+    from tardigrad.experiments.runs.serve_all import serve_all
+    from tardigrad.experiments.runs.several_configs import configs_of_runs
     from tardigrad.service.monitor.logs import log_to_stderr
     from tardigrad.service.server.endpoint import Endpoint
 
@@ -109,7 +124,26 @@ def serve(
     )  # until the server listens; then it reads the list of clients again
     look_in(data_dir)
     endpoint = Endpoint(host, port, keys, insecure, durability, metrics_port, metrics_host)
-    config = load_config(file, settings or ())
+    if len(files) > 1 or files[0].is_dir():
+        one_only = {"--model": model, "--flower": flower, "--run-config": run_config}
+        for option, given in one_only.items():
+            if given is not None:
+                raise ConfigError(
+                    f"{option}: is for one run; with several, name the model in each config, "
+                    'such as [model] kind = "FILE.py:NAME"'
+                )
+        found = configs_of_runs(files, out, say)
+        configs = {name: load_config(file, settings or ()) for name, file in found.files.items()}
+        results = serve_all(
+            configs, out=found.out, endpoint=endpoint, say=say, accept_loss=accept_loss, guard=guard,
+            moved=moved, where={name: str(file) for name, file in found.files.items()},
+        )  # fmt: skip
+        if None in results.values():
+            say("stopped; the same command goes on" if durability else "stopped")
+        return
+    if out is None:
+        raise ConfigError("--out: give the folder of the run")
+    config = load_config(files[0], settings or ())
     module: nn.Module | str | None = model
     declaration = ""
     if flower is not None:
@@ -149,6 +183,10 @@ def enroll(
             help="A name or address of the server, for its first certificate, besides localhost. Repeatable."
         ),
     ] = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A run that the clients are for (default: all). Repeatable."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON.")] = False,
 ) -> None:
     """Make keys for clients (with --admin for operators) and add them to the server's list; the first time,
@@ -157,12 +195,16 @@ def enroll(
     from tardigrad.service.access.enrolment import ADMINS, LIST
     from tardigrad.service.access.new_clients import enroll_clients, make_client_keys
 
-    if key_only and (public is not None or host):
-        raise ConfigError("--key-only: makes a key on a client's machine; leave --public and --host out")
+    if key_only and (public is not None or host or run):
+        raise ConfigError(
+            "--key-only: makes a key on a client's machine; leave --public, --host and --run out"
+        )
     if key_only:
         new = make_client_keys(keys, names)
     else:
-        new = enroll_clients(keys, names, host or (), public, ADMINS if admin else LIST)
+        if admin and run:
+            raise ConfigError("--run: an operator steers all runs of a server; leave it out with --admin")
+        new = enroll_clients(keys, names, host or (), public, run or (), ADMINS if admin else LIST)
     if as_json:
         print(plain_json({"clients": new.public_keys, "files": [str(file) for file in new.files]}))
         return
@@ -181,16 +223,21 @@ def status(
         Path | None,
         typer.Option(metavar="FILE", help="The key of an enrolled client, to ask a server over the network."),
     ] = None,
+    run: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The run, of a folder or a server with several.")
+    ] = None,
     ca: CA = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; for tests.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Show the present state and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON.")] = False,
 ) -> None:
-    """Show the progress of a served run, from its folder or, with a client's key, from the server."""
-    from tardigrad.service.monitor.status import watch_folder
+    """Show the progress of a served run, from its folder or, with a client's key, from the server; or of all
+    runs in a folder."""
+    from tardigrad.service.monitor.status_of_runs import watch_folders, watch_one
 
+    source: AsyncIterator[dict[str, Status]]
     if Path(where).is_dir():
-        source = watch_folder(Path(where))
+        source = watch_folders(Path(where), run)
     elif ":" not in where:
         raise ConfigError(f"{where}: is neither the folder of a served run nor HOST:PORT")
     elif fault := fault_of(where):
@@ -205,26 +252,32 @@ def status(
         from tardigrad.service.monitor.watching import watch_server
 
         signer = Signer(check_name(key.stem), read_key(key))
-        source = watch_server(where, signer, None if insecure else authority_of(ca, key))
+        source = watch_one(
+            watch_server(where, signer, None if insecure else authority_of(ca, key), run or ""), run or ""
+        )
     with suppress(KeyboardInterrupt):
         asyncio.run(_watch(source, once, as_json))
 
 
-async def _watch(source: AsyncIterator[Status], once: bool, as_json: bool) -> None:
+async def _watch(source: AsyncIterator[dict[str, Status]], once: bool, as_json: bool) -> None:
+    from rich.console import Group
     from rich.live import Live
 
     from tardigrad.service.monitor.status_table import status_table
 
-    before, console = None, Console()
+    before: dict[str, Status] = {}
+    console = Console()
     in_place = console.is_terminal and not once and not as_json
     with Live(console=console, auto_refresh=False) if in_place else nullcontext() as live:
         async for found in source:
+            tables = [status_table(status, before.get(name), name) for name, status in found.items()]
             if as_json:
-                print(plain_json(asdict(found)), flush=True)
+                for name, status in found.items():
+                    print(plain_json(({"run": name} if name else {}) | asdict(status)), flush=True)
             elif live is not None:
-                live.update(status_table(found, before), refresh=True)
+                live.update(Group(*tables), refresh=True)
             else:
-                console.print(status_table(found, before))
+                console.print(*tables, sep="\n")
             before = found
             if once:
                 return

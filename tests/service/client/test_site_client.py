@@ -15,7 +15,7 @@ from tardigrad.experiments.runs.server_assembly import build_server
 from tardigrad.service.client import site_client
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.participant import Participant
-from tardigrad.service.client.reconnecting import ask_declaration
+from tardigrad.service.client.reconnecting import ask_run
 from tardigrad.service.client.site_client import SiteTable
 
 SITES = ("ann", "bob", "eve")
@@ -108,7 +108,8 @@ def test_sites_take_part_on_a_server_without_data(sites):
         async with serving(without_data(sites), sites) as running:
             work = []
             for name in SITES:
-                declared = await ask_declaration(running.address, running.signer(name), None, PATIENCE)
+                offered = await ask_run(running.address, running.signer(name), None, PATIENCE)
+                declared = offered.declaration
                 app = SiteTable(sites / "sites" / f"{name}.csv").client(name, declared)
                 trainer, state = ClientTrainer(name, app), running.keys / f"{name}.state"
                 person = Participant(running.address, running.signer(name), None, trainer, state, PATIENCE)

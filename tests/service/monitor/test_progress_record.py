@@ -10,7 +10,7 @@ from tardigrad.service.monitor.metrics import MetricsCollector
 from tardigrad.service.monitor.progress_record import progress_of, trips_per_second
 from tardigrad.service.monitor.status import status_of
 from tardigrad.service.monitor.watching import watch_server
-from tardigrad.service.server.lifecycle import _result
+from tardigrad.service.server.run_server import served_run_of
 
 CONFIG = td.Config(
     data=td.Digits(partition=td.IID(clients=2)), model=td.MLP(hidden=()), algorithm=td.FedBuff(),
@@ -48,7 +48,7 @@ def test_status_watch_metrics_and_summary_agree(tmp_path):
                 status_of(coordinator, servicer),
                 watched,
                 samples,
-                _result(coordinator, servicer),
+                served_run_of(coordinator, servicer),
             )
 
     progress, status, watched, samples, summary = asyncio.run(scene())

@@ -43,7 +43,7 @@ def test_client_that_was_away_is_told_that_the_run_is_over(tmp_path):
             asyncio.get_running_loop().create_future(),
         )
         telling = asyncio.ensure_future(
-            tell_over(lingering(running.run.plan), endpoint, "somebody said so", port.set_result)
+            tell_over(lingering(running.run.plan), endpoint, tmp_path, "somebody said so", port.set_result)
         )
         client._address = f"127.0.0.1:{await port}"
         assert await asyncio.wait_for(work, PATIENCE) == "somebody said so"
@@ -69,7 +69,7 @@ def test_port_in_use_is_named(tmp_path):
             async with serving(ALONE, tmp_path) as running:
                 endpoint = Endpoint(port=port, keys=running.keys, insecure=True)
                 with pytest.raises(ConfigError, match=f"--port {port}: cannot listen there"):
-                    await tell_over(lingering(running.run.plan), endpoint, "trips", print)
+                    await tell_over(lingering(running.run.plan), endpoint, tmp_path, "trips", print)
 
     asyncio.run(scene())
 

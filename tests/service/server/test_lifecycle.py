@@ -16,8 +16,10 @@ from tardigrad.experiments.runs.server_assembly import build_server
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection
-from tardigrad.service.server import lifecycle as serving
+from tardigrad.service.server import run_server
 from tardigrad.service.server.endpoint import Endpoint
+from tardigrad.service.server.lifecycle import serve
+from tardigrad.service.server.run_server import RunToServe
 
 CONFIG = td.Config(
     data=td.Digits(partition=td.IID(clients=2)), model=td.MLP(hidden=()), pace=td.Asynchronous(concurrency=1),
@@ -33,7 +35,7 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
     key = enrolled_key(tmp_path / "keys", "0")
     run = build_server(CONFIG)
     writing, written, listening, finished = threading.Event(), threading.Event(), asyncio.Queue(), []
-    write = serving.SqliteStore.write
+    write = run_server.SqliteStore.write
 
     def slow_write(store, trip, payload):
         writing.set()
@@ -46,7 +48,7 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
         then()
         add(*given)
 
-    monkeypatch.setattr(serving.SqliteStore, "write", slow_write)
+    monkeypatch.setattr(run_server.SqliteStore, "write", slow_write)
     monkeypatch.setattr(run.plan.aggregator, "add", adding)
 
     async def client():
@@ -63,7 +65,7 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
             return await asyncio.gather(delivery, return_exceptions=True)
 
     coordinators = []
-    coordinate = serving.coordinate
+    coordinate = run_server.coordinate
 
     def coordinated(*given, **named):
         coordinators.append(coordinate(*given, **named))
@@ -72,16 +74,18 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
     def stopping(connection):
         return coordinators[0].stopping
 
-    monkeypatch.setattr(serving, "coordinate", coordinated)
+    monkeypatch.setattr(run_server, "coordinate", coordinated)
 
     async def scene():
         directory = RunFolder(tmp_path / "run", live=True)
         directory.create(run.assembly.config, run.assembly.inputs())
         place = Endpoint("127.0.0.1", 0, tmp_path / "keys", insecure=True)
         served = asyncio.ensure_future(
-            serving.serve(
-                run.plan, place, tmp_path / "run", directory, None, listening.put_nowait, finished.append
-            )
+            serve(
+                RunToServe("run", run.plan, tmp_path / "run", directory, None, finished.append),
+                place,
+                listening.put_nowait,
+            )  # fmt: skip
         )
         both = await asyncio.gather(served, client(), return_exceptions=True)
         directory.close()

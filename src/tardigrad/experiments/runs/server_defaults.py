@@ -11,7 +11,7 @@ from tardigrad.core.bookkeeping import Buffer
 from tardigrad.errors import RunError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.service.access.enough_clients import check_enough_clients
-from tardigrad.service.access.enrolment import LIST, Enrolled
+from tardigrad.service.access.enrolment import LIST, clients_of_run
 from tardigrad.service.server.service_settings import ServiceSettings
 
 QUARTER = 4
@@ -42,11 +42,11 @@ def stored_defaults(folder: Path) -> StoredDefaults | None:
 
 
 def with_population(config: Config, keys: Path, folder: Path) -> Config:
-    """Return the config with a population: if it has no data, the number of clients that were enrolled when
-    the run began."""
+    """Return the config with a population: if it has no data, the number of clients that were enrolled for
+    the run when it began."""
     settings = config.service or ServiceSettings()
     if (config.data is None or config.data.remote) and settings.population is None:
-        population = len(Enrolled(keys / LIST))
+        population = len(clients_of_run(keys, folder))
         stored = stored_defaults(folder)
         if stored is None:
             check_enough_clients(config.pace, population, keys / LIST)
@@ -69,6 +69,6 @@ def with_share(config: Config, population: int, keys: Path, folder: Path) -> Con
     if stored is not None:
         share = stored.most_per_client
     else:
-        clients = len(Enrolled(keys / LIST)) or population
+        clients = len(clients_of_run(keys, folder)) or population
         share = min(size, max(math.ceil(size / QUARTER), math.ceil(2 * size / clients)))
     return config.model_copy(update={"buffer": config.buffer.model_copy(update={"most_per_client": share})})

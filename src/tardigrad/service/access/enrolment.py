@@ -21,11 +21,12 @@ ADMINS = "admins.txt"
 """The list of operators, beside that of the clients."""
 
 
-def check_name(name: str) -> str:
-    """Return the client's name if it can also be a file name; raise a ConfigError otherwise."""
+def check_name(name: str, what: str = "client") -> str:
+    """Return the name of a client, or of `what` else, if it can also be a file name; raise a ConfigError
+    otherwise."""
     if not NAME.fullmatch(name):
         raise ConfigError(
-            f"client {name!r}: a name is up to 64 letters, digits, dots, dashes and underscores, "
+            f"{what} {name!r}: a name is up to 64 letters, digits, dots, dashes and underscores, "
             "and begins with a letter or digit"
         )
     return name
@@ -105,17 +106,18 @@ def public_key(text: str, where: str) -> Ed25519PublicKey:
 
 
 class Enrolled:
-    """The clients that a server admits: a file with a name and a public key on each line."""
+    """The clients that a server admits: a file with a name and a public key on each line, and the runs that
+    the client is enrolled for, separated by commas, if these are not all."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self._keys: dict[str, Ed25519PublicKey] = {}
+        self._clients: dict[str, tuple[Ed25519PublicKey, frozenset[str] | None]] = {}
         self._owners: dict[str, str] = {}
         self._seen: tuple[int, int, int] | None = None
         self.refresh()
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._clients)
 
     def refresh(self) -> None:
         """Read the file again if it has changed since it was read."""
@@ -137,34 +139,53 @@ class Enrolled:
             ) from None
         except UnicodeDecodeError as error:
             raise ConfigError(f"{self.file}: must be text in UTF-8 ({error})") from None
-        keys: dict[str, Ed25519PublicKey] = {}
+        clients: dict[str, tuple[Ed25519PublicKey, frozenset[str] | None]] = {}
         owners: dict[str, str] = {}  # by public key
         for number, line in enumerate(lines, 1):
             words = line.split("#")[0].split()
             if not words:
                 continue
-            if len(words) != 2:
-                raise ConfigError(f"{self.file}, line {number}: must be a name and a public key")
             where = f"{self.file}, line {number}"
+            if len(words) not in (2, 3):
+                raise ConfigError(
+                    f"{where}: must be a name, a public key and, if the client is not for all runs, the "
+                    "runs that it is for, separated by commas without spaces"
+                )
             name, key = check_name(words[0]), public_key(words[1], where)
-            if name in keys:
+            if name in clients:
                 raise ConfigError(f"{where}: {name} is in an earlier line already; each client has one")
             owner = owners.setdefault(public_text(key), name)
             if owner != name:
                 raise ConfigError(
                     f"{where}: {name} has the public key of {owner}; each client needs a key of its own"
                 )
-            keys[name] = key
-        self._keys, self._owners, self._seen = keys, owners, seen
+            runs = None
+            if len(words) == 3:
+                runs = frozenset(check_name(run, f"{where}: run") for run in words[2].split(","))
+            clients[name] = key, runs
+        self._clients, self._owners, self._seen = clients, owners, seen
 
     @property
     def public_keys(self) -> Mapping[str, Ed25519PublicKey]:
         """The public keys by name."""
-        return self._keys
+        return {name: key for name, (key, _) in self._clients.items()}
 
     def knows(self, client: str) -> bool:
         """Return whether this client is on the list."""
-        return client in self._keys
+        return client in self._clients
+
+    def names(self) -> list[str]:
+        """Return the names of all clients."""
+        return list(self._clients)
+
+    def for_some_runs(self) -> list[str]:
+        """Return the names of those who are not enrolled for all runs."""
+        return [name for name, (_, runs) in self._clients.items() if runs is not None]
+
+    def is_for(self, client: str, run: str) -> bool:
+        """Return whether this client is on the list, and enrolled for this run."""
+        _, runs = self._clients.get(client, (None, frozenset()))
+        return runs is None or run in runs
 
     def owner(self, key: Ed25519PublicKey) -> str | None:
         """Return the client that is enrolled with this key, or None."""
@@ -173,7 +194,43 @@ class Enrolled:
     def signed(self, client: str, signature: bytes, content: bytes) -> bool:
         """Return whether this is the client's signature of exactly this content."""
         try:
-            self._keys[client].verify(signature, content)
+            self._clients[client][0].verify(signature, content)
         except (InvalidSignature, KeyError):
             return False
         return True
+
+
+class EnrolledFor:
+    """The clients of a list that are enrolled for one run."""
+
+    def __init__(self, enrolled: Enrolled, run: str) -> None:
+        self._enrolled, self._run = enrolled, run
+
+    def __len__(self) -> int:
+        return sum(map(self.knows, self._enrolled.names()))
+
+    def refresh(self) -> None:
+        """Read the list again if it has changed since it was read."""
+        self._enrolled.refresh()
+
+    def knows(self, client: str) -> bool:
+        """Return whether this client is enrolled for the run."""
+        return self._enrolled.is_for(client, self._run)
+
+    def signed(self, client: str, signature: bytes, content: bytes) -> bool:
+        """Return whether this is the signature of exactly this content, by a client of the run."""
+        return self.knows(client) and self._enrolled.signed(client, signature, content)
+
+
+def run_name(folder: Path) -> str:
+    """Return the name of the run in this folder, which is the folder's.
+
+    >>> run_name(Path("runs/heart"))
+    'heart'
+    """
+    return folder.resolve().name
+
+
+def clients_of_run(keys: Path, folder: Path) -> EnrolledFor:
+    """Return the clients of the list in this folder of keys that are enrolled for the run in `folder`."""
+    return EnrolledFor(Enrolled(keys / LIST), run_name(folder))

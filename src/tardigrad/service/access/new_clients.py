@@ -24,7 +24,7 @@ from tardigrad.service.access.enrolment import (
 )
 
 HEADINGS = {
-    LIST: "# the name and the public key of each client that may join\n",
+    LIST: "# the name and the public key of each client that may join, and its runs if they are not all\n",
     ADMINS: "# the name and the public key of each operator that may steer runs\n",
 }
 """The first line of each list."""
@@ -56,16 +56,19 @@ def enroll_clients(
     names: Sequence[str],
     hosts: Sequence[str] = (),
     public: str | None = None,
+    runs: Sequence[str] = (),
     list_name: str = LIST,
 ) -> NewClients:
-    """Enroll clients on the machine of the server: all of them, or none and a ConfigError. With the list
-    `ADMINS` they are operators.
+    """Enroll clients on the machine of the server, for these runs or for all: all of them, or none and a
+    ConfigError. With the list `ADMINS` they are operators.
 
     A client that made its own key is enrolled with its `public` key; for others keys are made. In a folder
     without certificates these are made too, and the server's is valid for these hosts.
     """
     if public is not None and len(names) != 1:
         raise ConfigError("--public: is the key of one client; give one name")
+    for run in runs:
+        check_name(run, "--run")
     check_hosts(hosts)
     _check_new_clients(folder, names, public, list_name)
     first = needs_certificates(folder)
@@ -74,7 +77,7 @@ def enroll_clients(
         if first:
             make_certificates(folder, hosts)
             made += [folder / file for file in FILES]
-        add_clients(folder / list_name, clients)
+        add_clients(folder / list_name, clients, runs)
     return NewClients(clients, [*made, folder / list_name], first)
 
 
@@ -116,8 +119,9 @@ def _check_names(names: Sequence[str]) -> None:
             raise ConfigError(f"client {name!r}: is given more than once; give each name once")
 
 
-def add_clients(file: Path, clients: Mapping[str, str]) -> None:
-    """Add clients (public keys by name) to the list: all of them, or none and a ConfigError."""
+def add_clients(file: Path, clients: Mapping[str, str], runs: Sequence[str] = ()) -> None:
+    """Add clients (public keys by name) to the list, for these runs or for all: all of them, or none and a
+    ConfigError."""
     keys = []
     for client, public in clients.items():
         check_name(client)
@@ -132,7 +136,9 @@ def add_clients(file: Path, clients: Mapping[str, str]) -> None:
         if text and not text.endswith("\n"):  # edited by hand
             text += "\n"
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, text + "".join(f"{client} {public}\n" for client, public in clients.items()))
+        for_runs = " " + ",".join(dict.fromkeys(runs)) if runs else ""
+        lines = [f"{client} {public}{for_runs}\n" for client, public in clients.items()]
+        write_text(file, text + "".join(lines))
     except OSError as error:
         raise ConfigError(
             f"{file}: cannot be written ({error.strerror}); make room, or use a folder of your own"

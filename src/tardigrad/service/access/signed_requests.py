@@ -95,14 +95,14 @@ class RequestVerifier:
 
     def admit(self, signed: v1.Signed, method: str) -> tuple[str, bytes]:
         """Return the client and the content of its request, or raise `Refused`."""
-        claim = _claim_of(signed)
+        claim = claim_of(signed)
         if self._must_refresh(claim.client):
             self._refresh()
         return self._check_claim(claim, signed, method)
 
     async def admitted(self, signed: v1.Signed, method: str) -> tuple[str, bytes]:
         """Do the same as `admit` in the event loop, and read the list of clients in a thread."""
-        claim = _claim_of(signed)
+        claim = claim_of(signed)
         if self._must_refresh(claim.client):
             await asyncio.to_thread(self._refresh)
         return self._check_claim(claim, signed, method)
@@ -161,7 +161,8 @@ class RequestVerifier:
                 log.warning("%s; going by the list as it was", error, extra={"event": "clients"})
 
 
-def _claim_of(signed: v1.Signed) -> v1.Claim:
+def claim_of(signed: v1.Signed) -> v1.Claim:
+    """Return the claim of a request, which is not verified; raise `Refused` if it is none."""
     claim = v1.Claim()
     try:
         claim.ParseFromString(signed.claim)

@@ -20,7 +20,8 @@ class Client:
     """The module that a client trains and the examples that it trains on.
 
     `tardigrad join HOST:PORT --app my_client.py:client` takes a `Client`, or a function that returns one. The
-    function may have one parameter, which is given the client's name.
+    function may have one parameter, which is given the client's name, and one that is called `run`, which is
+    given the name of the run ("" if the server has only one).
     """
 
     module: nn.Module
@@ -42,10 +43,25 @@ def load_app(place: str, name: str) -> Client:
 
     Without ":client" it is the only one in the file; with several, the ConfigError lists them.
     """
-    found: object = _only_app(place) if place.endswith(".py") else load_name(place, "--app")
+    return client_of(find_app(place), place, name)
+
+
+def find_app(place: str) -> object:
+    """Return the client at this place, or the function that makes one, which is not called yet."""
+    return _only_app(place) if place.endswith(".py") else load_name(place, "--app")
+
+
+def wants_run(found: object) -> bool:
+    """Return whether this is a function that makes a client for one run."""
+    return callable(found) and not isinstance(found, Client) and "run" in inspect.signature(found).parameters
+
+
+def client_of(found: object, place: str, name: str, run: str = "") -> Client:
+    """Return the client that was found at this place, or that the function found there makes for this run."""
     if callable(found) and not isinstance(found, Client):
-        wants_name = bool(inspect.signature(found).parameters)
-        found = found(name) if wants_name else found()
+        names = set(inspect.signature(found).parameters)
+        given = {"run": run} if "run" in names else {}
+        found = found(*[name] * bool(names - {"run"}), **given)
     if not isinstance(found, Client):
         raise ConfigError(
             f"--app {place}: must be a tardigrad.Client or a function that returns one, not a "
@@ -79,6 +95,7 @@ def _may_be_app(value: object, module: str) -> bool:
         return True
     if not inspect.isfunction(value) or value.__module__ != module:
         return False
-    required = [p for p in inspect.signature(value).parameters.values() if p.default is p.empty]
+    parameters = inspect.signature(value).parameters.values()
+    required = [p for p in parameters if p.default is p.empty and p.name != "run"]
     names = value.__code__.co_names
     return len(required) <= 1 and any(n == "Client" or value.__globals__.get(n) is Client for n in names)

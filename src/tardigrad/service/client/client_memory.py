@@ -17,10 +17,13 @@ from tardigrad.core.files import partial_of, write_text
 from tardigrad.core.snapshot import read_snapshot, recycle_snapshot, write_snapshot
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.errors import ConfigError, RunError
+from tardigrad.service.access.enrolment import NAME
 from tardigrad.service.protocol.wire import digest_of
 
 LARGEST_SPARE = 1 << 24
 """Larger files are deleted: they would take much space."""
+RUN_NAME = "run-name"
+"""In the folder of a run: its name, if the server has several."""
 PENDING = re.compile(r"pending-(0|[1-9][0-9]*)\.safetensors")
 
 
@@ -50,7 +53,8 @@ class TrainedUpload:
 class ClientMemory:
     """The folder in which one client keeps its state of one run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "") -> None:
+        """`name`: of the run, on a server with several. It is kept for `kept_runs`."""
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -58,6 +62,8 @@ class ClientMemory:
             raise ConfigError(
                 f"--state {folder}: cannot be used ({error.strerror}); give a folder of your own"
             ) from None
+        if name:
+            write_text(folder / RUN_NAME, name + "\n")
         file = folder / "memory.safetensors"
         self.memory: Vectors = read_snapshot(file)[0] if file.exists() else {}
         """The vectors that the client keeps between its trips."""
@@ -117,6 +123,17 @@ class ClientMemory:
 
     def _file(self, trip: int) -> Path:
         return self._folder / f"pending-{trip}.safetensors"
+
+
+def kept_runs(state: Path) -> list[str]:
+    """Return the names of runs, on servers with several, for which a client keeps uploads that were not
+    answered. `state`: the folder of all its memories."""
+    found = []
+    for folder in sorted(state.iterdir()) if state.is_dir() else ():
+        if (folder / RUN_NAME).is_file() and any(PENDING.fullmatch(file.name) for file in folder.iterdir()):
+            name = (folder / RUN_NAME).read_text(encoding="utf-8", errors="replace").strip()
+            found += [name] if NAME.fullmatch(name) else []
+    return found
 
 
 def _read(file: Path) -> TrainedUpload:

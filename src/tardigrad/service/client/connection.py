@@ -11,6 +11,7 @@ from types import TracebackType
 import grpc
 import numpy as np
 
+from tardigrad import __version__
 from tardigrad.core.upload import Task
 from tardigrad.encodings.broadcasts import BroadcastEncoding
 from tardigrad.errors import RunError
@@ -46,6 +47,8 @@ OPTIONS = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.use_local_subchannel_pool", 1),
 ]
+SOFTWARE = f"tardigrad {__version__}"
+"""What clients say about themselves when they join."""
 POLL_SECONDS = 120.0
 """The time-out of a request for a task; longer than any server lets its clients wait."""
 SHORT_SECONDS = 30.0
@@ -77,13 +80,16 @@ class Connection:
         authority: bytes | None,
         pace: RequestPace | None = None,
         frozen: bytes = b"",
+        run: str = "",
     ) -> None:
         """Make a connection, without TLS if no certificate of an authority is given.
 
         With a `pace`, requests are delayed so that the server's limit is kept; it can outlive the connection.
         `frozen`: the digest of the frozen part of the client's module, which the server compares.
+        `run`: the name of the run that is wanted, on a server with several; "" for any.
         """
-        self._signer, self._pace, self._frozen = signer, pace, frozen
+        self._signer, self._pace = signer, pace
+        self._request = v1.JoinRequest(frozen=frozen, revision=REVISION, run=run, software=SOFTWARE)
         if authority is None:
             self._channel = grpc.aio.insecure_channel(address, OPTIONS)
         else:
@@ -101,8 +107,8 @@ class Connection:
     async def __aenter__(self) -> Connection:
         try:
             await self._keep_pace()
-            request = v1.JoinRequest(frozen=self._frozen, revision=REVISION).SerializeToString()
-            joined = await self._stub.Join(self._signer.sign("Join", request), timeout=SHORT_SECONDS)
+            signed = self._signer.sign("Join", self._request.SerializeToString())
+            joined = await self._stub.Join(signed, timeout=SHORT_SECONDS)
             if not NAME.fullmatch(joined.run):  # it becomes the name of a folder here
                 raise RunError(
                     f"the server's run has the identifier {joined.run[:64]!r}, which is not a name"

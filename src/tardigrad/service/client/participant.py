@@ -37,7 +37,7 @@ SPENT = "this client took part as often as privacy allows"
 
 
 class Participant(Reconnecting):
-    """One client of one server."""
+    """One client of one run."""
 
     def __init__(
         self,
@@ -50,9 +50,13 @@ class Participant(Reconnecting):
         seen: Callable[[str], None] = lambda line: None,
         guardrails: Guardrails | None = None,
         declaration: str | None = None,
+        run: str = "",
+        moves_on: bool = False,
     ) -> None:
-        """`declaration`: what the server declared, if the client was made of it and of a table."""
-        super().__init__(address, signer, authority, patience)
+        """`declaration`: what the server declared, if the client was made of it and of a table. `run`: the
+        name of the run, on a server with several. `moves_on`: whether a `RunHasFailed` is raised if the run
+        has failed; otherwise the client waits until it is started again."""
+        super().__init__(address, signer, authority, patience, run, moves_on)
         self._guardrails, self._declaration = guardrails or Guardrails(), declaration
         self._secure: SecureTrips | None = None
         self._trainer, self._state, self._seen = trainer, state, seen
@@ -76,7 +80,9 @@ class Participant(Reconnecting):
         return ended.reason if isinstance(ended, RunIsOver) else ended
 
     def _connection(self) -> Connection:
-        return Connection(self._address, self._signer, self._authority, self._pace, self._trainer.frozen)
+        return Connection(
+            self._address, self._signer, self._authority, self._pace, self._trainer.frozen, self._wanted
+        )
 
     async def _session(self, connection: Connection) -> str:
         self._secure = secure_trips(
@@ -87,7 +93,7 @@ class Participant(Reconnecting):
             if self._secure is not None:
                 log.info("this run is secure: %s", self._secure.promise())
             self._run, self._unsent = connection.run, None
-            self._memory = ClientMemory(self._state / connection.run)
+            self._memory = ClientMemory(self._state / connection.run, connection.joined.name)
         assert self._memory is not None
         pending = [self._unsent] if self._unsent is not None else self._memory.pending()
         for finished in pending:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import grpc
@@ -30,12 +31,26 @@ TEMPORARY = (
 T = TypeVar("T")
 
 
+class RunHasFailed(RunError):
+    """The run has failed, while the server may have others."""
+
+
 class Reconnecting:
     """Opens connections to one server until a session with it has come to its end."""
 
-    def __init__(self, address: str, signer: Signer, authority: bytes | None, patience: float) -> None:
-        """`patience`: the seconds after which a server that does not answer is given up."""
+    def __init__(
+        self,
+        address: str,
+        signer: Signer,
+        authority: bytes | None,
+        patience: float,
+        run: str = "",
+        moves_on: bool = False,
+    ) -> None:
+        """`patience`: the seconds after which a server that does not answer is given up. `run`: the name of
+        the run that is wanted; "" for any. `moves_on`: raise `RunHasFailed` instead of waiting for it."""
         self._address, self._signer, self._authority = address, signer, authority
+        self._wanted, self._moves_on = run, moves_on
         self._backoff, self._pace = Backoff(patience), RequestPace()
         self._joined = False
 
@@ -56,7 +71,7 @@ class Reconnecting:
                 await self._backoff.failed("the server did not answer in time")
 
     def _connection(self) -> Connection:
-        return Connection(self._address, self._signer, self._authority, self._pace)
+        return Connection(self._address, self._signer, self._authority, self._pace, run=self._wanted)
 
     async def _wait_or_raise(self, error: grpc.aio.AioRpcError) -> None:
         """Wait if the error is temporary; raise a sentence if it is not."""
@@ -74,7 +89,11 @@ class Reconnecting:
             sentence = f"the server refused for now: {error.details()}"
             await self._backoff.failed(sentence, float(metadata.get("tardigrad-retry-after", 0.0)))
             return
-        if error.code() is grpc.StatusCode.UNAVAILABLE and not self._joined:  # is it possible to join?
+        if why == Cause.FAILED and self._moves_on:
+            raise RunHasFailed(f"the server refused: {error.details()}")
+        if (
+            error.code() is grpc.StatusCode.UNAVAILABLE and not self._joined and why is None
+        ):  # is it possible to join?
             fault = await asyncio.to_thread(tls_fault, self._address, self._authority)
             if fault is not None:
                 raise ConfigError(fault)
@@ -92,13 +111,28 @@ class Reconnecting:
         )
 
 
-async def ask_declaration(address: str, signer: Signer, authority: bytes | None, patience: float) -> str:
-    """Return what a server declares for clients that have a table and no code; "" if it declares nothing."""
+@dataclass(frozen=True)
+class OfferedRun:
+    """The run that a server would have a client take part in."""
 
-    async def session(connection: Connection) -> str:
-        return connection.declaration
+    name: str
+    """Its name; "" if the server has only one."""
+    declaration: str
+    """What a client must bring that has a table and no code; "" if it needs code."""
 
-    declared = await Reconnecting(address, signer, authority, patience).connected(session)
-    if isinstance(declared, RunIsOver):
-        raise RunError(f"the run is over ({declared.reason})")
-    return declared
+
+async def ask_run(
+    address: str,
+    signer: Signer,
+    authority: bytes | None,
+    patience: float,
+    run: str = "",
+    moves_on: bool = False,
+) -> OfferedRun | RunIsOver:
+    """Return the run of this name, or with "" the one that the server chooses; or why all are over. With
+    `moves_on` a `RunHasFailed` is raised if it has failed."""
+
+    async def session(connection: Connection) -> OfferedRun:
+        return OfferedRun(connection.joined.name, connection.declaration)
+
+    return await Reconnecting(address, signer, authority, patience, run, moves_on).connected(session)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from tardigrad.core.outcomes import Accepted, Reason, Rejected, UnknownTrip
@@ -18,6 +18,8 @@ from tardigrad.service.protocol.refusals import log
 
 STALENESS = (0, 1, 2, 5, 10, 20, 50, 100, 200)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+LONGEST_SOFTWARE = 64
+"""Characters that are kept of what a client says about its software."""
 ACTIVE_SECONDS = 300.0
 """Seconds for which a client counts as active after a request."""
 
@@ -61,11 +63,29 @@ class Counters:
         """Metrics of clients that the server did not take."""
         self._warned = -1.0  # when a refusal because of a norm was last logged
         self._seen: dict[str, float] = {}  # by client: the time of its last request, in ascending order
+        self._software: dict[str, str] = {}
 
     def heard(self, client: str) -> None:
         """Note a request of a client whose signature was verified."""
         self._seen.pop(client, None)
         self._seen[client] = time.monotonic()
+
+    def uses(self, client: str, software: str) -> None:
+        """Note the software that an enrolled client says it is: printable ASCII characters, and not many.
+
+        >>> counters = Counters()
+        >>> counters.uses("ann", "tardigrad 0.1.0\\n<b>")
+        >>> counters.software(["ann", "bob"])
+        {'ann': 'tardigrad 0.1.0?<b>'}
+        """
+        cut = software[:LONGEST_SOFTWARE]
+        kept = "".join(c if c.isascii() and c.isprintable() else "?" for c in cut)
+        if kept:
+            self._software[client] = kept
+
+    def software(self, clients: Iterable[str]) -> dict[str, str]:
+        """Return the software of those of these clients that have told it."""
+        return {client: self._software[client] for client in clients if client in self._software}
 
     def dropped(self, client: str, metrics: Sequence[str]) -> None:
         """Count metrics that the server does not take. The first ones are named in the log."""

@@ -2,19 +2,22 @@
 forge a line nor fill the disk.
 
 Keys, nonces, signatures and vectors are never logged. Each record has its `event` and, where they are known,
-`client`, `trip` and `why`.
+`client`, `trip` and `why`; and on a server with several runs the name of the `run`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Literal
 
 LogFormat = Literal["text", "json"]
 LONGEST = 500
 HUNG_UP = "ExecuteBatchError raised in core"
+served_run: ContextVar[str] = ContextVar("served_run", default="")
+"""The name of the run that the present task or thread works for; "" on a server with one run."""
 FIELDS = ("client", "trip", "why", "method", "staleness")
 
 
@@ -33,7 +36,8 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
-        return f"{_time(record)} {record.levelname} {harmless(record.getMessage())}"
+        run = f"[{served_run.get()}] " if served_run.get() else ""
+        return f"{_time(record)} {record.levelname} {run}{harmless(record.getMessage())}"
 
 
 class JsonLines(logging.Formatter):
@@ -47,6 +51,8 @@ class JsonLines(logging.Formatter):
             "event": getattr(record, "event", "message"),
             "message": harmless(record.getMessage()),
         }
+        if served_run.get():
+            fields["run"] = served_run.get()
         for name in FIELDS:
             value = getattr(record, name, None)
             if value not in (None, ""):

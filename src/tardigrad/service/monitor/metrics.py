@@ -71,12 +71,7 @@ class MetricsCollector(Collector):
         for reason, count in progress.refused.items():
             uploads.add_metric([reason], count)
         yield uploads
-        requests = CounterMetricFamily(
-            "tardigrad_requests_refused", "Requests that were refused, by cause.", labels=["why"]
-        )
-        for why, count in progress.requests_refused.items():
-            requests.add_metric([why], count)
-        yield requests
+        yield _refusals(progress.requests_refused)
         yield _counter("trips_given_up", "Tickets given back or expired.", progress.given_up)
         yield _counter("tickets_expired", "Tickets that expired, in this process.", counters.expired)
         yield _counter("steps_discarded", "Steps that did not move the model.", progress.steps_discarded)
@@ -89,6 +84,7 @@ class MetricsCollector(Collector):
         yield _counter("sent_bytes", "Bytes of tasks, in this process.", counters.bytes_out)
         yield _gauge("version", "How many times the model has moved.", progress.version)
         yield _gauge("run_over", "1 when the run is over.", progress.over is not None)
+        yield _gauge("run_failed", "1 when the run has failed.", coordinator.failure is not None)
         yield _gauge("tickets_in_flight", "Trips under way.", progress.in_flight)
         yield _gauge("clients_waiting", "Clients that wait for a task.", progress.waiting)
         yield _gauge("clients_seen", "Different clients heard of, in this process.", counters.clients)
@@ -123,6 +119,38 @@ class MetricsCollector(Collector):
         )
 
 
+class RunsCollector(Collector):
+    """Collects the metrics of several runs. Each has a label `run` with the run's name."""
+
+    def __init__(self, runs: Mapping[str, MetricsCollector], refused: Mapping[str, int]) -> None:
+        """`refused`: by cause, requests that came to no run; their label is ""."""
+        self._runs, self._refused = runs, refused
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics as they are now. Called by the thread that answers the scrape."""
+        families: dict[str, Metric] = {}
+        found = [(run, metric) for run, collector in self._runs.items() for metric in collector.collect()]
+        for run, metric in [*found, ("", _refusals(dict(self._refused)))]:
+            family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+            family.samples += [
+                sample._replace(labels={**sample.labels, "run": run}) for sample in metric.samples
+            ]
+        yield from families.values()
+
+    def describe(self) -> list[Metric]:
+        """Return no metrics before the first scrape."""
+        return []
+
+
+def _refusals(counts: Mapping[str, int]) -> Metric:
+    requests = CounterMetricFamily(
+        "tardigrad_requests_refused", "Requests that were refused, by cause.", labels=["why"]
+    )
+    for why, count in counts.items():
+        requests.add_metric([why], count)
+    return requests
+
+
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"tardigrad_{name}", text, value=float(value))
 
@@ -137,7 +165,7 @@ def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
     return HistogramMetricFamily(f"tardigrad_{name}", text, buckets=buckets, sum_value=histogram.sum)
 
 
-def publish(host: str, port: int, collector: MetricsCollector) -> tuple[int, Callable[[], None]]:
+def publish(host: str, port: int, collector: Collector) -> tuple[int, Callable[[], None]]:
     """Listen, and return the port and a function that stops listening."""
     registry = CollectorRegistry()
     registry.register(collector)

@@ -75,6 +75,15 @@ class Status:
     """Lines of the audit log."""
     last_act: str = ""
     """The hash of the last one."""
+    software: dict[str, str] = field(default_factory=dict)
+    """By client: name and version of its software, as it said when it joined this process."""
+    failed: str = ""
+    """Why the run has failed, so that this process serves it no more; empty otherwise."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has failed, or is over and no step waits for a helper."""
+        return bool(self.failed) or (bool(self.over) and not self.steps_waiting)
 
     @property
     def age(self) -> float:
@@ -88,6 +97,7 @@ STATUS = TypeAdapter(Status)
 def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
     """Return the status of a run as it is now. Must be called in the event loop's thread."""
     progress = progress_of(coordinator, servicer)
+    last_seen = coordinator.counters.last_seen(MOST_NAMES)
     under_way = islice(coordinator.run_state.book.in_flight.values(), MOST_NAMES)
     steering, acts = coordinator.run_state.steering, coordinator.recovery.audit.synced
     return Status(
@@ -103,7 +113,7 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
         over=progress.over or "",
         written=time.time(),
         requests_refused=dict(progress.requests_refused),
-        last_seen=coordinator.counters.last_seen(MOST_NAMES),
+        last_seen=last_seen,
         steps_discarded=progress.steps_discarded,
         metrics_dropped=progress.metrics_dropped,
         helper_away=None if progress.helper_away is None else round(progress.helper_away, 3),
@@ -114,6 +124,8 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
         ejected={name: origin.wall for name, origin in islice(steering.ejected.items(), MOST_NAMES)},
         acts=acts.number,
         last_act=acts.hash if acts.number else "",
+        software=coordinator.counters.software(last_seen),
+        failed="" if coordinator.failure is None else " ".join(str(coordinator.failure).split()),
     )
 
 
@@ -160,6 +172,6 @@ async def watch_folder(folder: Path) -> AsyncIterator[Status]:
     while True:
         status = read_status(folder)
         yield status
-        if status.over and not status.steps_waiting:
+        if status.ended:
             return
         await asyncio.sleep(SECONDS)

@@ -20,9 +20,11 @@ SILENT = 5.0
 """Seconds without a new status after which the table says that the server may not be running."""
 
 
-def status_table(status: Status, before: Status | None = None) -> Table:
-    """Return the status as a table. The rate is that since `before`, or of the whole run."""
-    table = Table(box=box.SIMPLE, show_header=False, padding=(0, 2, 0, 0))
+def status_table(status: Status, before: Status | None = None, name: str = "") -> Table:
+    """Return the status as a table. The rate is that since `before`, or of the whole run. `name`: of the run,
+    if it is one of several."""
+    title = Text(name, "bold") if name else None
+    table = Table(box=box.SIMPLE, show_header=False, padding=(0, 2, 0, 0), title=title, title_justify="left")
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
     for name, text in rows(status, before):
@@ -33,12 +35,13 @@ def status_table(status: Status, before: Status | None = None) -> Table:
 def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
     """Return the rows of the table: names and texts. Control characters of clients' text are escaped."""
     state = over_text(status.over, status.steps_waiting) if status.over else _going_on(status)
-    ended = bool(status.over) and not status.steps_waiting
-    if not ended and status.age > SILENT:
+    if status.failed:
+        state = f"failed: {status.failed}"
+    if not status.ended and status.age > SILENT:
         state = f"nothing was heard of the server for {status.age:.0f} s; is it running?"
     found = [
         ("run", harmless(state)),
-        *([] if status.helper_away is None or ended else [("helper", _away(status.helper_away))]),
+        *([] if status.helper_away is None or status.ended else [("helper", _away(status.helper_away))]),
         ("time", f"{status.time:,.0f} s"),
         ("version", f"{status.version:,}"),
         ("trips", f"{status.trips:,}"),

@@ -19,12 +19,15 @@ FIRST_WAIT, LONGEST_WAIT = 1.0, 16.0
 """Seconds to wait when the client with this key has sent too many requests."""
 
 
-async def watch_server(address: str, signer: Signer, authority: bytes | None) -> AsyncIterator[Status]:
-    """Yield the status of a run as its server sends it to any enrolled client: numbers, but no names."""
+async def watch_server(
+    address: str, signer: Signer, authority: bytes | None, run: str = ""
+) -> AsyncIterator[Status]:
+    """Yield the status of a run as its server sends it to any enrolled client: numbers, but no names. `run`:
+    its name, if the server has several; "" for any."""
     set_clock, wait = False, FIRST_WAIT
     while True:
         try:
-            async with Connection(address, signer, authority) as connection:
+            async with Connection(address, signer, authority, run=run) as connection:
                 async for progress in connection.watch():
                     yield Status(
                         version=progress.version, trips=progress.trips, time=progress.time,

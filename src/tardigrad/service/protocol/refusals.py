@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections import Counter
 from enum import StrEnum
+from typing import NoReturn
 
 import grpc
 
@@ -51,6 +53,7 @@ class Cause(StrEnum):
     HELPER_AWAY = "helper is away"
     EJECTED = "ejected"
     ACT = "act is not possible"
+    FAILED = "run has failed"
 
 
 STATUS = {
@@ -75,6 +78,7 @@ STATUS = {
     Cause.FROZEN: grpc.StatusCode.FAILED_PRECONDITION,
     Cause.HELPER_AWAY: grpc.StatusCode.UNAVAILABLE,
     Cause.EJECTED: grpc.StatusCode.PERMISSION_DENIED,
+    Cause.FAILED: grpc.StatusCode.UNAVAILABLE,
 }
 """The gRPC status by reason; INVALID_ARGUMENT for those that are not listed."""
 
@@ -94,6 +98,26 @@ class Refused(Exception):
     def status(self) -> grpc.StatusCode:
         """The gRPC status of the reason."""
         return STATUS.get(self.why, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+async def abort_refused(
+    context: grpc.aio.ServicerContext, refused: Refused, now_ms: int, over: str | None = None
+) -> NoReturn:
+    """End a call with the status of a refusal, its sentence, and the server's time. `over`: why the run is
+    over, if the client is to know it."""
+    trailing = [("tardigrad-time-ms", str(now_ms)), ("tardigrad-why", refused.why.value)]
+    if refused.retry_after is not None:
+        trailing.append(("tardigrad-retry-after", f"{refused.retry_after * random.uniform(1, 2):.3f}"))
+    if over is not None:
+        trailing.append((OVER, over))
+    await context.abort(refused.status, refused.sentence, tuple(trailing))
+    raise AssertionError("`abort` raises")
+
+
+async def abort_over(context: grpc.aio.ServicerContext, reason: str) -> None:
+    """End a call because the run is over."""
+    status = grpc.StatusCode.FAILED_PRECONDITION
+    await context.abort(status, f"the run is over ({reason})", ((OVER, reason),))
 
 
 class Refusals:

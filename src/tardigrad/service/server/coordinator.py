@@ -122,6 +122,11 @@ class Coordinator:
         return len(self._check_ins)
 
     @property
+    def failure(self) -> BaseException | None:
+        """The exception that ended the run; None if it goes on or is over."""
+        return self.ended.exception() if self.ended.done() and not self.ended.cancelled() else None
+
+    @property
     def stopping(self) -> bool:
         """Whether the server is about to stop."""
         return self._stopping

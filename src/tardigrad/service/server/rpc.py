@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from tardigrad.service.access.signed_requests import RequestVerifier
 from tardigrad.service.monitor.progress_record import RunProgress, progress_of
-from tardigrad.service.protocol.refusals import OVER, Cause, Refusals, Refused
+from tardigrad.service.protocol.refusals import LONGEST_NAME, Cause, Refusals, Refused, abort_refused
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
 from tardigrad.service.protocol.wire import KNOWS_ENCODINGS, to_wire
@@ -70,8 +70,18 @@ class Call:
 class Servicer(v1_grpc.FederationServicer):
     """The six calls of the protocol."""
 
-    def __init__(self, coordinator: Coordinator, gate: RequestVerifier, facts: TaskFacts) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        gate: RequestVerifier,
+        facts: TaskFacts,
+        name: str = "",
+        alone: bool = True,
+    ) -> None:
+        """`name`: of the run. `alone`: whether it is the only run of the server, so that clients need not
+        know its name."""
         self._coordinator, self._gate, self._facts = coordinator, gate, facts
+        self._name, self._alone = name, alone
         self.refusals = Refusals()
         self._rates = Rates(coordinator.settings.requests_per_second, coordinator.clock)
         self.reception = UploadReception(coordinator, facts.private)
@@ -87,15 +97,9 @@ class Servicer(v1_grpc.FederationServicer):
             yield call
         except Refused as refused:
             self.refusals.note(call.client, method, refused)
-            over = self._coordinator.run_state.over
-            trailing = [("tardigrad-time-ms", str(self._gate.now_ms())), ("tardigrad-why", refused.why.value)]
-            if refused.retry_after is not None:
-                trailing.append(
-                    ("tardigrad-retry-after", f"{refused.retry_after * random.uniform(1, 2):.3f}")
-                )
-            if refused.why is Cause.HELPER_AWAY and over is not None:
-                trailing.append((OVER, over))  # nobody waits for the upload any more
-            await context.abort(refused.status, refused.sentence, tuple(trailing))
+            nobody_waits = refused.why is Cause.HELPER_AWAY  # for the upload, if the run is over
+            over = self._coordinator.run_state.over if nobody_waits else None
+            await abort_refused(context, refused, self._gate.now_ms(), over)
         except Exception:
             if not context.done():
                 raise
@@ -116,7 +120,10 @@ class Servicer(v1_grpc.FederationServicer):
     async def Join(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> v1.Joined:
         """Tell a client the run, its session and the shapes of the model's parameters."""
         async with self._answering("Join", context) as call:
-            join = _parsed(v1.JoinRequest(), await self._admit(request, call))
+            join = parsed_content(v1.JoinRequest(), await self._admit(request, call))
+            if join.run not in ("", self._name):
+                raise no_such_run(call.client, join.run)
+            self._coordinator.counters.uses(call.client, join.software)
             if join.frozen and self._facts.frozen and join.frozen != self._facts.frozen:
                 raise Refused(
                     Cause.FROZEN,
@@ -141,6 +148,7 @@ class Servicer(v1_grpc.FederationServicer):
                 settings=self._facts.settings,
                 policy=content,
                 policy_signatures=signatures,
+                name="" if self._alone else self._name,
             )
 
     async def OfferKeys(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> v1.OfferedKeys:
@@ -156,7 +164,7 @@ class Servicer(v1_grpc.FederationServicer):
         coordinator, idle = self._coordinator, self._coordinator.settings.idle_seconds
         async with self._answering("FetchTask", context) as call:
             content = await self._admit(request, call)
-            fetch = _parsed(v1.FetchRequest(), content)
+            fetch = parsed_content(v1.FetchRequest(), content)
             seconds = coordinator.settings.poll_seconds * random.uniform(0.75, 1.25)
             try:
                 ticket = await coordinator.check_in(call.client, frozenset(fetch.holding), seconds)
@@ -216,7 +224,7 @@ class Servicer(v1_grpc.FederationServicer):
             first = await unless_silent(context.read(), coordinator.settings.idle_seconds)
             if not isinstance(first, v1.UploadPart) or first.WhichOneof("part") != "header":
                 raise Refused(Cause.UNSIGNED, "an upload must begin with its signed header")
-            header = _parsed(v1.UploadHeader(), await self._admit(first.header, call))
+            header = parsed_content(v1.UploadHeader(), await self._admit(first.header, call))
             if header.run != coordinator.run:
                 raise Refused(Cause.UNSOLICITED, "this is an upload to another run")
             recorded = await coordinator.expect(
@@ -243,7 +251,7 @@ class Servicer(v1_grpc.FederationServicer):
     async def GiveUp(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> v1.GivenUp:
         """End a trip without an upload."""
         async with self._answering("GiveUp", context) as call:
-            wanted = _parsed(v1.GiveUpRequest(), await self._admit(request, call))
+            wanted = parsed_content(v1.GiveUpRequest(), await self._admit(request, call))
             known = wanted.run == self._coordinator.run and await self._coordinator.give_up(
                 call.client, wanted.trip, wanted.epoch
             )
@@ -273,7 +281,17 @@ def _progress_message(progress: RunProgress) -> v1.Progress:
     )  # fmt: skip
 
 
-def _parsed(message: M, content: bytes) -> M:
+def no_such_run(client: str, run: str) -> Refused:
+    """Return the refusal of a client that asks for a run that it is not enrolled for, or that is not served.
+    It does not say which of both, so that a client learns nothing of runs that it may not see."""
+    return Refused(
+        Cause.NOT_ENROLLED,
+        f"client {client} is not enrolled for a run {run[:LONGEST_NAME]!r} here; ask for `tardigrad enroll "
+        f"{client} --run NAME`, or join without --run",
+    )
+
+
+def parsed_content(message: M, content: bytes) -> M:
     """Fill an empty message from these bytes; raise `Refused` if they are malformed."""
     try:
         message.ParseFromString(content)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, TypeVarTuple
 
+from tardigrad.service.monitor.logs import served_run
+
 T = TypeVar("T")
 Given = TypeVarTuple("Given")
 
@@ -16,9 +18,10 @@ class Threads:
     operations whose result nobody awaits."""
 
     def __init__(self) -> None:
-        self.model = ThreadPoolExecutor(1, "model")
-        self.disk = ThreadPoolExecutor(1, "journal")
-        self.files = ThreadPoolExecutor(1, "files")
+        self.model, self.disk, self.files = (
+            ThreadPoolExecutor(1, name, served_run.set, (served_run.get(),))
+            for name in ("model", "journal", "files")
+        )
 
     def in_model_thread(self, function: Callable[[*Given], T], *given: *Given) -> asyncio.Future[T]:
         """Call the function on the model thread, after all work that was submitted to it before."""
