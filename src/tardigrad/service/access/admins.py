@@ -42,8 +42,8 @@ class Admins:
         enrolled = Enrolled(self._file)
         if restricted := enrolled.for_some_runs():
             raise ConfigError(
-                f"{self._file}: {restricted[0]} has a list of runs, but an operator steers all runs of a server; "
-                "leave it out"
+                f"{self._file}: {restricted[0]} has a list of runs, but an operator steers all runs of "
+                "a server; leave it out"
             )
         check_disjoint(enrolled, self._clients)
         self._enrolled = enrolled
