@@ -85,7 +85,7 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
                 RunToServe("run", run.plan, tmp_path / "run", directory, None, finished.append),
                 place,
                 listening.put_nowait,
-            )  # fmt: skip
+            )
         )
         both = await asyncio.gather(served, client(), return_exceptions=True)
         directory.close()

@@ -65,7 +65,7 @@ def serve_all(
         for name, config in configs.items():
             check_name(name, "run")
             with naming(where.get(name, name)):
-                tell_unused(config, lambda line, name=name: say(f"{name}: {line}"))
+                tell_unused(config, say)
                 own = None if guards is None or config.privacy is None else guards / name
                 hosted[name] = HostedRun(
                     with_clients_data(config), Path(out) / name, endpoint, None, accept_loss, own, moved

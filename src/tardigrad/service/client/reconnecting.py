@@ -91,9 +91,8 @@ class Reconnecting:
             return
         if why == Cause.FAILED and self._moves_on:
             raise RunHasFailed(f"the server refused: {error.details()}")
-        if (
-            error.code() is grpc.StatusCode.UNAVAILABLE and not self._joined and why is None
-        ):  # is it possible to join?
+        silent = error.code() is grpc.StatusCode.UNAVAILABLE and why is None
+        if silent and not self._joined:  # is it possible to join?
             fault = await asyncio.to_thread(tls_fault, self._address, self._authority)
             if fault is not None:
                 raise ConfigError(fault)

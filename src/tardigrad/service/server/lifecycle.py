@@ -80,8 +80,10 @@ class ServerProcess:
 
     def _reload(self) -> None:
         """Read the list of clients again."""
-        for one in (*filter(None, [self._front]), *self.runs):
-            one.reload()
+        if self._front is not None:
+            self._front.reload()
+        for run in self.runs:
+            run.reload()
 
     async def start(
         self, runs: Sequence[RunToServe], finished: Mapping[str, tuple[str, float]] | None = None

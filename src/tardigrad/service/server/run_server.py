@@ -136,7 +136,8 @@ class RunServer:
     async def until_over(self, asked: asyncio.Future[None]) -> None:
         """Return when the run is over and its clients had time to hear it, or when `asked` is done. Raise the
         error if the run fails."""
-        await asyncio.wait({asked, self.coordinator.ended}, return_when=asyncio.FIRST_COMPLETED)
+        ends: set[asyncio.Future[Any]] = {asked, self.coordinator.ended}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if self.coordinator.ended.done():
             await self._task(self._finish())
             await asyncio.wait({asked}, timeout=self.linger_seconds)
