@@ -178,6 +178,9 @@ def status(
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; for tests.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Show the present state and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why nothing happens, since when, and what to do; then end.")
+    ] = False,
 ) -> None:
     """Show the progress of a served run, from its folder or, with a client's key, from the server."""
     from tardigrad.service.monitor.status import watch_folder
@@ -200,7 +203,15 @@ def status(
         signer = Signer(check_name(key.stem), read_key(key))
         source = watch_server(where, signer, None if insecure else authority_of(ca, key))
     with suppress(KeyboardInterrupt):
-        asyncio.run(_watch(source, once, as_json))
+        asyncio.run(_explain(source, as_json) if explain else _watch(source, once, as_json))
+
+
+async def _explain(source: AsyncIterator[Status], as_json: bool) -> None:
+    from tardigrad.service.monitor.status_table import explanation_lines
+
+    found = (await anext(source)).explained()
+    for line in [plain_json([asdict(one) for one in found])] if as_json else explanation_lines(found):
+        print(line)
 
 
 async def _watch(source: AsyncIterator[Status], once: bool, as_json: bool) -> None:

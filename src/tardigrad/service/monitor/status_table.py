@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from tardigrad.service.monitor.explain import Explanation, shown_seconds
 from tardigrad.service.monitor.logs import harmless
 from tardigrad.service.monitor.progress_record import over_text, trips_per_second
-from tardigrad.service.monitor.status import Status
+from tardigrad.service.monitor.status import SILENT, Status
 
 MOST_SEEN = 8
 """Clients that were seen last and are shown."""
-SILENT = 5.0
-"""Seconds without a new status after which the table says that the server may not be running."""
 
 
 def status_table(status: Status, before: Status | None = None) -> Table:
@@ -32,12 +31,14 @@ def status_table(status: Status, before: Status | None = None) -> Table:
 def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
     """Return the rows of the table: names and texts. Control characters of clients' text are escaped."""
     state = over_text(status.over, status.steps_waiting) if status.over else "goes on"
-    ended = bool(status.over) and not status.steps_waiting
-    if not ended and status.age > SILENT:
+    silent = not status.ended and status.age > SILENT
+    grave = [] if silent else [one for one in status.explained()[:1] if one.severity != "info"]
+    if silent:
         state = f"nothing was heard of the server for {status.age:.0f} s; is it running?"
     found = [
         ("run", harmless(state)),
-        *([] if status.helper_away is None or ended else [("helper", _away(status.helper_away))]),
+        *(("why", harmless(one.sentence)) for one in grave),
+        *([] if status.helper_away is None or status.ended else [("helper", _away(status.helper_away))]),
         ("time", f"{status.time:,.0f} s"),
         ("version", f"{status.version:,}"),
         ("trips", f"{status.trips:,}"),
@@ -63,6 +64,17 @@ def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
         ]
         found.append(("seen last", ", ".join(seen)))
     return found
+
+
+def explanation_lines(explanations: Iterable[Explanation]) -> list[str]:
+    """Return explanations as lines of text: each sentence, since when, and below it what to do."""
+    lines = []
+    for one in explanations:
+        since = "" if one.since is None else f" (for {shown_seconds(one.since)})"
+        lines.append(f"{one.severity}: {harmless(one.sentence)}{since}")
+        if one.remedy:
+            lines.append(f"  {one.remedy}")
+    return lines
 
 
 def pace(status: Status, before: Status | None) -> float:
