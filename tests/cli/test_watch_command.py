@@ -20,6 +20,7 @@ PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 TILES = """Object.fromEntries([...document.querySelectorAll("#tiles > div:has(dt)")].map((tile) => [
   tile.querySelector("dt").textContent, tile.querySelector("dd").textContent,
 ]))"""
+WHY = "document.getElementById('why').innerText"
 LISTED = "[...document.querySelectorAll('#clients tbody td:first-child')].map((cell) => cell.textContent)"
 CONFIG = """
 seed = 3
@@ -126,6 +127,8 @@ def test_a_served_run_is_watched_by_its_folder_and_over_the_network(commands, tm
             network, folder = browser.open(f"{where}#0"), browser.open(f"{where}#1")
             for page in (network, folder):
                 page.until("document.getElementById('state')?.textContent === 'running'")
+            folder.until(f"{WHY}.startsWith('No client has come since the server began.')")
+            network.until(f"{WHY}.startsWith('No trip is under way, and no client waits for one.')")
             clients = [participant(tmp_path, address, name, []) for name in NAMES]
 
             async def take_part():
@@ -134,6 +137,7 @@ def test_a_served_run_is_watched_by_its_folder_and_over_the_network(commands, tm
             work = threading.Thread(target=lambda: asyncio.run(take_part()), daemon=True)
             work.start()
             check_end(folder, tmp_path / "live")
+            folder.until(f"{WHY}.startsWith('The run is over (trips).')")
             folder.until(f"({LISTED}).toSorted().join() === 'ann,bob,eve'")
             network.until(f"({TILES}).trips === '30'")
             network.until("document.getElementById('state').textContent === 'over: trips'")

@@ -20,7 +20,7 @@ def streak(reason, method="Join", client="ann", first=100.0, last=2.0, count=7, 
 def known(**changes):
     """A run that goes well, with some facts changed."""
     facts = {
-        "began": 1000.0, "came": 4, "heard": 1.0, "active": 4, "enrolled": 4, "in_flight": 3,
+        "began": 1000.0, "came": True, "heard": 1.0, "active": 4, "enrolled": 4, "in_flight": 3,
         "trips": tuple(TripUnderWay(name, 5.0, 3500.0) for name in ("ann", "bob", "eve")),
         "trip_seconds": 10.0, "ticket_seconds": 3600.0, "waiting": 0, "capacity": 1, "missing": 6,
         "accepted": 2.0,
@@ -46,7 +46,7 @@ def test_nothing_is_wrong():
 
 
 def test_no_client_has_come():
-    found = only(known(came=0, heard=None, active=0, accepted=None, **NOBODY), "warning")
+    found = only(known(came=False, heard=None, active=0, accepted=None, **NOBODY), "warning")
     assert found.sentence == "No client has come since the server began."
     assert found.since == 1000.0
     assert "tardigrad join" in found.remedy
@@ -67,7 +67,7 @@ def test_clients_wait_for_capacity():
 @pytest.mark.parametrize("cause", Cause)
 def test_all_requests_are_refused(cause):
     facts = known(
-        came=0, heard=None, active=0, accepted=None, refusals=(streak(cause, first=100.0),), **NOBODY
+        came=False, heard=None, active=0, accepted=None, refusals=(streak(cause, first=100.0),), **NOBODY
     )
     found = only(facts, "error")
     assert found.sentence == f"All requests are refused: {cause} (7 times; the last was Join of ann)."
@@ -239,7 +239,8 @@ def test_any_facts_have_an_explanation_with_the_gravest_first():
             for _ in range(draws.randrange(3))
         ]  # fmt: skip
         facts = known(
-            came=some(None, 0, 3), heard=some(None, 2.0), in_flight=some(0, 1, 5), waiting=some(0, 1, 4),
+            came=some(None, False, True), heard=some(None, 2.0), in_flight=some(0, 1, 5),
+            waiting=some(0, 1, 4),
             trips=some((), (TripUnderWay("ann", some(0.0, 999.0), 0.0),)), trip_seconds=some(None, 5.0),
             capacity=some(None, 0, 3), missing=some(None, 0, 4), share=some(None, 2), enrolled=some(None, 3),
             possible=some(None, 0, 9), possible_now=some(None, 0, 9), accepted=some(None, 3.0),

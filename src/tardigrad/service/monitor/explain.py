@@ -1,8 +1,8 @@
 """Why a served run makes no progress, since when, and what can be done: a pure function of `RunFacts`.
 
->>> explain(RunFacts(came=0, began=90.0))[0].sentence
+>>> explain(RunFacts(came=False, began=90.0))[0].sentence
 'No client has come since the server began.'
->>> explain(RunFacts(came=3, in_flight=3, missing=2))[0].sentence
+>>> explain(RunFacts(came=True, in_flight=3, missing=2))[0].sentence
 'Nothing is wrong: 3 trips are under way, and the next step needs 2 more uploads.'
 """
 
@@ -207,7 +207,7 @@ def _silent_trips(facts: RunFacts) -> Iterator[Explanation]:
 def _clients(facts: RunFacts, alone: bool) -> Iterator[Explanation]:
     """Yield what the clients do. `alone`: whether there is no other explanation."""
     join = "Start clients: tardigrad join HOST:PORT --key KEY. Check that they reach this address and port."
-    if facts.came == 0 and not facts.in_flight:
+    if facts.came is False and not _busy(facts):
         if alone:
             yield Explanation("warning", "No client has come since the server began.", join, facts.began)
     elif facts.in_flight:

@@ -61,10 +61,10 @@ class RunFacts:
     steps_waiting: int = 0
     began: float | None = None
     """When the server process began."""
-    came: int | None = None
-    """Different clients that this process has heard of."""
+    came: bool | None = None
+    """Whether a client has asked this process for a task, or delivered an upload."""
     heard: float | None = None
-    """When the last of them was heard of."""
+    """When one did last."""
     active: int | None = None
     """Clients that were heard of in the last minutes."""
     enrolled: int | None = None
@@ -100,7 +100,8 @@ def gather_facts(coordinator: Coordinator, servicer: Servicer) -> RunFacts:
     run_state, counters = coordinator.run_state, coordinator.counters
     book, link, now = run_state.book, coordinator.link, time.monotonic()
     active = counters.active_clients()
-    last = counters.last_seen(1)
+    streaks = servicer.refusals.streaks
+    heard = max(streaks.last_answer(call) or 0.0 for call in ("FetchTask", "Deliver"))
     under_way = {str(ticket.client) for ticket in book.in_flight.values()}
     enrolled = servicer.enrolled
     accepted = counters.uploads.last_answer(UPLOAD)
@@ -109,8 +110,8 @@ def gather_facts(coordinator: Coordinator, servicer: Servicer) -> RunFacts:
         helper_away=None if link is None else link.away,
         steps_waiting=0 if link is None else link.steps_waiting,
         began=now - counters.began,
-        came=counters.clients,
-        heard=next(iter(last.values()), None),
+        came=heard > 0,
+        heard=now - heard if heard else None,
         active=len(active),
         enrolled=len(enrolled),
         in_flight=len(book.in_flight),
@@ -125,7 +126,7 @@ def gather_facts(coordinator: Coordinator, servicer: Servicer) -> RunFacts:
         possible=_possible(book, len(enrolled), lambda client: enrolled.knows(str(client))),
         possible_now=_possible(book, len(present := under_way.union(active)), present.__contains__),
         accepted=None if accepted is None else now - accepted,
-        refusals=_streaks(servicer.refusals.streaks, now),
+        refusals=_streaks(streaks, now),
         upload_refusals=_streaks(counters.uploads, now),
     )
 

@@ -89,7 +89,8 @@ const charts = (() => {
         const one = spec.trips[row];
         if (!one) return "–";
         const stale = one.staleness === null ? "" : `, ${one.staleness} behind`;
-        return `${one.client}: trip ${one.trip} from version ${one.from}, ${one.fate}${stale}`;
+        const trip = one.trip === null ? "" : ` ${one.trip}`;
+        return `${one.client}: trip${trip} from version ${one.from}, ${one.fate}${stale}`;
       };
       return [first, { label: "trip", value: told, paths: () => null, points: { show: false } }];
     }
@@ -190,7 +191,7 @@ const charts = (() => {
     spec.trips.forEach((one, row) => {
       const y = plot.valToPos(row, "y", true);
       const from = plot.valToPos(one.start, "x", true), to = plot.valToPos(one.end, "x", true);
-      const counted = one.fate === "counted";
+      const flying = one.fate === "under way", counted = flying || one.fate === "counted";
       ctx.strokeStyle = ctx.fillStyle = counted ? staleColour((one.staleness || 0) / most) : look.ink;
       ctx.lineWidth = (counted ? 2.2 : 1.2) * pixel;
       ctx.setLineDash(counted ? [] : [2 * pixel, 3 * pixel]);
@@ -198,6 +199,7 @@ const charts = (() => {
       ctx.moveTo(from, y);
       ctx.lineTo(to, y);
       ctx.stroke();
+      if (flying) return;
       ctx.beginPath();
       ctx.arc(to, y, (counted ? 2.6 : 3.2) * pixel, 0, 7);
       if (counted) ctx.fill(); else { ctx.setLineDash([]); ctx.stroke(); }
