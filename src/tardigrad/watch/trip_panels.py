@@ -36,8 +36,7 @@ def uploads(run: WatchedRun) -> dict[str, object]:
 def trips(run: WatchedRun) -> dict[str, object]:
     """Return the last trips by their ends, those under way on a server, and the steps made meanwhile."""
     shown = sorted(run.trips, key=lambda one: one.time)
-    flying = _under_way(run)
-    begin = min([*(one.start_time or 0.0 for one in shown), *(start for start, _ in flying)], default=0.0)
+    begin = min((one.start_time or 0.0 for one in shown), default=0.0)
     return {
         "trips": [
             {
@@ -51,31 +50,28 @@ def trips(run: WatchedRun) -> dict[str, object]:
             }
             for one in shown
         ]
-        + [one for _, one in flying],
+        + _under_way(run),
         "steps": [[when, version] for when, version in run.last_steps if when >= begin],
     }
 
 
-def _under_way(run: WatchedRun) -> list[tuple[float, dict[str, object]]]:
-    """Return the trips under way that began last, as the server's status names them, and their starts."""
+def _under_way(run: WatchedRun) -> list[dict[str, object]]:
+    """Return the trips under way that began last, as the server's status names them."""
     status = run.status
     if status is None or run.state() == "over":
         return []
     now, version = max(status.time, run.position.time), max(status.version, run.position.version)
     begun = sorted(status.started.items(), key=lambda one: one[1])[-FLYING:]
     return [
-        (
-            start,
-            {
-                "trip": None,
-                "client": client[:LONGEST_NAME],
-                "start": start,
-                "end": now,
-                "from": status.at_work[client],
-                "fate": UNDER_WAY,
-                "staleness": max(0, version - status.at_work[client]),
-            },
-        )
+        {
+            "trip": None,
+            "client": client[:LONGEST_NAME],
+            "start": start,
+            "end": now,
+            "from": status.at_work[client],
+            "fate": UNDER_WAY,
+            "staleness": max(0, version - status.at_work[client]),
+        }
         for client, start in begun
         if client in status.at_work
     ]

@@ -85,7 +85,10 @@ def test_strangers_are_refused_and_then_a_client_comes(tmp_path):
 
     alone, together = scene_of(CONFIG, tmp_path, act)
     assert alone[0].severity == "error"
-    assert alone[0].sentence == "All requests are refused: not enrolled (3 times; Join)."
+    assert alone[0].sentence == (
+        "All requests are refused: not enrolled (3 times; the last was Join, answered with \"client 'zoe' is "
+        'not enrolled here; ask for `tardigrad enroll`").'
+    )
     assert "tardigrad enroll" in alone[0].remedy
     assert 0 <= alone[0].since < PATIENCE
     assert together[0].severity == "warning"
@@ -188,7 +191,10 @@ def test_uploads_that_are_not_finite_are_an_explanation(tmp_path):
 
     found = scene_of(CONFIG, tmp_path, act)
     assert found[0].severity == "error"
-    assert found[0].sentence == "All uploads are refused: not finite (1 time; the last was Deliver of ann)."
+    assert found[0].sentence == (
+        "All uploads are refused: not finite (1 time; the last was Deliver of ann, answered with "
+        '"the vectors have numbers that are not finite").'
+    )
     assert "local.lr" in found[0].remedy
 
 

@@ -21,6 +21,8 @@ from tardigrad.service.protocol.refusals import Cause
 
 MOST_NAMED = 5
 """Clients that a sentence names."""
+LONGEST_QUOTE = 120
+"""Characters of what a client was told that a sentence quotes."""
 USUAL_SILENCE = 3.0
 """A client that trains is silent; so many times the mean trip is too long."""
 SHORTEST_SILENCE, UNKNOWN_SILENCE = 60.0, 300.0
@@ -117,10 +119,15 @@ def _refused_requests(facts: RunFacts) -> Iterator[Explanation]:
 
 
 def _of_requests(severity: Severity, what: str, streak: StreakFacts) -> Explanation:
-    who = f"; the last was {streak.method} of {streak.client}" if streak.client else f"; {streak.method}"
+    who = f" of {streak.client}" if streak.client else ""
+    text = streak.sentence[:LONGEST_QUOTE] + ("..." if len(streak.sentence) > LONGEST_QUOTE else "")
+    said = f', answered with "{text}"' if text else ""
     times = counted(streak.count, "time")
     return Explanation(
-        severity, f"{what} refused: {streak.reason} ({times}{who}).", remedy_of(streak.reason), streak.first
+        severity,
+        f"{what} refused: {streak.reason} ({times}; the last was {streak.method}{who}{said}).",
+        remedy_of(streak.reason),
+        streak.first,
     )
 
 

@@ -49,6 +49,7 @@ class StreakFacts:
     count: int
     unanswered: bool
     """Whether no call of this kind succeeded since the streak began."""
+    sentence: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +168,7 @@ def _streaks(streaks: RefusalStreaks, now: float) -> tuple[StreakFacts, ...]:
     return tuple(
         StreakFacts(
             one.reason, one.method, one.client, now - one.first, now - one.last, one.count,
-            streaks.unanswered(one),
+            streaks.unanswered(one), one.sentence,
         )
         for one in streaks.found.values()
     )  # fmt: skip

@@ -32,6 +32,8 @@ class RefusalStreak:
     """The time of the first refusal, by the clock of the caller."""
     last: float
     count: int = 1
+    sentence: str = ""
+    """What the last one was told."""
 
 
 class RefusalStreaks:
@@ -42,13 +44,13 @@ class RefusalStreaks:
         """By reason."""
         self._answered: dict[str, float] = {}
 
-    def refused(self, reason: str, method: str, client: str, now: float) -> None:
-        """Note a refusal."""
+    def refused(self, reason: str, method: str, client: str, now: float, sentence: str = "") -> None:
+        """Note a refusal. `sentence`: what the client is told."""
         streak = self.found.get(reason)
         if streak is None or now - streak.last > LONGEST_GAP:
-            self.found[reason] = RefusalStreak(reason, method, client, now, now)
+            self.found[reason] = RefusalStreak(reason, method, client, now, now, sentence=sentence)
         else:
-            streak.method, streak.client, streak.last = method, client, now
+            streak.method, streak.client, streak.last, streak.sentence = method, client, now, sentence
             streak.count += 1
 
     def answered(self, method: str, now: float) -> None:

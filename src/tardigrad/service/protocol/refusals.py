@@ -109,7 +109,7 @@ class Refusals:
         self.counts[refused.why.value] += 1
         client, method = client[:LONGEST_NAME], method[:LONGEST_NAME]
         now = time.monotonic()
-        self.streaks.refused(refused.why.value, method, client, now)
+        self.streaks.refused(refused.why.value, method, client, now, refused.sentence)
         if now - self._logged.get(refused.why, -1.0) >= 1.0:
             self._logged[refused.why] = now
             log.warning(

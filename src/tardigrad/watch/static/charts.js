@@ -143,7 +143,8 @@ const charts = (() => {
     return (_, low, high) => {
       if (low === null || high === null) return [0, 1];
       if (spec.kind === "trips") {
-        const begin = Math.min(...spec.trips.map((one) => one.start));
+        const ended = spec.trips.filter((one) => one.fate !== "under way"); // a silent client's would be too long
+        const begin = Math.min(...(ended.length ? ended : spec.trips).map((one) => one.start));
         return [begin, Math.max(high, begin + 1e-9)];
       }
       const wide = spec.kind === "bars" ? (spec.wide || 1) / 2 : 0;

@@ -89,8 +89,9 @@
     document.title = `${one.name}: ${whole(one.trips)} trips`;
     document.body.classList.toggle("served", one.served);
     why(one.explanations);
-    $("state").dataset.state = one.state;
-    $("state").textContent = one.state === "over" ? `over: ${one.reason}` : STATES[one.state];
+    const stuck = one.state === "running" && one.explanations.some((each) => each.severity === "error");
+    $("state").dataset.state = stuck ? "silent" : one.state;
+    $("state").textContent = one.state === "over" ? `over: ${one.reason}` : stuck ? "stuck" : STATES[one.state];
     const notes = [];
     if (one.algorithm) notes.push(one.algorithm);
     if (known(one.seed) && !one.served) notes.push(`seed ${one.seed}`);
