@@ -16,17 +16,21 @@ from tardigrad.experiments.runs.private_run import Secrets
 from tardigrad.experiments.runs.server_assembly import build_server
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.privacy.keys import NoiseKeys
-from tardigrad.service.access.enrolment import LIST, Enrolled, make_key, public_text
+from tardigrad.service.access.admins import Admins
+from tardigrad.service.access.enrolment import ADMINS, LIST, Enrolled, make_key, public_text
 from tardigrad.service.access.new_clients import add_clients
 from tardigrad.service.access.signed_requests import RequestVerifier, Signer
 from tardigrad.service.client.app import Client
 from tardigrad.service.client.client_memory import ClientMemory
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection, RetryLater
+from tardigrad.service.client.operator_connection import OperatorConnection
+from tardigrad.service.server.admin_rpc import AdminServicer, SteeredRun, admin_handlers
 from tardigrad.service.server.clock import SYSTEM, Clock
 from tardigrad.service.server.listener import Server
 from tardigrad.service.server.rpc import Servicer
 from tardigrad.service.server.run_plan import coordinate, facts_of
+from tardigrad.service.store.audit_log import AUDIT, AuditLog
 from tardigrad.service.store.memory import MemoryStore
 from tardigrad.service.store.sqlite import SqliteStore
 
@@ -96,14 +100,26 @@ class Running:
             self.signers[name] = enrolled_key(self.keys, name)
         return Signer(name, self.signers[name], clock)
 
+    @contextlib.asynccontextmanager
+    async def operator(self, name="root"):
+        """The connection of an operator, who is enrolled if it is not known yet."""
+        if name not in self.signers:
+            self.signers[name] = enrolled_key(self.keys, name, ADMINS)
+        connection = OperatorConnection(self.address, self.signer(name), None)
+        try:
+            await connection.enter()
+            yield connection
+        finally:
+            await connection.close()
+
     def connect(self, name, clock=SYSTEM):
         return Connection(self.address, self.signer(name, clock), None)
 
 
-def enrolled_key(keys, name):
-    """A key for this client, on the server's list."""
+def enrolled_key(keys, name, on=LIST):
+    """A key for this client, or operator, on the server's list."""
     key = make_key(keys / f"{name}.key")
-    add_clients(keys / LIST, {name: public_text(key)})
+    add_clients(keys / on, {name: public_text(key)})
     return key
 
 
@@ -147,11 +163,14 @@ async def serving(
     else:
         opened = contextlib.nullcontext(store)
     with opened as store:
-        coordinator = coordinate(run.plan, store, record, noise.forget, clock)
+        coordinator = coordinate(run.plan, store, record, noise.forget, clock, AuditLog(folder / AUDIT))
         if "idle_seconds" not in coordinator.settings.model_fields_set:
             coordinator.settings = coordinator.settings.model_copy(update={"idle_seconds": PATIENCE})
-        gate = RequestVerifier(Enrolled(keys / LIST), clock)
+        enrolled = Enrolled(keys / LIST)
+        gate = RequestVerifier(enrolled, clock)
         server = Server(Servicer(coordinator, gate, facts_of(run.plan)))
+        steered = SteeredRun("", coordinator, server.servicer, folder)
+        server.add(admin_handlers(AdminServicer({"": steered}, Admins(enrolled))))
         await coordinator.start(None if snapshot is None else (dict(snapshot[0]), snapshot[1]), accept_loss)
         port = await server.start("127.0.0.1:0", None)
         try:

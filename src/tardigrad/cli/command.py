@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from tardigrad.cli import (
+    admin_commands,
+    audit_log_commands,
     compare_commands,
     data_commands,
     demo_command,
@@ -42,7 +44,9 @@ served.command(epilog="Example: `tardigrad serve run.toml --out runs/live --keys
 served.command(epilog="Example: `tardigrad join HOST:7433 --app my.py:client --key keys/ann.key`")(
     join_command.join
 )
-served.command(epilog="Example: `tardigrad enroll ann bob --keys keys`")(service_commands.enroll)
+served.command(epilog="Examples: `tardigrad enroll ann bob --keys keys`, `tardigrad enroll --admin root`")(
+    service_commands.enroll
+)
 served.command(epilog="Example: `tardigrad status runs/live`")(service_commands.status)
 served.command(epilog="Example: `tardigrad helper --out runs/helper --keys helper-keys --server KEY`")(
     helper_command.helper
@@ -50,6 +54,8 @@ served.command(epilog="Example: `tardigrad helper --out runs/helper --keys helpe
 served.command(epilog="Example: `tardigrad identity --keys helper-keys`")(helper_command.identity)
 app.add_typer(served)
 app.add_typer(watch_command.app)
+app.add_typer(admin_commands.app, name="admin")
+app.add_typer(audit_log_commands.app, name="audit-log")
 app.add_typer(privacy_commands.app, name="privacy")
 app.add_typer(data_commands.app, name="data")
 

@@ -135,6 +135,10 @@ def enroll(
     public: Annotated[
         str | None, typer.Option(metavar="KEY", help="The public key of a client that made its own.")
     ] = None,
+    admin: Annotated[
+        bool,
+        typer.Option("--admin", help="Make keys of operators, who steer runs (`tardigrad admin`)."),
+    ] = False,
     key_only: Annotated[
         bool,
         typer.Option("--key-only", help="On a client's machine: make only its key, nothing of a server."),
@@ -147,8 +151,10 @@ def enroll(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON.")] = False,
 ) -> None:
-    """Make keys for clients and add them to the server's list; the first time, make certificates too."""
+    """Make keys for clients (with --admin for operators) and add them to the server's list; the first time,
+    make certificates too."""
     from tardigrad.service.access.certificates import AUTHORITY
+    from tardigrad.service.access.enrolment import ADMINS, LIST
     from tardigrad.service.access.new_clients import enroll_clients, make_client_keys
 
     if key_only and (public is not None or host):
@@ -156,14 +162,15 @@ def enroll(
     if key_only:
         new = make_client_keys(keys, names)
     else:
-        new = enroll_clients(keys, names, host or (), public)
+        new = enroll_clients(keys, names, host or (), public, ADMINS if admin else LIST)
     if as_json:
         print(plain_json({"clients": new.public_keys, "files": [str(file) for file in new.files]}))
         return
     for name, text in new.public_keys.items():
         say(f"{name} {text}")
         if key_only:
-            say(f"the server's operator lets {name} in with: tardigrad enroll {name} --public {text}")
+            option = " --admin" if admin else ""
+            say(f"the server's operator lets {name} in with: tardigrad enroll{option} {name} --public {text}")
     if new.certificates:
         say(f"wrote {keys / AUTHORITY} for the clients, and the server's certificate")
 
@@ -172,8 +179,13 @@ def status(
     where: Annotated[str, typer.Argument(metavar="HOST:PORT|DIR", show_default=False)],
     key: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The key of an enrolled client, to ask a server over the network."),
+        typer.Option(
+            metavar="FILE", help="For HOST:PORT: an operator's key sees everything, a client's no names."
+        ),
     ] = None,
+    run: Annotated[
+        str, typer.Option("--run", metavar="NAME", help="The run, if the server has several.")
+    ] = "",
     ca: CA = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; for tests.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Show the present state and end.")] = False,
@@ -198,10 +210,10 @@ def status(
     else:
         from tardigrad.service.access.enrolment import check_name, read_key
         from tardigrad.service.access.signed_requests import Signer
-        from tardigrad.service.monitor.watching import watch_server
+        from tardigrad.service.monitor.operator_following import told_status
 
         signer = Signer(check_name(key.stem), read_key(key))
-        source = watch_server(where, signer, None if insecure else authority_of(ca, key))
+        source = told_status(where, signer, None if insecure else authority_of(ca, key), run)
     with suppress(KeyboardInterrupt):
         asyncio.run(_explain(source, as_json) if explain else _watch(source, once, as_json))
 

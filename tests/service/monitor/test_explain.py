@@ -209,7 +209,12 @@ def test_the_run_is_over_but_for_steps_of_the_helpers():
 
 
 def test_the_run_is_paused():
-    assert "paused" in only(known(paused=True), "warning").sentence
+    found = only(known(paused_by="olga", paused=33.0), "warning")
+    assert found.sentence == (
+        "The operator olga has paused the run: no trip begins, and 3 trips under way may end."
+    )
+    assert "tardigrad admin resume" in found.remedy
+    assert found.since == 33.0
 
 
 def test_what_a_server_tells_any_client_is_not_more_than_it_knows():

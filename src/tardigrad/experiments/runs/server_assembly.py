@@ -118,6 +118,7 @@ def make_plan(assembly: Assembly, secrets: Secrets, identity: Ed25519PrivateKey 
         encoding=config.encoding,
         broadcast=config.broadcast,
         declaration=assembly.declaration,
+        name_parameters=flat.state_dict,
         secure=None if identity is None else _secure_plan(assembly, identity),
     )
 

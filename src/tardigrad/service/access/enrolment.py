@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from tardigrad.errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LIST = "clients.txt"
+ADMINS = "admins.txt"
+"""The list of operators, beside that of the clients."""
 
 
 def check_name(name: str) -> str:
@@ -154,6 +156,11 @@ class Enrolled:
                 )
             keys[name] = key
         self._keys, self._owners, self._seen = keys, owners, seen
+
+    @property
+    def public_keys(self) -> Mapping[str, Ed25519PublicKey]:
+        """The public keys by name."""
+        return self._keys
 
     def knows(self, client: str) -> bool:
         """Return whether this client is on the list."""

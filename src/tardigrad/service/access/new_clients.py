@@ -13,6 +13,7 @@ from tardigrad.core.files import write_text
 from tardigrad.errors import ConfigError
 from tardigrad.service.access.certificates import FILES, check_hosts, make_certificates, needs_certificates
 from tardigrad.service.access.enrolment import (
+    ADMINS,
     LIST,
     Enrolled,
     all_or_nothing,
@@ -22,6 +23,11 @@ from tardigrad.service.access.enrolment import (
     public_text,
 )
 
+HEADINGS = {
+    LIST: "# the name and the public key of each client that may join\n",
+    ADMINS: "# the name and the public key of each operator that may steer runs\n",
+}
+"""The first line of each list."""
 TAKEN = ("ca", "server", "identity")
 """Names that no client can have, because ca.key, server.key and identity.key are other files."""
 
@@ -46,9 +52,14 @@ def make_client_keys(folder: Path, names: Sequence[str]) -> NewClients:
 
 
 def enroll_clients(
-    folder: Path, names: Sequence[str], hosts: Sequence[str] = (), public: str | None = None
+    folder: Path,
+    names: Sequence[str],
+    hosts: Sequence[str] = (),
+    public: str | None = None,
+    list_name: str = LIST,
 ) -> NewClients:
-    """Enroll clients on the machine of the server: all of them, or none and a ConfigError.
+    """Enroll clients on the machine of the server: all of them, or none and a ConfigError. With the list
+    `ADMINS` they are operators.
 
     A client that made its own key is enrolled with its `public` key; for others keys are made. In a folder
     without certificates these are made too, and the server's is valid for these hosts.
@@ -56,15 +67,15 @@ def enroll_clients(
     if public is not None and len(names) != 1:
         raise ConfigError("--public: is the key of one client; give one name")
     check_hosts(hosts)
-    _check_new_clients(folder, names, public)
+    _check_new_clients(folder, names, public, list_name)
     first = needs_certificates(folder)
     with all_or_nothing() as made:
         clients = _make_keys(folder, names, made) if public is None else {names[0]: public}
         if first:
             make_certificates(folder, hosts)
             made += [folder / file for file in FILES]
-        add_clients(folder / LIST, clients)
-    return NewClients(clients, [*made, folder / LIST], first)
+        add_clients(folder / list_name, clients)
+    return NewClients(clients, [*made, folder / list_name], first)
 
 
 def _make_keys(folder: Path, names: Sequence[str], made: list[Path]) -> dict[str, str]:
@@ -84,7 +95,7 @@ def _check_new_keys(folder: Path, names: Sequence[str]) -> None:
             raise ConfigError(f"{folder / name}.key: exists already; give another name, or remove it first")
 
 
-def _check_new_clients(folder: Path, names: Sequence[str], public: str | None = None) -> None:
+def _check_new_clients(folder: Path, names: Sequence[str], public: str | None, list_name: str) -> None:
     """Raise a ConfigError unless all of these clients can be enrolled.
 
     Without the public key of a client that made its own key, key files will be made for them.
@@ -93,7 +104,7 @@ def _check_new_clients(folder: Path, names: Sequence[str], public: str | None = 
         _check_new_keys(folder, names)
     else:
         _check_names(names)
-    _check_unknown(folder / LIST, names, [] if public is None else [public_key(public, "--public")])
+    _check_unknown(folder / list_name, names, [] if public is None else [public_key(public, "--public")])
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -114,7 +125,7 @@ def add_clients(file: Path, clients: Mapping[str, str]) -> None:
     if len({public_text(key) for key in keys}) < len(keys):
         raise ConfigError("the same public key is given for two clients; each needs a key of its own")
     _check_unknown(file, list(clients), keys)
-    text = "# the name and the public key of each client that may join\n"
+    text = HEADINGS[file.name] if file.name in HEADINGS else HEADINGS[LIST]
     try:
         if file.exists():
             text = file.read_text(encoding="utf-8")
@@ -129,9 +140,14 @@ def add_clients(file: Path, clients: Mapping[str, str]) -> None:
 
 
 def _check_unknown(file: Path, clients: Sequence[str], keys: Sequence[Ed25519PublicKey]) -> None:
-    """Raise a ConfigError if the list is damaged, or has one of these names or keys."""
-    if not os.path.lexists(file):
-        return
+    """Raise a ConfigError if a list is damaged, or has one of these names or keys. Clients and operators are
+    disjoint, so both lists are read."""
+    for one in {file, *(file.with_name(name) for name in HEADINGS)}:
+        if os.path.lexists(one):
+            _check_list(one, clients, keys)
+
+
+def _check_list(file: Path, clients: Sequence[str], keys: Sequence[Ed25519PublicKey]) -> None:
     enrolled = Enrolled(file)
     for client in clients:
         if enrolled.knows(client):

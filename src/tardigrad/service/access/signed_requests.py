@@ -25,9 +25,9 @@ NONCE = 16
 SERVER = "server"
 """The name under which a server signs its requests to helpers."""
 REFRESH_SECONDS = 1.0
-FIRST_CALLS = frozenset({"Join", "Greet"})
+FIRST_CALLS = frozenset({"Join", "Greet", "Enter"})
 """Calls whose claims have no session, because their answers tell the session: the first one of a client to a
-server, and of a server to a helper."""
+server, of a server to a helper, and of an operator to a server."""
 
 
 class KnownKeys(Protocol):
@@ -93,6 +93,10 @@ class RequestVerifier:
     def now_ms(self) -> int:
         """Return the time against which claims are checked, in milliseconds since 1970; it never jumps."""
         return self._time.now_ms()
+
+    def knows(self, client: str) -> bool:
+        """Return whether there is a key of this name."""
+        return self._enrolled.knows(client)
 
     def admit(self, signed: v1.Signed, method: str) -> tuple[str, bytes]:
         """Return the client and the content of its request, or raise `Refused`."""

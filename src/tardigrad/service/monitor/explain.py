@@ -49,8 +49,8 @@ def explain(facts: RunFacts) -> list[Explanation]:
     """Return why the run is where it is, the gravest reason first; at least one."""
     if facts.over:
         return [_over(facts)]
-    if facts.paused:
-        return [Explanation("warning", "The run is paused: no trip begins.", "Resume it: tardigrad resume.")]
+    if facts.paused_by:
+        return [_paused(facts)]
     found = [*_helper(facts), *_refused_uploads(facts), *_refused_requests(facts)]
     found += [*_buffer(facts), *_silent_trips(facts)]
     if not any(one.severity == "error" for one in found):
@@ -67,6 +67,18 @@ def _over(facts: RunFacts) -> Explanation:
         f"The run is over ({facts.over}), but for {steps} that the helpers must release and sign.",
         "Keep the server running, and start the helper that is away.",
         facts.helper_away,
+    )
+
+
+def _paused(facts: RunFacts) -> Explanation:
+    trips = (
+        f"{counted(facts.in_flight, 'trip')} under way may end" if facts.in_flight else "none is under way"
+    )
+    return Explanation(
+        "warning",
+        f"The operator {facts.paused_by} has paused the run: no trip begins, and {trips}.",
+        "Resume it: tardigrad admin resume HOST:PORT --key KEY.",
+        facts.paused,
     )
 
 

@@ -57,6 +57,8 @@ OF_REQUESTS: dict[Cause, str] = {
     Cause.ENVELOPES: "The client has other keys of the helpers than the server: start it again, with "
     "the keys of "
     "this run's helpers.",
+    Cause.EJECTED: "An operator has ejected this client; `tardigrad admin admit` lets it in again.",
+    Cause.ACT: "An operator has asked for something that is not possible; it was told why.",
     Cause.HELPER_AWAY: "Start the helper again. The clients keep their uploads and come again.",
 }
 

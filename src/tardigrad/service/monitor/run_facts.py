@@ -57,7 +57,9 @@ class RunFacts:
     """The facts at one moment. The defaults are those of a run of which nothing is known."""
 
     over: str = ""
-    paused: bool = False
+    paused_by: str = ""
+    """The operator who has paused the run; empty if it is not paused."""
+    paused: float | None = None
     helper_away: float | None = None
     steps_waiting: int = 0
     began: float | None = None
@@ -100,21 +102,28 @@ def gather_facts(coordinator: Coordinator, servicer: Servicer) -> RunFacts:
     """Return the facts of a served run as it is now. Must be called in the event loop's thread."""
     run_state, counters = coordinator.run_state, coordinator.counters
     book, link, now = run_state.book, coordinator.link, time.monotonic()
-    active = counters.active_clients()
+    active, paused = counters.active_clients(), run_state.steering.paused
     streaks = servicer.refusals.streaks
     heard = max(streaks.last_answer(call) or 0.0 for call in ("FetchTask", "Deliver"))
     under_way = {str(ticket.client) for ticket in book.in_flight.values()}
-    enrolled = servicer.enrolled
+    enrolled, ejected = servicer.enrolled, run_state.steering.ejected
+    members = len(enrolled) - sum(enrolled.knows(client) for client in ejected)
+
+    def is_member(client: str) -> bool:
+        return enrolled.knows(client) and client not in ejected
+
     accepted = counters.uploads.last_answer(UPLOAD)
     return RunFacts(
         over=run_state.over or "",
+        paused_by="" if paused is None else paused.admin,
+        paused=None if paused is None else max(0.0, coordinator.clock.wall() - paused.wall),
         helper_away=None if link is None else link.away,
         steps_waiting=0 if link is None else link.steps_waiting,
         began=now - counters.began,
         came=heard > 0,
         heard=now - heard if heard else None,
         active=len(active),
-        enrolled=len(enrolled),
+        enrolled=members,
         in_flight=len(book.in_flight),
         trips=tuple(_trips(coordinator)),
         trip_seconds=counters.trip_seconds,
@@ -124,7 +133,7 @@ def gather_facts(coordinator: Coordinator, servicer: Servicer) -> RunFacts:
         missing=book.missing(),
         share=book.share(),
         objections=tuple(_objections(book, set(active) - under_way).items()),
-        possible=_possible(book, len(enrolled), lambda client: enrolled.knows(str(client))),
+        possible=_possible(book, members, lambda client: is_member(str(client))),
         possible_now=_possible(book, len(present := under_way.union(active)), present.__contains__),
         accepted=None if accepted is None else now - accepted,
         refusals=_streaks(streaks, now),

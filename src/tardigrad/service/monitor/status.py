@@ -69,6 +69,16 @@ class Status:
     """Steps of a secure run that wait for the helpers."""
     at_work: dict[str, int] = field(default_factory=dict)
     """By client: the version from which it started the trip that is under way."""
+    paused_by: str = ""
+    """The operator who has paused the run; empty if it is not paused."""
+    paused_since: float | None = None
+    """When that was, in seconds since 1970."""
+    ejected: dict[str, float] = field(default_factory=dict)
+    """By client that an operator has ejected: when that was, in seconds since 1970."""
+    acts: int = 0
+    """Lines of the audit log."""
+    last_act: str = ""
+    """The hash of the last one."""
     started: dict[str, float] = field(default_factory=dict)
     """By client: the time of the run at which this trip began."""
     explanations: list[Explanation] = field(default_factory=list)
@@ -112,6 +122,7 @@ STATUS = TypeAdapter(Status)
 def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
     """Return the status of a run as it is now. Must be called in the event loop's thread."""
     progress = progress_of(coordinator, servicer)
+    steering, acts = coordinator.run_state.steering, coordinator.recovery.audit.synced
     under_way = list(islice(coordinator.run_state.book.in_flight.values(), MOST_NAMES))
     return Status(
         version=progress.version,
@@ -132,6 +143,11 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
         helper_away=None if progress.helper_away is None else round(progress.helper_away, 3),
         steps_waiting=progress.steps_waiting,
         at_work={str(ticket.client): ticket.version for ticket in under_way},
+        paused_by="" if steering.paused is None else steering.paused.admin,
+        paused_since=None if steering.paused is None else steering.paused.wall,
+        ejected={name: origin.wall for name, origin in islice(steering.ejected.items(), MOST_NAMES)},
+        acts=acts.number,
+        last_act=acts.hash if acts.number else "",
         started={str(ticket.client): round(ticket.time, 3) for ticket in under_way},
         explanations=explain(gather_facts(coordinator, servicer)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from itertools import islice
 
 from rich import box
@@ -30,7 +31,7 @@ def status_table(status: Status, before: Status | None = None) -> Table:
 
 def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
     """Return the rows of the table: names and texts. Control characters of clients' text are escaped."""
-    state = over_text(status.over, status.steps_waiting) if status.over else "goes on"
+    state = over_text(status.over, status.steps_waiting) if status.over else _going_on(status)
     silent = not status.ended and status.age > SILENT
     grave = [] if silent else [one for one in status.explained()[:1] if one.severity != "info"]
     if silent:
@@ -49,6 +50,8 @@ def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
         ("given up", f"{status.given_up:,}"),
         ("uploads refused", _counts(status.uploads_refused)),
     ]
+    if status.ejected:
+        found.append(("ejected", ", ".join(harmless(name) for name in islice(status.ejected, MOST_SEEN))))
     if status.steps_discarded:
         found.append(("steps discarded", f"{status.steps_discarded:,} (the model stayed as it was)"))
     if status.metrics_dropped:
@@ -82,6 +85,13 @@ def pace(status: Status, before: Status | None) -> float:
     if before is not None and status.written > before.written:
         return trips_per_second(status.trips - before.trips, status.written - before.written)
     return trips_per_second(status.trips, status.time)
+
+
+def _going_on(status: Status) -> str:
+    if status.paused_since is None:
+        return "goes on"
+    since = datetime.fromtimestamp(status.paused_since).strftime("%Y-%m-%d %H:%M:%S")
+    return f"paused by {status.paused_by} since {since}; uploads of trips under way count"
 
 
 def _away(seconds: float) -> str:

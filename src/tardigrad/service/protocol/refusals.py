@@ -51,6 +51,8 @@ class Cause(StrEnum):
     FROZEN = "other frozen parts"
     ENVELOPES = "wrong envelopes"
     HELPER_AWAY = "helper is away"
+    EJECTED = "ejected"
+    ACT = "act is not possible"
 
 
 STATUS = {
@@ -74,6 +76,7 @@ STATUS = {
     Cause.STOPPING: grpc.StatusCode.UNAVAILABLE,
     Cause.FROZEN: grpc.StatusCode.FAILED_PRECONDITION,
     Cause.HELPER_AWAY: grpc.StatusCode.UNAVAILABLE,
+    Cause.EJECTED: grpc.StatusCode.PERMISSION_DENIED,
 }
 """The gRPC status by reason; INVALID_ARGUMENT for those that are not listed."""
 

@@ -61,7 +61,7 @@ class CheckIns:
         book = self._run_state.book
         if self._run_state.over is not None or self._closed:
             return
-        if self._model_state.waiting or self._run_state.unreceipted:
+        if self._model_state.waiting or self._run_state.unreceipted or self._run_state.steering.paused:
             return
         free = book.capacity() - len(self._granting)
         if free <= 0:
@@ -87,6 +87,10 @@ class CheckIns:
         if error is not None:
             self._granting.discard(client)
             self._waiting.fail(client, error)
+
+    def send_away(self, client: str) -> None:
+        """Answer a client that waits and will get no ticket."""
+        self._waiting.leave(client)
 
     def dismiss(self) -> None:
         """Answer all clients that wait: they get no ticket now."""

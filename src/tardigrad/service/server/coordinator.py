@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
+from torch import Tensor
 
 from tardigrad.core.outcomes import Ticket
 from tardigrad.core.upload import Vectors
@@ -25,7 +27,7 @@ from tardigrad.service.server.journal_queue import JournalQueue, PendingEntry
 from tardigrad.service.server.model_state import ModelState
 from tardigrad.service.server.model_thread import ModelThread
 from tardigrad.service.server.published_versions import PublishedVersions
-from tardigrad.service.server.run_state import RunState
+from tardigrad.service.server.run_state import Effects, RunState
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.service.server.task_broadcast import Broadcast
 from tardigrad.service.server.ticket_checks import (
@@ -37,12 +39,16 @@ from tardigrad.service.server.ticket_checks import (
 )
 from tardigrad.service.server.upload_form import UploadForm
 from tardigrad.service.server.worker_threads import Threads
-from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, Store
+from tardigrad.service.store.audit_log import AuditLog
+from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, Store, StoreError
 from tardigrad.service.store.payload_file import PayloadFile
 from tardigrad.service.store.recovery import Recovery, RunLog, Snapshot, upload_of
 
 SWEEP_SECONDS = 0.5
 """Seconds between two checks for expired tickets and for the end of the run."""
+
+EXPORT_SECONDS = 10.0
+"""Seconds that an export of a secure run waits for the receipts of its version."""
 
 
 class Coordinator:
@@ -59,6 +65,7 @@ class Coordinator:
         after_snapshot: Callable[[], None] = lambda: None,
         private: bool = False,
         clock: Clock = SYSTEM,
+        audit: AuditLog | None = None,
     ) -> None:
         self.run_state, self.model_state = run_state, model_state
         self.settings, self.uploads, self.clock = settings, uploads, clock
@@ -70,7 +77,7 @@ class Coordinator:
         after a restore or a power failure trip numbers are given again, but not with the same epoch."""
         self._threads = Threads()
         self.recovery = Recovery(
-            run, run_state, model_state, store, record, self._threads, uploads, after_snapshot, private
+            run, run_state, model_state, store, record, self._threads, uploads, after_snapshot, private, audit
         )
         self._time = RunTime(clock)
         self._queue = JournalQueue(store, self._threads, self.counters, self._time)
@@ -126,6 +133,7 @@ class Coordinator:
         it is lost."""
         await self._threads.in_model_thread(self.recovery.recover, snapshot, accept_loss)
         self._time.resume(self.run_state.time)
+        self.settings = self.run_state.steering.settings(self.settings)
         for version in range(self.model_state.aggregator.version, self.run_state.book.version + 1):
             self._versions.announce(version)
         for version, broadcast in self.model_state.broadcasts.items():
@@ -220,14 +228,20 @@ class Coordinator:
         `vectors` returns its values when they are applied; `release` is called when they were, or are not
         needed."""
         with self.busy.ending(entry.trip):
-            if self.link is not None:
-                return await self.link.offers.deliver(entry, vectors, release)
             try:
-                await self._queue.put(entry, lambda: upload_of(entry, vectors()), release)
+                if self.link is not None:
+                    answer = await self.link.offers.deliver(entry, vectors, release)
+                else:
+                    await self._queue.put(entry, lambda: upload_of(entry, vectors()), release)
+                    answer = await self.recovery.answer(entry.trip)
             except BaseException:
-                release()
+                if self.link is None:
+                    release()
                 raise
-        return await self.recovery.answer(entry.trip)
+        if answer is None and self.run_state.over is None:
+            self.check_not_ejected(entry.client)
+            raise Refused(Cause.UNSOLICITED, f"trip {entry.trip} is not under way any more")
+        return answer
 
     async def give_up(self, client: str, trip: int, epoch: int) -> bool:
         """End a trip without an upload, and return whether it was under way."""
@@ -239,6 +253,65 @@ class Coordinator:
     async def _end_trip(self, trip: int) -> None:
         with self.busy.ending(trip):
             await self._queue.put(JournalEntry("give_up", self.now, trip=trip))
+
+    # -- acts of operators -------------------------------------------------------------------------
+
+    def check_not_ejected(self, client: str) -> None:
+        """Raise `Refused` if an operator has ejected this client."""
+        if client in self.run_state.steering.ejected:
+            raise ejected(client)
+
+    async def act(self, entry: JournalEntry) -> Effects:
+        """Journal an act of an operator, apply it, and write its line into the audit log. Return its effects.
+        If it would change nothing, nothing is journaled."""
+        if not self.run_state.steering.changes(entry):
+            return Effects()
+        if self.run_state.over is not None and entry.kind != "export":
+            return Effects()
+        waits = self.link is not None and entry.kind == "eject" and self.run_state.over is None
+        async with self.link.undisturbed(entry.client) if waits and self.link else nullcontext():
+            effects = await self._queue.put(entry)
+        try:
+            await self._threads.on_disk(self.recovery.audit.sync)
+        except StoreError as error:
+            raise Refused(
+                Cause.DISK, f"it is done, but not in the audit log yet, which cannot be written: {error}"
+            ) from None
+        return effects
+
+    async def released_model(self) -> tuple[int, dict[str, Tensor]]:
+        """Return the last version that was published, and its model under the names of its module. In a
+        secure run that is a version with receipts."""
+        version, model = await self._threads.in_model_thread(self.model_state.current)
+        secure = self.run_state.secure
+        if secure is not None:
+            async with self.moved:
+                signed = self.moved.wait_for(lambda: version <= secure.version)
+                try:
+                    await asyncio.wait_for(signed, EXPORT_SECONDS)
+                except TimeoutError:
+                    raise Refused(
+                        Cause.HELPER_AWAY, f"the helpers have not signed version {version} yet; come again",
+                        retry_after=EXPORT_SECONDS,
+                    ) from None  # fmt: skip
+        return version, await asyncio.wrap_future(self.model_state.named(model))
+
+    def _acted(self, entry: JournalEntry) -> None:
+        """Let an act that was applied take effect on clients that wait, and on limits."""
+        match entry.kind:
+            case "pause":
+                self._check_ins.dismiss()
+            case "eject":
+                self._check_ins.send_away(entry.client)
+                if self.link is not None:
+                    self.link.offers.drop_ended(ejected(entry.client))
+            case "limits":
+                self.settings = self.run_state.steering.settings(self.settings)
+        log.info(
+            "%s by %s%s", entry.kind, entry.admin, f": {entry.client}" if entry.client else "",
+            extra={"event": "act", "client": entry.client},
+        )  # fmt: skip
+        self._tell_watchers()
 
     # -- applying entries --------------------------------------------------------------------------
 
@@ -283,6 +356,8 @@ class Coordinator:
             self.link.wake()
         if effects.receipted is not None:
             self._tell_watchers()
+        if effects.acted:
+            self._acted(one.entry)
 
     def _fail(self, error: BaseException) -> None:
         """End the run with this error."""
@@ -376,4 +451,12 @@ class Coordinator:
 
     def _write_end(self, reason: str) -> None:
         """Write the last events; on the model thread."""
+        self.recovery.audit.sync()
         self.model_state.finish(reason, self.run_state.last_reports(), self.run_state.where())
+
+
+def ejected(client: str) -> Refused:
+    """Return the refusal of a client that an operator has ejected."""
+    return Refused(
+        Cause.EJECTED, f"{client} was ejected from this run by its operator; ask for `tardigrad admin admit`"
+    )

@@ -8,7 +8,8 @@ counts. Every call to a helper can be repeated, so after a crash the task goes o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import islice
 
@@ -44,6 +45,8 @@ FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 """Seconds between two tries to reach a helper."""
 MOST_GREETINGS = 3
 """A helper that was greeted so often, and has done nothing of its work, is as good as away."""
+UNDECIDED_SECONDS = 5.0
+"""Seconds that an act waits for the helpers' decision about uploads."""
 DISK_WAIT = 2.0
 """Seconds until the helpers are asked again after the journal could not be written."""
 
@@ -72,6 +75,8 @@ class HelperLink:
         self._threads, self._run_time, self._uploads = threads, run_time, uploads
         self._on_failure = on_failure
         self._wake = asyncio.Event()
+        self._asking = asyncio.Lock()  # held from the question about uploads until the answer is applied
+        self._asked: set[int] = set()  # trips that the helpers may have admitted, and whose fate is unknown
         self._said_away = False
         self.away_since: float | None = run_time.now()
         """The time of the run since which a helper cannot be reached; None if all are there."""
@@ -102,6 +107,7 @@ class HelperLink:
     async def run(self) -> None:
         """Do the helpers' part of the run until cancelled. Report an error that ends the run."""
         wait, self.away_since = FIRST_WAIT, self._run_time.now()
+        self._asked = set(self._secure.offers)  # the last process may have asked about them
         greetings = 0  # since the last work was done
         try:
             while True:
@@ -183,6 +189,14 @@ class HelperLink:
 
     async def _admit(self, offers: Sequence[JournalEntry]) -> None:
         """Ask the helpers about these uploads, and journal what they decide, in their order."""
+        async with self._asking:
+            offers = [offer for offer in offers if offer.trip in self._secure.offers]  # an eject came first
+            if offers:
+                self._asked |= {offer.trip for offer in offers}
+                await self._decide(offers)
+                self._asked -= {offer.trip for offer in offers}
+
+    async def _decide(self, offers: Sequence[JournalEntry]) -> None:
         decisions = await self.helpers.admit([offer.signed for offer in offers])
         decided = list(zip(offers, decisions, strict=True))
         # the helpers' order of admitted uploads counts; it differs only if they knew some of them before
@@ -198,6 +212,27 @@ class HelperLink:
                 raise done
         for offer, decision in ordered:
             await self.offers.decided(offer, decision.refusal == RESEAL)
+
+    @asynccontextmanager
+    async def undisturbed(self, client: str) -> AsyncIterator[None]:
+        """Let the helpers be asked about no upload within the block, which begins when none of this client's
+        is undecided: one that they have admitted is in their batch and must count. Raise `Refused` if that
+        takes too long, as while a helper is away; nothing counts meanwhile."""
+        deadline = asyncio.get_running_loop().time() + UNDECIDED_SECONDS
+        while True:
+            async with self._asking:
+                tickets = self._run_state.open.get(client, ())
+                if not {ticket.trip for ticket in tickets} & self._asked & self._secure.offers.keys():
+                    yield
+                    return
+            if asyncio.get_running_loop().time() > deadline:
+                raise Refused(
+                    Cause.HELPER_AWAY,
+                    f"the helpers were asked about an upload of {client} and have not answered; come again "
+                    "when all of them are there (no upload counts until then)",
+                    retry_after=UNDECIDED_SECONDS,
+                )
+            await asyncio.sleep(FIRST_WAIT)
 
     def _outcome(self, offer: JournalEntry, decision: Decision) -> JournalEntry:
         """Return the entry that a decision makes of an offer."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 from torch import Tensor
 
+from tardigrad.service.access.admins import Admins
 from tardigrad.service.access.certificates import expiries
 from tardigrad.service.access.enrolment import LIST, Enrolled
 from tardigrad.service.access.signed_requests import RequestVerifier
@@ -19,12 +20,14 @@ from tardigrad.service.monitor.progress_lines import log_end, log_progress
 from tardigrad.service.monitor.progress_record import RunProgress, progress_of
 from tardigrad.service.monitor.status import keep_status, status_of, write_status
 from tardigrad.service.protocol.refusals import log
+from tardigrad.service.server.admin_rpc import AdminServicer, SteeredRun, admin_handlers
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.expiry_warnings import warn_of_expiry
 from tardigrad.service.server.listener import Server
 from tardigrad.service.server.rpc import Servicer
 from tardigrad.service.server.run_plan import RunPlan, coordinate, facts_of
+from tardigrad.service.store.audit_log import AUDIT, AuditLog
 from tardigrad.service.store.contract import Store
 from tardigrad.service.store.memory import MemoryStore
 from tardigrad.service.store.recovery import RunLog, Snapshot
@@ -63,13 +66,15 @@ async def serve(
     asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
-    gate = RequestVerifier(enrolled)
+    gate, admins = RequestVerifier(enrolled), Admins(enrolled)
     loop.add_signal_handler(signal.SIGHUP, gate.reload)
     certificates = {} if credentials is None else expiries(endpoint.keys)
     store: Store = SqliteStore(folder) if endpoint.durable else MemoryStore()
     with closing(store):
-        coordinator = coordinate(plan, store, record, after_snapshot)
+        coordinator = coordinate(plan, store, record, after_snapshot, audit=AuditLog(folder / AUDIT))
         server = Server(Servicer(coordinator, gate, facts_of(plan)))
+        run = SteeredRun("", coordinator, server.servicer, folder)
+        server.add(admin_handlers(AdminServicer({run.name: run}, admins)))
         await coordinator.start(snapshot, accept_loss)
         return await _serve_until_over(
             plan, endpoint, folder, coordinator, server, asked, certificates, credentials, listening, finish

@@ -34,12 +34,18 @@ class Rates:
     """Limits requests per client and second: a token bucket for each client."""
 
     def __init__(self, per_second: float, clock: Clock = SYSTEM) -> None:
-        self._per_second, self._clock = per_second, clock
-        self._most = max(1.0, 2 * per_second)  # a burst of two seconds' worth
+        self._clock = clock
+        self._limit(per_second)
         self._left: dict[str, tuple[float, float]] = {}  # by client: requests left, and when that was
 
-    def take(self, client: str) -> None:
-        """Count a request, or raise `Refused` if there were too many."""
+    def _limit(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._most = max(1.0, 2 * per_second)  # a burst of two seconds' worth
+
+    def take(self, client: str, per_second: float | None = None) -> None:
+        """Count a request, or raise `Refused` if there were too many. `per_second`: the limit from now on."""
+        if per_second is not None:
+            self._limit(per_second)
         now = self._clock.monotonic()
         left, then = self._left.get(client, (self._most, now))
         left = min(self._most, left + (now - then) * self._per_second)

@@ -43,6 +43,10 @@ class Listener:
         self._server.add_generic_rpc_handlers((handlers,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
+    def add(self, handlers: grpc.GenericRpcHandler) -> None:
+        """Answer the calls of another service too. To be called before `start`."""
+        self._server.add_generic_rpc_handlers((handlers,))
+
     async def start(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
         """Listen on "HOST:PORT" and return the port, which the system chooses if 0 was given. Without
         credentials the server listens without TLS."""

@@ -34,6 +34,7 @@ MOST_EVALUATIONS = 4
 
 Evaluate = Callable[[Tensor, int], dict[str, float]]
 Release = Callable[[int, Vectors], None]
+NameParameters = Callable[[Tensor], dict[str, Tensor]]
 
 
 class EventLog(Protocol):
@@ -90,12 +91,14 @@ class ModelState:
         keep_finite: bool,
         release: Release = lambda version, vectors: None,
         temporary: Callable[[], PayloadFile] | None = None,
+        name_parameters: NameParameters = lambda model: {"model": model},
     ) -> None:
         """`keep_finite`: discard a step after which the state would not be finite. `release` is called with
         each new version before it is published; it may raise to prevent that. `temporary`: returns files for
-        old versions of large models."""
+        old versions of large models. `name_parameters`: returns a model under the names of its module."""
         self.aggregator = aggregator
         self._release, self._temporary = release, temporary
+        self._name_parameters = name_parameters
         self._log, self._evaluate, self._tell_losses = log, evaluate, tell_losses
         self._keep_finite = keep_finite
         self.discarded = 0
@@ -216,6 +219,15 @@ class ModelState:
         return Broadcast(
             vectors, in_memory, aggregator.download_layout(), aggregator.difference() if difference else None
         )
+
+    def current(self) -> tuple[int, Tensor]:
+        """Return the last version that was made and its model, as it is evaluated."""
+        return self.aggregator.version, self.aggregator.evaluated_model
+
+    def named(self, model: Tensor) -> Future[dict[str, Tensor]]:
+        """Return a model under the names of its module, which evaluations use too: it waits for them. May be
+        called from any thread."""
+        return self._evaluator.submit(self._name_parameters, model)
 
     # -- events and evaluation ---------------------------------------------------------------------
 

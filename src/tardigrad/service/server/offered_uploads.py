@@ -70,7 +70,7 @@ class OfferedUploads:
         except BaseException:
             self._drop(entry.trip)
             raise
-        if entry.trip not in self._offers:  # the run is over
+        if entry.trip not in self._offers:  # the run is over, or the client was ejected
             self._drop(entry.trip)
             return None
         return await self._outcome(entry.trip)
@@ -100,6 +100,15 @@ class OfferedUploads:
         waiting = self._waiting.pop(offer.trip, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
+
+    def drop_ended(self, refused: Refused) -> None:
+        """Let the calls fail whose uploads do not wait any more, because an act has ended their trips."""
+        for trip in [trip for trip in self._waiting if trip not in self._offers]:
+            future = self._waiting.pop(trip)
+            if not future.done():
+                future.set_exception(refused)
+        for trip in [trip for trip in self._bodies if trip not in self._run_state.book.in_flight]:
+            self._drop(trip)
 
     def refuse_all(self, refused: Refused) -> None:
         """Let all calls that wait fail. The offers are kept."""

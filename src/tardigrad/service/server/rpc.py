@@ -22,6 +22,7 @@ from tardigrad.service.protocol.wire import KNOWS_ENCODINGS, to_wire
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.limits import Rates, unless_silent
 from tardigrad.service.server.secure_replies import SecureReplies
+from tardigrad.service.server.steering import PAUSED
 from tardigrad.service.server.task_broadcast import Broadcast
 from tardigrad.service.server.upload_checks import check_header, wrong_encoding
 from tardigrad.service.server.upload_reception import UploadReception
@@ -109,8 +110,13 @@ class Servicer(v1_grpc.FederationServicer):
         """Return the content of a request that is signed by an enrolled client and within its rate."""
         call.client, content = await self._gate.admitted(signed, call.method)
         self._coordinator.counters.heard(call.client)
-        self._rates.take(call.client)
+        self._coordinator.check_not_ejected(call.client)
+        self._rates.take(call.client, self._coordinator.settings.requests_per_second)
         return content
+
+    def knows(self, client: str) -> bool:
+        """Return whether this client is enrolled."""
+        return self._gate.knows(client)
 
     async def Join(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> v1.Joined:
         """Tell a client the run, its session and the shapes of the model's parameters."""
@@ -204,7 +210,8 @@ class Servicer(v1_grpc.FederationServicer):
             return v1.TaskPart(
                 wait=v1.Wait(seconds=random.uniform(0.5, 1.5), reason="the server is stopping")
             )
-        return v1.TaskPart(wait=v1.Wait(seconds=random.uniform(0.0, 0.5), reason="there is no room"))
+        reason = "there is no room" if self._coordinator.run_state.steering.paused is None else PAUSED
+        return v1.TaskPart(wait=v1.Wait(seconds=random.uniform(0.0, 0.5), reason=reason))
 
     async def Deliver(self, _: AsyncIterator[v1.UploadPart], context: grpc.aio.ServicerContext) -> v1.Answer:
         """Receive an upload, and acknowledge it when it is journaled."""
@@ -254,6 +261,7 @@ class Servicer(v1_grpc.FederationServicer):
         async with self._answering("Watch", context) as call:
             await self._admit(request, call)
             while True:
+                coordinator.check_not_ejected(call.client)
                 progress = progress_of(coordinator, self)
                 await unless_silent(context.write(_progress_message(progress)), idle)
                 if progress.over is not None or coordinator.stopping:

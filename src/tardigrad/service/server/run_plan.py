@@ -22,7 +22,7 @@ from tardigrad.learning.local import Local
 from tardigrad.service.protocol.task_settings import LocalNoise, to_json
 from tardigrad.service.server.clock import SYSTEM, Clock
 from tardigrad.service.server.coordinator import Coordinator
-from tardigrad.service.server.model_state import Evaluate, ModelState, Release
+from tardigrad.service.server.model_state import Evaluate, ModelState, NameParameters, Release
 from tardigrad.service.server.norm_limits import Admission, largest_norm
 from tardigrad.service.server.rpc import TaskFacts
 from tardigrad.service.server.run_state import RunState
@@ -32,6 +32,7 @@ from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.service.server.upload_body import memory_for
 from tardigrad.service.server.upload_checks import most_examples
 from tardigrad.service.server.upload_form import upload_form_of
+from tardigrad.service.store.audit_log import AuditLog
 from tardigrad.service.store.contract import Store
 from tardigrad.service.store.recovery import RunLog
 
@@ -74,6 +75,8 @@ class RunPlan:
     """How versions travel to the clients."""
     declaration: str = ""
     """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
+    name_parameters: NameParameters = lambda model: {"model": model}
+    """Returns a model, which is one flat vector, under the parameter names of its module."""
     secure: SecurePlan | None = None
     """The helpers and the policy of a secure run."""
 
@@ -128,6 +131,7 @@ def coordinate(
     record: RunLog,
     after_snapshot: Callable[[], None] = lambda: None,
     clock: Clock = SYSTEM,
+    audit: AuditLog | None = None,
 ) -> Coordinator:
     """Return the coordinator of a plan. The caller opens the store and closes it."""
     model_state = ModelState(
@@ -138,6 +142,7 @@ def coordinate(
         keep_finite=not plan.private,
         release=plan.release,
         temporary=store.temporary,
+        name_parameters=plan.name_parameters,
     )
     uploads = upload_form_of(plan.aggregator)
     most = plan.settings.reception_bytes
@@ -158,8 +163,9 @@ def coordinate(
         secure=None if plan.secure is None else SecureState(),
     )
     coordinator = Coordinator(
-        run_state, model_state, store, record, plan.settings, uploads, after_snapshot, plan.untold, clock
-    )
+        run_state, model_state, store, record, plan.settings, uploads, after_snapshot, plan.untold, clock,
+        audit,
+    )  # fmt: skip
     if plan.secure is not None:
         coordinator.join_helpers(plan.secure.group(coordinator.run, facts_of(plan).settings))
     return coordinator

@@ -21,6 +21,8 @@ from tardigrad.privacy.layers.central_noise import BUDGET
 from tardigrad.service.server.client_evaluations import ClientEvaluations, ReportsDocument
 from tardigrad.service.server.norm_limits import Admission
 from tardigrad.service.server.secure_state import SecureDocument, SecureState
+from tardigrad.service.server.steering import STOPPED, Steering, SteeringDocument
+from tardigrad.service.store.contract import ACTS
 from tardigrad.service.store.contract import JournalEntry as JournalEntry
 
 
@@ -49,6 +51,12 @@ class Effects:
     """Whether they have abandoned it."""
     receipted: int | None = None
     """The version that has its receipts now."""
+    dropped: list[str] = field(default_factory=list)
+    """Payloads of uploads that do not wait for the helpers any more."""
+    acted: bool = False
+    """Whether this was an act of an operator that changed something, or an export."""
+    audit: int = 0
+    """The number of its line in the audit log, which the caller sets."""
 
 
 class RunDocument(TypedDict):
@@ -68,6 +76,7 @@ class RunDocument(TypedDict):
     downloads: NotRequired[list[tuple[ClientId, int]]]
     """The version that each client has, where differences between versions are sent."""
     secure: NotRequired[SecureDocument]
+    steering: NotRequired[SteeringDocument]
 
 
 class RunState:
@@ -93,6 +102,7 @@ class RunState:
         self._downloads, self._upload_bytes = downloads, upload_bytes
         self._centrally = centrally
         self.admission, self.secure = admission, secure
+        self.steering = Steering()
         self.time = 0.0
         self.trips = 0
         self.given_up = 0
@@ -127,36 +137,40 @@ class RunState:
         effects = Effects()
         if self.secure is not None and entry.kind in ("release", "receipt"):
             return self._of_helpers(self.secure, entry)  # also when the run is over: steps are made first
+        if entry.kind == "export":  # also when the run is over; it changes nothing
+            return Effects(where=self.where(), acted=True)
         if self.over is not None:
             return effects
         before = self.book.version
-        ended: Ticket | None = None
+        ended: list[Ticket] = []
         self.time = entry.time
         match entry.kind:
             case "check_in":
                 self._check_in(entry, effects)
             case "deliver":
-                ended = self.book.in_flight.get(entry.trip)
+                ended = self._under_way(entry.trip)
                 self._deliver(entry, effects)
             case "give_up":
-                ended = self.book.in_flight.get(entry.trip)
-                self._give_up(entry, effects)
+                ended = self._under_way(entry.trip)
+                self._give_up(entry.trip, entry.time, effects)
             case "end":
                 self.over = entry.reason
             case "offer" | "withdraw":
                 self._offer(entry)
+            case kind if kind in ACTS:
+                ended = self._act(entry, effects)
         effects.where = self.where()
-        if ended is not None:
-            self._ended(ended)
-        if effects.moved or ended is not None:
-            suspects = {before} | ({ended.version} if ended is not None else set())
+        for ticket in ended:
+            self._ended(ticket)
+        if effects.moved or ended:
+            suspects = {before} | {ticket.version for ticket in ended}
             done = [v for v in suspects if v < self.book.version and not self._starting[v]]
             effects.forget = done
             if self.secure is not None:
                 self.secure.forget(done)
             effects.reported = self.reports.finished(done, self.where())
         effects.evaluate = self._centrally and self._evaluation.due(
-            self.book.version, effects.moved, self.trips, entry.kind == "deliver" and ended is not None
+            self.book.version, effects.moved, self.trips, entry.kind == "deliver" and bool(ended)
         )
         if self.over is None:
             self.over = self.reason_by_now(self.time, self.reports.metrics)
@@ -169,7 +183,31 @@ class RunState:
         spent = self._budget is not None and version >= self._budget
         return self._stop.reason(self.trips, version, time, metrics, BUDGET if spent else None)
 
+    def _under_way(self, trip: int) -> list[Ticket]:
+        ticket = self.book.in_flight.get(trip)
+        return [] if ticket is None else [ticket]
+
+    def _act(self, entry: JournalEntry, effects: Effects) -> list[Ticket]:
+        """Apply an act of an operator, and return the tickets that it has ended."""
+        effects.acted = self.steering.changes(entry)
+        if not effects.acted:
+            return []
+        self.steering.apply(entry, self.book)
+        if entry.kind == "stop":
+            self.over = STOPPED
+        if entry.kind != "eject":
+            return []
+        ended = list(self.open.get(entry.client, ()))
+        for ticket in ended:
+            self._give_up(ticket.trip, entry.time, effects)
+            offer = None if self.secure is None else self.secure.offers.pop(ticket.trip, None)
+            if offer is not None:
+                effects.dropped.append(offer.file)
+        return ended
+
     def _check_in(self, entry: JournalEntry, effects: Effects) -> None:
+        if self.steering.paused is not None or entry.client in self.steering.ejected:
+            return  # the act was journaled after the check-in was queued
         ticket = self.book.check_in(entry.client, entry.time)
         if isinstance(ticket, Ticket):
             effects.ticket = ticket
@@ -198,11 +236,11 @@ class RunState:
             self.reports.enter(delivery.ticket.version, entry.evaluated, json.loads(entry.metrics))
         effects.events.append(UploadReceived.of(delivery, delivery.client))
 
-    def _give_up(self, entry: JournalEntry, effects: Effects) -> None:
-        outcome = self.book.give_up(entry.trip, entry.time)
+    def _give_up(self, trip: int, time: float, effects: Effects) -> None:
+        outcome = self.book.give_up(trip, time)
         if isinstance(outcome, UnknownTrip):
             return
-        effects.moved = outcome.closes
+        effects.moved = effects.moved or outcome.closes
         self.given_up += 1
         effects.events.append(TripGivenUp.of(outcome, outcome.ticket.client))
 
@@ -254,6 +292,7 @@ class RunState:
             "norms": [] if self.admission is None else self.admission.state(),
             "epochs": list(self.epochs.items()),
             "downloads": self._downloads.state(),
+            "steering": self.steering.state(),
         }
         if self.secure is not None:
             document["secure"] = self.secure.state()
@@ -271,6 +310,8 @@ class RunState:
         self._downloads.restore(state.get("downloads", []))
         if self.secure is not None:
             self.secure.restore(state["secure"])
+        if "steering" in state:
+            self.steering.restore(state["steering"], self.book)
         self.epochs = dict.fromkeys(self.book.in_flight, 0)  # tickets of older versions have no epoch
         self.epochs |= dict(state.get("epochs", []))
         self._starting = Counter(ticket.version for ticket in self.book.in_flight.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, get_args
 
 import numpy as np
 
@@ -28,13 +28,23 @@ class StoreError(RunError):
     that raised it has changed nothing."""
 
 
+Act = Literal["pause", "resume", "stop", "eject", "admit", "limits", "export"]
+"""What an operator can do with a run."""
+ACTS: frozenset[str] = frozenset(get_args(Act))
+EntryKind = (
+    Literal["check_in", "deliver", "give_up", "end"]
+    | Literal["offer", "withdraw", "release", "receipt"]
+    | Act
+)
+"""The second four are of secure runs: an upload that waits for the helpers, and one that must be sealed
+again; what the helpers released for a batch; their receipts of a version. The last are acts of operators."""
+
+
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
     """One thing that happened in a run."""
 
-    kind: Literal["check_in", "deliver", "give_up", "end", "offer", "withdraw", "release", "receipt"]
-    """The last four are of secure runs: an upload that waits for the helpers, and one that must be sealed
-    again; what the helpers released for a batch; their receipts of a version."""
+    kind: EntryKind
     time: float
     client: str = ""
     trip: int = -1
@@ -48,7 +58,7 @@ class JournalEntry:
     metrics: str = "{}"
     """Metrics of the client's own evaluation, as JSON."""
     reason: str = ""
-    """Why the run ends, or what a helper said when it refused the upload."""
+    """Why the run ends, what a helper said when it refused the upload, or why an operator acts."""
     norm: float = 0.0
     """Norm of the upload; 0 in private runs."""
     refusal: str = ""
@@ -57,12 +67,18 @@ class JournalEntry:
     """Random number of the server process that granted the ticket; 0 for tickets without one."""
     version: int = 0
     """The version that a batch makes: the one that an upload was admitted to, or that was released, or whose
-    receipts these are."""
+    receipts these are; or the version that was exported."""
     signed: bytes = b""
     """The delivery as the client has signed it; in the receipts of version 0, the helpers' signatures of the
     policy."""
     receipts: str = ""
     """The receipts of all helpers, as JSON."""
+    admin: str = ""
+    """The operator whose act this is."""
+    wall: float = 0.0
+    """When the operator asked for it, in seconds since 1970."""
+    limits: str = ""
+    """New values of limits by their names, as JSON; "" for none."""
 
 
 class AnswerFields(TypedDict):

@@ -22,6 +22,7 @@ from tardigrad.service.server.released_masks import release_layout
 from tardigrad.service.server.run_state import Effects, RunState
 from tardigrad.service.server.upload_form import UploadForm
 from tardigrad.service.server.worker_threads import Threads
+from tardigrad.service.store.audit_log import AuditHead, AuditLog
 from tardigrad.service.store.contract import AnswerFields, JournalEntry, RecordedAnswer, Store, StoreError
 
 PATIENCE = 10
@@ -66,8 +67,10 @@ class Recovery:
         uploads: UploadForm,
         after_snapshot: Callable[[], None],
         private: bool,
+        audit: AuditLog | None = None,
     ) -> None:
         self.run = run
+        self.audit = audit or AuditLog()
         self._run_state, self._model_state, self._store = run_state, model_state, store
         self._record, self._threads = record, threads
         self._uploads, self._after_snapshot = uploads, after_snapshot
@@ -102,6 +105,7 @@ class Recovery:
             self._check_positions(accept_loss)
             self._model_state.restore(tensors, document["values"])
             self._run_state.restore(document["course"])
+            self.audit.head = AuditHead(*document.get("audit", ()))
         else:
             self._check_positions(accept_loss)
             self._model_state.evaluate(self._run_state.where())
@@ -119,6 +123,7 @@ class Recovery:
                 f"(trips {trips}): journal.sqlite, its -wal file or the snapshot was lost or put back",
                 accept_loss,
             )
+        self.audit.recover(accept_loss)
         self._record.recovered()
         offers = [] if self._run_state.secure is None else self._run_state.secure.offers.values()
         self._store.keep_only({entry.file for _, entry in entries if entry.file} | {o.file for o in offers})
@@ -163,8 +168,11 @@ class Recovery:
     def note(self, position: int, entry: JournalEntry, effects: Effects) -> None:
         """Note an entry that was applied: keep its answer and its payload until the next snapshot."""
         self._position = position
+        if effects.acted:
+            effects.audit = self.audit.add(position, entry)
         if entry.file and entry.kind != "offer":  # which is needed until its outcome is known
             self._used.append(entry.file)
+        self._used += effects.dropped
         delivery = effects.delivery
         if isinstance(delivery, Accepted | Rejected):
             weight, reason = (
@@ -204,8 +212,19 @@ class Recovery:
     async def snapshot(self) -> None:
         """Make a snapshot of everything that was applied until now. Entries that arrive meanwhile are
         journaled and answered; only their values wait, because the model thread writes the snapshot."""
-        position = self._position
-        document = {"run": self.run, "position": position, "course": self._run_state.state()}
+        try:
+            while self.audit.pending:  # recovery from the snapshot would not write these lines again
+                await self._threads.on_disk(self.audit.sync)
+        except StoreError as error:
+            self._no_snapshot(error)
+            return
+        position, head = self._position, self.audit.head
+        document = {
+            "run": self.run,
+            "position": position,
+            "course": self._run_state.state(),
+            "audit": (head.number, head.hash),
+        }
         answers, used = list(self._answers.values()), list(self._used)
         written = self._threads.in_model_thread(self._write, document)
         try:
@@ -214,8 +233,7 @@ class Recovery:
             await written
             await self._threads.on_disk(self._store.forget, position)
         except (OSError, StoreError) as error:
-            log.error("no snapshot could be written (%s); the journal has all of it", error,
-                      extra={"event": "disk"})  # fmt: skip
+            self._no_snapshot(error)
             await asyncio.gather(written, return_exceptions=True)  # it may have failed as well
             return
         finally:
@@ -225,6 +243,11 @@ class Recovery:
             del self._answers[one.trip]
         del self._used[: len(used)]
         self._threads.files.submit(self._store.recycle, used)
+
+    def _no_snapshot(self, error: Exception) -> None:
+        self._written = time.monotonic()
+        log.error("no snapshot could be written (%s); the journal has all of it", error,
+                  extra={"event": "disk"})  # fmt: skip
 
     def _write(self, document: dict[str, object]) -> None:
         """Write the snapshot, on the model thread. `after_snapshot` runs here too, before the next step: it

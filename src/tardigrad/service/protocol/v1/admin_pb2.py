@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tardigrad.service.protocol.v1 import service_pb2 as tardigrad_dot_service_dot_protocol_dot_v1_dot_service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)tardigrad/service/protocol/v1/admin.proto\x12\x0ctardigrad.v1\x1a+tardigrad/service/protocol/v1/service.proto\"B\n\x07\x45ntered\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12&\n\x04runs\x18\x02 \x03(\x0b\x32\x18.tardigrad.v1.RunListing\"6\n\nRunListing\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\"\xaf\x01\n\x0cSteerRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0b\n\x03\x61\x63t\x18\x02 \x01(\t\x12\x0e\n\x06\x63lient\x18\x03 \x01(\t\x12\x36\n\x06limits\x18\x04 \x03(\x0b\x32&.tardigrad.v1.SteerRequest.LimitsEntry\x12\x0e\n\x06reason\x18\x05 \x01(\t\x1a-\n\x0bLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x9a\x01\n\x07Steered\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05\x61udit\x18\x03 \x01(\x04\x12\x31\n\x06limits\x18\x04 \x03(\x0b\x32!.tardigrad.v1.Steered.LimitsEntry\x1a-\n\x0bLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\",\n\rExportRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"S\n\nExportPart\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.tardigrad.v1.ExportHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"Y\n\x0c\x45xportHeader\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12)\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x1a.tardigrad.v1.ExportedFile\x12\r\n\x05\x61udit\x18\x03 \x01(\x04\":\n\x0c\x45xportedFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\",\n\rFollowRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"_\n\x0c\x46ollowedPart\x12\x10\n\x06\x63onfig\x18\x01 \x01(\tH\x00\x12\x10\n\x06status\x18\x02 \x01(\tH\x00\x12\x10\n\x06\x65vents\x18\x03 \x01(\x0cH\x00\x12\x11\n\x07restart\x18\x04 \x01(\x08H\x00\x42\x06\n\x04part2\xf6\x01\n\x0e\x41\x64ministration\x12\x34\n\x05\x45nter\x12\x14.tardigrad.v1.Signed\x1a\x15.tardigrad.v1.Entered\x12\x34\n\x05Steer\x12\x14.tardigrad.v1.Signed\x1a\x15.tardigrad.v1.Steered\x12:\n\x06\x45xport\x12\x14.tardigrad.v1.Signed\x1a\x18.tardigrad.v1.ExportPart0\x01\x12<\n\x06\x46ollow\x12\x14.tardigrad.v1.Signed\x1a\x1a.tardigrad.v1.FollowedPart0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)tardigrad/service/protocol/v1/admin.proto\x12\x0ctardigrad.v1\x1a+tardigrad/service/protocol/v1/service.proto\"B\n\x07\x45ntered\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12&\n\x04runs\x18\x02 \x03(\x0b\x32\x18.tardigrad.v1.RunListing\"6\n\nRunListing\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\"\xaf\x01\n\x0cSteerRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0b\n\x03\x61\x63t\x18\x02 \x01(\t\x12\x0e\n\x06\x63lient\x18\x03 \x01(\t\x12\x36\n\x06limits\x18\x04 \x03(\x0b\x32&.tardigrad.v1.SteerRequest.LimitsEntry\x12\x0e\n\x06reason\x18\x05 \x01(\t\x1a-\n\x0bLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xbc\x01\n\x07Steered\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05\x61udit\x18\x03 \x01(\x04\x12\x31\n\x06limits\x18\x04 \x03(\x0b\x32!.tardigrad.v1.Steered.LimitsEntry\x12\x11\n\tunder_way\x18\x05 \x01(\x04\x12\r\n\x05\x65nded\x18\x06 \x01(\x04\x1a-\n\x0bLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\",\n\rExportRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"S\n\nExportPart\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.tardigrad.v1.ExportHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"Y\n\x0c\x45xportHeader\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12)\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x1a.tardigrad.v1.ExportedFile\x12\r\n\x05\x61udit\x18\x03 \x01(\x04\":\n\x0c\x45xportedFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\",\n\rFollowRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"_\n\x0c\x46ollowedPart\x12\x10\n\x06\x63onfig\x18\x01 \x01(\tH\x00\x12\x10\n\x06status\x18\x02 \x01(\tH\x00\x12\x10\n\x06\x65vents\x18\x03 \x01(\x0cH\x00\x12\x11\n\x07restart\x18\x04 \x01(\x08H\x00\x42\x06\n\x04part2\xf6\x01\n\x0e\x41\x64ministration\x12\x34\n\x05\x45nter\x12\x14.tardigrad.v1.Signed\x1a\x15.tardigrad.v1.Entered\x12\x34\n\x05Steer\x12\x14.tardigrad.v1.Signed\x1a\x15.tardigrad.v1.Steered\x12:\n\x06\x45xport\x12\x14.tardigrad.v1.Signed\x1a\x18.tardigrad.v1.ExportPart0\x01\x12<\n\x06\x46ollow\x12\x14.tardigrad.v1.Signed\x1a\x1a.tardigrad.v1.FollowedPart0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,21 +45,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STEERREQUEST_LIMITSENTRY']._serialized_start=359
   _globals['_STEERREQUEST_LIMITSENTRY']._serialized_end=404
   _globals['_STEERED']._serialized_start=407
-  _globals['_STEERED']._serialized_end=561
+  _globals['_STEERED']._serialized_end=595
   _globals['_STEERED_LIMITSENTRY']._serialized_start=359
   _globals['_STEERED_LIMITSENTRY']._serialized_end=404
-  _globals['_EXPORTREQUEST']._serialized_start=563
-  _globals['_EXPORTREQUEST']._serialized_end=607
-  _globals['_EXPORTPART']._serialized_start=609
-  _globals['_EXPORTPART']._serialized_end=692
-  _globals['_EXPORTHEADER']._serialized_start=694
-  _globals['_EXPORTHEADER']._serialized_end=783
-  _globals['_EXPORTEDFILE']._serialized_start=785
-  _globals['_EXPORTEDFILE']._serialized_end=843
-  _globals['_FOLLOWREQUEST']._serialized_start=845
-  _globals['_FOLLOWREQUEST']._serialized_end=889
-  _globals['_FOLLOWEDPART']._serialized_start=891
-  _globals['_FOLLOWEDPART']._serialized_end=986
-  _globals['_ADMINISTRATION']._serialized_start=989
-  _globals['_ADMINISTRATION']._serialized_end=1235
+  _globals['_EXPORTREQUEST']._serialized_start=597
+  _globals['_EXPORTREQUEST']._serialized_end=641
+  _globals['_EXPORTPART']._serialized_start=643
+  _globals['_EXPORTPART']._serialized_end=726
+  _globals['_EXPORTHEADER']._serialized_start=728
+  _globals['_EXPORTHEADER']._serialized_end=817
+  _globals['_EXPORTEDFILE']._serialized_start=819
+  _globals['_EXPORTEDFILE']._serialized_end=877
+  _globals['_FOLLOWREQUEST']._serialized_start=879
+  _globals['_FOLLOWREQUEST']._serialized_end=923
+  _globals['_FOLLOWEDPART']._serialized_start=925
+  _globals['_FOLLOWEDPART']._serialized_end=1020
+  _globals['_ADMINISTRATION']._serialized_start=1023
+  _globals['_ADMINISTRATION']._serialized_end=1269
 # @@protoc_insertion_point(module_scope)

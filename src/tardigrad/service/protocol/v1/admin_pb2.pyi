@@ -47,7 +47,7 @@ class SteerRequest(_message.Message):
     def __init__(self, run: _Optional[str] = ..., act: _Optional[str] = ..., client: _Optional[str] = ..., limits: _Optional[_Mapping[str, float]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Steered(_message.Message):
-    __slots__ = ("changed", "state", "audit", "limits")
+    __slots__ = ("changed", "state", "audit", "limits", "under_way", "ended")
     class LimitsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -59,11 +59,15 @@ class Steered(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     AUDIT_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     changed: bool
     state: str
     audit: int
     limits: _containers.ScalarMap[str, float]
-    def __init__(self, changed: bool = ..., state: _Optional[str] = ..., audit: _Optional[int] = ..., limits: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    under_way: int
+    ended: int
+    def __init__(self, changed: bool = ..., state: _Optional[str] = ..., audit: _Optional[int] = ..., limits: _Optional[_Mapping[str, float]] = ..., under_way: _Optional[int] = ..., ended: _Optional[int] = ...) -> None: ...
 
 class ExportRequest(_message.Message):
     __slots__ = ("run", "reason")

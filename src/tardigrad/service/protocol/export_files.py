@@ -1,0 +1,7 @@
+"""The files of an export, as an operator receives it."""
+
+from __future__ import annotations
+
+MODEL, CONFIG, PRIVACY, EXPORT = "model.safetensors", "config.toml", "privacy.md", "export.json"
+FILES = (MODEL, CONFIG, PRIVACY, EXPORT)
+"""What an export may consist of, in this order."""
