@@ -1,6 +1,7 @@
 """The command watch: a simulation and a served run in a real browser, while they go on."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 TILES = """Object.fromEntries([...document.querySelectorAll("#tiles > div:has(dt)")].map((tile) => [
   tile.querySelector("dt").textContent, tile.querySelector("dd").textContent,
 ]))"""
+WHY = "document.getElementById('why').innerText"
 LISTED = "[...document.querySelectorAll('#clients tbody td:first-child')].map((cell) => cell.textContent)"
 CONFIG = """
 seed = 3
@@ -112,6 +114,7 @@ def take_pictures(browser, address, folder):
 @needs_browser
 def test_a_served_run_is_watched_by_its_folder_and_over_the_network(commands, tmp_path):
     command("enroll", *NAMES, "--keys", tmp_path / "keys")
+    command("enroll", "--admin", "root", "--keys", tmp_path / "keys")
     server = commands.start(
         "serve", EXAMPLE / "run.toml", "--out", tmp_path / "live", "--keys", tmp_path / "keys",
         "--model", f"{EXAMPLE / 'my_client.py'}:model", "--port", 0,
@@ -122,10 +125,15 @@ def test_a_served_run_is_watched_by_its_folder_and_over_the_network(commands, tm
         with (
             Browser(tmp_path / "profile") as browser,
             watching(commands, tmp_path / "live", address, "--key", tmp_path / "keys" / "ann.key") as where,
+            watching(commands, address, "--key", tmp_path / "keys" / "root.key") as everything,
         ):
+            operator = browser.open(everything)
             network, folder = browser.open(f"{where}#0"), browser.open(f"{where}#1")
-            for page in (network, folder):
+            for page in (network, folder, operator):
                 page.until("document.getElementById('state')?.textContent === 'running'")
+            operator.until(f"{WHY}.startsWith('No client has come since the server began.')")
+            folder.until(f"{WHY}.startsWith('No client has come since the server began.')")
+            network.until(f"{WHY}.startsWith('No trip is under way, and no client waits for one.')")
             clients = [participant(tmp_path, address, name, []) for name in NAMES]
 
             async def take_part():
@@ -133,7 +141,13 @@ def test_a_served_run_is_watched_by_its_folder_and_over_the_network(commands, tm
 
             work = threading.Thread(target=lambda: asyncio.run(take_part()), daemon=True)
             work.start()
-            check_end(folder, tmp_path / "live")
+            for page in (folder, operator):
+                check_end(page, tmp_path / "live")
+            operator.until(f"({LISTED}).toSorted().join() === 'ann,bob,eve'")
+            for part in ("tiles", "metric", "staleness", "weights", "fill", "refusals", "privacy", "log"):
+                shown = f"document.getElementById('{part}').textContent"
+                operator.until(f"{shown} === {json.dumps(folder.value(shown))}")
+            folder.until(f"{WHY}.startsWith('The run is over (trips).')")
             folder.until(f"({LISTED}).toSorted().join() === 'ann,bob,eve'")
             network.until(f"({TILES}).trips === '30'")
             network.until("document.getElementById('state').textContent === 'over: trips'")

@@ -20,9 +20,8 @@ from tardigrad.watch.panels import (
     privacy,
     refusals,
     steps,
-    trips,
-    uploads,
 )
+from tardigrad.watch.trip_panels import trips, uploads
 from tardigrad.watch.watched_run import POINTS, UPLOADS, WatchedRun
 
 

@@ -114,7 +114,7 @@ def test_damaged_files_beside_the_events_do_no_harm(tmp_path):
 
 
 def test_a_server_s_words_become_curves_and_counts():
-    async def source():
+    async def source(offset):
         yield told(0, 0)
         yield told(2, 20, metrics={"accuracy": 0.25, "loss": 2.0})
         yield told(3, 31, metrics={"accuracy": 0.25, "loss": 2.0})
@@ -137,7 +137,7 @@ def test_a_server_s_words_become_curves_and_counts():
 
 
 def test_a_server_that_refuses_is_quoted():
-    async def source():
+    async def source(offset):
         yield told(1, 10)
         raise RunError("nobody listens on host:1")
 

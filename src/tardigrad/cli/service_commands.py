@@ -221,7 +221,9 @@ def status(
     where: Annotated[str, typer.Argument(metavar="HOST:PORT|DIR", show_default=False)],
     key: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The key of an enrolled client, to ask a server over the network."),
+        typer.Option(
+            metavar="FILE", help="For HOST:PORT: an operator's key sees everything, a client's no names."
+        ),
     ] = None,
     run: Annotated[
         str | None, typer.Option(metavar="NAME", help="The run, of a folder or a server with several.")
@@ -230,6 +232,9 @@ def status(
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; for tests.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Show the present state and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why nothing happens, since when, and what to do; then end.")
+    ] = False,
 ) -> None:
     """Show the progress of a served run, from its folder or, with a client's key, from the server; or of all
     runs in a folder."""
@@ -249,14 +254,26 @@ def status(
     else:
         from tardigrad.service.access.enrolment import check_name, read_key
         from tardigrad.service.access.signed_requests import Signer
-        from tardigrad.service.monitor.watching import watch_server
+        from tardigrad.service.monitor.operator_following import told_status
 
         signer = Signer(check_name(key.stem), read_key(key))
-        source = watch_one(
-            watch_server(where, signer, None if insecure else authority_of(ca, key), run or ""), run or ""
-        )
+        authority = None if insecure else authority_of(ca, key)
+        source = watch_one(told_status(where, signer, authority, run or ""), run or "")
     with suppress(KeyboardInterrupt):
-        asyncio.run(_watch(source, once, as_json))
+        asyncio.run(_explain(source, as_json) if explain else _watch(source, once, as_json))
+
+
+async def _explain(source: AsyncIterator[dict[str, Status]], as_json: bool) -> None:
+    from tardigrad.service.monitor.status_table import explanation_lines
+
+    runs = {name: status.explained() for name, status in (await anext(source)).items()}
+    if as_json:
+        each = {name: [asdict(one) for one in found] for name, found in runs.items()}
+        print(plain_json(each if len(each) > 1 else next(iter(each.values()))))
+        return
+    for name, found in runs.items():
+        for line in ([f"{name}:"] if len(runs) > 1 else []) + explanation_lines(found):
+            print(line)
 
 
 async def _watch(source: AsyncIterator[dict[str, Status]], once: bool, as_json: bool) -> None:

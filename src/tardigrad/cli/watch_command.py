@@ -28,8 +28,14 @@ def watch(
         int, typer.Option(min=0, max=65535, help="The port of the page; 0: any free one.")
     ] = 7480,
     key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The key of an enrolled client, for HOST:PORT.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="For HOST:PORT: an operator's key sees everything, a client's the progress."
+        ),
     ] = None,
+    run: Annotated[
+        str, typer.Option("--run", metavar="NAME", help="The run, if the server has several.")
+    ] = "",
     ca: CA = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS to HOST:PORT; for tests.")] = False,
     token: Annotated[
@@ -51,16 +57,18 @@ def watch(
     from tardigrad.watch.run_readers import WatchedFolders
 
     folders = [Path(one) for one in where if Path(one).is_dir()]
-    servers = [_server(one, key, ca, insecure) for one in where if not Path(one).is_dir()]
+    servers = [_server(one, key, ca, insecure, run) for one in where if not Path(one).is_dir()]
     page = WatchPage(WatchedFolders(folders) if folders else None, servers)
     with suppress(KeyboardInterrupt):
         asyncio.run(serve_page(page, host, port, allow_host or (), token, say))
 
 
-def _server(where: str, key: Path | None, ca: Path | None, insecure: bool) -> ServerReader:
-    """Return the reader of a server's progress."""
+def _server(where: str, key: Path | None, ca: Path | None, insecure: bool, run: str) -> ServerReader:
+    """Return the reader of what a server tells."""
     if ":" not in where:
-        raise ConfigError(f"{where}: is neither a folder nor HOST:PORT")
+        raise ConfigError(
+            f"{where}: is neither a folder nor HOST:PORT; if its run has not begun yet, watch the one above"
+        )
     if fault := fault_of(where):
         raise ConfigError(f"neither a folder nor HOST:PORT was given, because {fault}")
     if key is None:
@@ -69,9 +77,9 @@ def _server(where: str, key: Path | None, ca: Path | None, insecure: bool) -> Se
         )
     from tardigrad.service.access.enrolment import check_name, read_key
     from tardigrad.service.access.signed_requests import Signer
-    from tardigrad.service.monitor.watching import watch_server
+    from tardigrad.service.monitor.operator_following import all_that_is_told
     from tardigrad.watch.run_readers import ServerReader
 
     signer = Signer(check_name(key.stem), read_key(key))
     authority = None if insecure else authority_of(ca, key)
-    return ServerReader(where, lambda: watch_server(where, signer, authority))
+    return ServerReader(where, lambda offset: all_that_is_told(where, signer, authority, run, offset))

@@ -223,12 +223,17 @@ class Bookkeeping:
         self._joined = True
         return self._step_if_full()
 
-    def _share(self) -> int | None:
+    def share(self) -> int | None:
         """Return how many uploads one client may have in the buffer that is being filled."""
         return 1 if self._in_opening else self.buffer.share
 
+    def missing(self) -> int | None:
+        """Return how many more uploads the next step needs; None if it waits for all clients that joined."""
+        size = self.opening if self._in_opening else self.buffer.size
+        return None if size is None else size - self.accepted
+
     def _contribute(self, client: ClientId) -> None:
-        share = self._share()
+        share = self.share()
         if share is not None:
             count = self.contributions[client] = self.contributions.get(client, 0) + 1
             if count >= share:
@@ -241,11 +246,8 @@ class Bookkeeping:
             self._waiting -= 1
 
     def _step_if_full(self) -> bool:
-        size = self.opening if self._in_opening else self.buffer.size
-        if size is None:
-            full = self._joined and self._waiting == 0
-        else:
-            full = self.accepted == size
+        missing = self.missing()
+        full = self._joined and self._waiting == 0 if missing is None else missing == 0
         if full:
             self.version += 1
             self.accepted = self._this_version = self._waiting = 0

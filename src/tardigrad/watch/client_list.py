@@ -38,6 +38,8 @@ class ClientRow(TypedDict):
     given_up: int
     refused: dict[str, int]
     """Uploads and check-ins that were refused, by reason."""
+    software: str
+    """The client's software, as it told the server; "" if that is not known."""
 
 
 class ClientPage(TypedDict):
@@ -128,15 +130,21 @@ class ClientList:
         `status`: what the server wrote last, which may know who is at work and who was seen when.
         """
         wanted = search.casefold()
-        found = [one for one in self._known.values() if wanted in one.name.casefold()]
+        known = [*self._known.values(), *self._unheard(status)]
+        found = [one for one in known if wanted in one.name.casefold()]
         found.sort(key=ORDERS.get(order, ORDERS["trips"]), reverse=down)
         pages = max(1, -(-len(found) // PAGE))
         number = min(max(number, 0), pages - 1)
         rows = [self._row(one, status) for one in found[number * PAGE : (number + 1) * PAGE]]
         return ClientPage(
-            rows=rows, found=len(found), page=number, pages=pages, clients=len(self._known),
+            rows=rows, found=len(found), page=number, pages=pages, clients=len(known),
             unlisted=self._unlisted,
         )  # fmt: skip
+
+    def _unheard(self, status: Status | None) -> list[_Known]:
+        """Return the clients that a server names and that had no event yet."""
+        names = {} if status is None else {**status.last_seen, **status.at_work}
+        return [_Known(name) for name in names if name not in self._known]
 
     def _row(self, one: _Known, status: Status | None) -> ClientRow:
         return ClientRow(
@@ -150,4 +158,9 @@ class ClientList:
             at_work=None if status is None else status.at_work.get(one.name),
             given_up=one.given_up,
             refused=dict(one.refused or {}),
+            software=_software(status).get(one.name, ""),
         )
+
+
+def _software(status: Status | None) -> Mapping[str, str]:
+    return getattr(status, "software", {})

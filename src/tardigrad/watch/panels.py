@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from typing import NamedTuple
 
-from tardigrad.core.events import TripGivenUp, UploadReceived
 from tardigrad.core.metric import Metric
 from tardigrad.watch.log_lines import log_line
+from tardigrad.watch.trip_panels import trips, uploads
 from tardigrad.watch.watched_run import POINTS, WatchedRun
 
-BARS = 40
-"""Bars of a histogram at most."""
-FILLS = 150
-"""Uploads over which the fill of the buffer is shown."""
+MOST_EXPLANATIONS = 4
 RULES = {"trips": "trips", "steps": "version", "virtual_time": "time"}
 """The stop rules whose end can be forecast, and what they count."""
 
@@ -72,6 +69,7 @@ def facts(run: WatchedRun) -> dict[str, object]:
             for name in names[:8]
         },
         "served": status is not None,
+        "explanations": _explanations(run),
     }
 
 
@@ -110,42 +108,6 @@ def steps(run: WatchedRun) -> dict[str, object]:
         "bytes": [one.bytes / 1e6 for one in found],
         "training_loss": [_finite(one.training_loss) for one in found],
         **{name: [_finite(one.metric(name)) for one in found] for name in names},
-    }
-
-
-def uploads(run: WatchedRun) -> dict[str, object]:
-    """Return the buffer's fill and histograms of staleness and weights of the last thousand uploads."""
-    counted = [one for one in run.uploads if one.accepted]
-    stale = [one.staleness or 0 for one in counted]
-    weights = [one.weight for one in counted if math.isfinite(one.weight)]
-    fills = list(run.fills)[-FILLS:]
-    return {
-        "count": len(run.uploads),
-        "counted": len(counted),
-        "fill": {"trips": [one.trips for one in fills], "fill": [one.fill for one in fills]},
-        "staleness": _whole_histogram(stale),
-        "weights": _histogram(weights),
-    }
-
-
-def trips(run: WatchedRun) -> dict[str, object]:
-    """Return the last trips, by their ends, and the steps that were made meanwhile."""
-    shown = sorted(run.trips, key=lambda one: one.time)
-    begin = min((one.start_time or 0.0 for one in shown), default=0.0)
-    return {
-        "trips": [
-            {
-                "trip": one.trip,
-                "client": str(one.client)[:100],
-                "start": one.start_time,
-                "end": one.time,
-                "from": one.start_version,
-                "fate": _fate(one),
-                "staleness": one.staleness if isinstance(one, UploadReceived) else None,
-            }
-            for one in shown
-        ],
-        "steps": [[when, version] for when, version in run.last_steps if when >= begin],
     }
 
 
@@ -246,6 +208,15 @@ def _left(run: WatchedRun) -> _Left:
     return first._replace(done=1.0, seconds=0.0) if run.state() == "over" else first
 
 
+def _explanations(run: WatchedRun) -> list[dict[str, object]]:
+    """Return why a served run is where it is, with whole seconds."""
+    if run.status is None:
+        return []
+    age = run.status.age
+    found = run.status.explained()[:MOST_EXPLANATIONS]
+    return [asdict(replace(one, since=one.since and math.floor(one.since + age))) for one in found]
+
+
 def _staleness(run: WatchedRun) -> float | None:
     if run.accepted:
         return run.staleness_sum / run.accepted
@@ -264,35 +235,3 @@ def _number(value: object) -> float | None:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _whole_histogram(values: list[int]) -> dict[str, object]:
-    if not values:
-        return {"at": [], "share": [], "wide": 1}
-    wide = max(values) // BARS + 1
-    counts = Counter(value // wide for value in values)
-    places = range(max(counts) + 1)
-    return {
-        "at": [place * wide + (wide - 1) / 2 for place in places],
-        "share": [counts[place] / len(values) for place in places],
-        "wide": wide,
-    }
-
-
-def _histogram(values: list[float]) -> dict[str, object]:
-    high = max(values, default=0.0)
-    if high <= 0:
-        return {"at": [], "share": [], "wide": 1}
-    bars = BARS // 2
-    counts = Counter(min(bars - 1, int(bars * (max(0.0, value) / high))) for value in values)
-    return {
-        "at": [(place + 0.5) * (high / bars) for place in range(bars)],
-        "share": [counts[place] / len(values) for place in range(bars)],
-        "wide": high / bars,
-    }
-
-
-def _fate(trip: UploadReceived | TripGivenUp) -> str:
-    if isinstance(trip, TripGivenUp):
-        return "given up"
-    return "counted" if trip.accepted else str(trip.reason)[:100]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
 import time
 import tomllib
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded
 from tardigrad.errors import ConfigError, TardigradError
+from tardigrad.service.monitor.following import Followed, FollowedConfig, FollowedEvents, FollowedRestart
 from tardigrad.service.monitor.status import FILE, Status, read_status
+from tardigrad.watch.event_lines import EventLines
 from tardigrad.watch.event_tail import EventTail
 from tardigrad.watch.watched_run import WatchedRun
 
@@ -24,6 +28,10 @@ DEEP = 2
 SEED = re.compile(r"(?P<entry>.+)-seed(?P<seed>\d+)-[0-9a-f]{8,}")
 """The folder of one run of a comparison."""
 DISK_SECONDS, SCAN_SECONDS = 10.0, 2.0
+AWAY_SECONDS = 10.0
+"""Seconds between two attempts to reach a server that is away."""
+MUCH = 1 << 19
+"""Bytes of events at once that mean that more are to come."""
 
 
 class FolderReader:
@@ -79,24 +87,57 @@ class FolderReader:
 
 
 class ServerReader:
-    """Takes what a server tells over the network. It tells no names and no single uploads."""
+    """Takes what a server tells over the network: everything to an operator, but neither names nor single
+    uploads to any other client."""
 
-    def __init__(self, address: str, source: Callable[[], AsyncIterator[Status]]) -> None:
-        """`source` opens the stream of the server's status."""
+    def __init__(self, address: str, source: Callable[[int], AsyncIterator[Followed]]) -> None:
+        """`source` opens the stream of what the server tells, with the events from an offset on."""
         self.run = WatchedRun(address)
         self._source = source
         self._metrics: dict[str, float | None] = {}
+        self._lines = EventLines()
+        self._offset = 0
+        self._all = False  # the server tells everything
 
     async def follow(self) -> None:
-        """Take the status as it comes until the run is over or the server says why it tells nothing."""
-        try:
-            async for status in self._source():
-                self.take(status)
-        except TardigradError as error:
-            self.run.problem = str(error)
+        """Take what comes until the run is over or the server says why it tells nothing. A server that told
+        everything and is away is asked again."""
+        while True:
+            try:
+                async for part in self._source(self._offset):
+                    self.run.problem = ""
+                    self._take(part)
+                return
+            except TardigradError as error:
+                self.run.problem = str(error)
+                if not self._all or isinstance(error, ConfigError):
+                    return
+            await asyncio.sleep(AWAY_SECONDS)
+
+    def _take(self, part: Followed) -> None:
+        run = self.run
+        match part:
+            case FollowedConfig():
+                self._all = run.started = True
+                with suppress(ValueError):
+                    run.config = tomllib.loads(part.text)
+            case FollowedRestart():
+                self._lines, self._offset = EventLines(), 0
+                run.begin()
+            case FollowedEvents():
+                self._offset = part.offset
+                run.take(self._lines.take(part.lines))
+                run.damaged = self._lines.damaged
+                trips = 0 if run.status is None else run.status.trips
+                more = len(part.lines) > MUCH and trips > run.position.trips
+                run.reading = run.position.trips / trips if more else 1.0
+            case Status() if self._all:
+                run.status, run.heard = part, time.time()
+            case Status():
+                self.take(part)
 
     def take(self, status: Status) -> None:
-        """Note a status."""
+        """Note a status that is all that is told."""
         run = self.run
         events: list[Event] = []
         run.started = True

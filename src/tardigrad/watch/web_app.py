@@ -89,7 +89,9 @@ class WatchPage:
         """Return the page, with the parts visible that it will need, so that nothing moves when they come."""
         runs = self.runs
         private = any("epsilon" in one.metrics for run in runs[:1] for one in run.steps.points()[:1])
-        classes = " ".join(name for name, on in (("several", len(runs) > 1), ("private", private)) if on)
+        is_served = any(run.status is not None for run in runs[:1])
+        parts = {"several": len(runs) > 1, "private": private, "served": is_served}
+        classes = " ".join(name for name, on in parts.items() if on)
         return Response(asset("watch.html").replace("{classes}", classes), media_type=TYPES["watch.html"])
 
     async def _static(self, request: Request) -> Response:

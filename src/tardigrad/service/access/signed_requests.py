@@ -85,6 +85,11 @@ class RequestVerifier:
         self._refreshed = clock.monotonic()
         self._warned = ""
 
+    @property
+    def enrolled(self) -> KnownKeys:
+        """Those whose requests are admitted."""
+        return self._enrolled
+
     def now_ms(self) -> int:
         """Return the time against which claims are checked, in milliseconds since 1970; it never jumps."""
         return self._time.now_ms()

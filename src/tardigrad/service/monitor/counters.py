@@ -14,12 +14,14 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from tardigrad.core.outcomes import Accepted, Reason, Rejected, UnknownTrip
+from tardigrad.service.protocol.refusal_streaks import RefusalStreaks
 from tardigrad.service.protocol.refusals import log
 
 STALENESS = (0, 1, 2, 5, 10, 20, 50, 100, 200)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 LONGEST_SOFTWARE = 64
 """Characters that are kept of what a client says about its software."""
+UPLOAD = "upload"
 ACTIVE_SECONDS = 300.0
 """Seconds for which a client counts as active after a request."""
 
@@ -61,6 +63,10 @@ class Counters:
         """Tickets that expired."""
         self.metrics_dropped = 0
         """Metrics of clients that the server did not take."""
+        self.began = time.monotonic()
+        self.uploads = RefusalStreaks()
+        """Uploads that were received and do not count, by reason."""
+        self._trip_seconds = 0.0  # the sum of the trips that ended in an upload that counts
         self._warned = -1.0  # when a refusal because of a norm was last logged
         self._seen: dict[str, float] = {}  # by client: the time of its last request, in ascending order
         self._software: dict[str, str] = {}
@@ -113,11 +119,21 @@ class Counters:
             )  # fmt: skip
         if isinstance(delivery, Accepted):
             self.staleness.add(delivery.staleness)
+            self._trip_seconds += delivery.time - delivery.ticket.time
+            self.uploads.answered(UPLOAD, now)
+        elif isinstance(delivery, Rejected):
+            self.uploads.refused(delivery.reason.value, UPLOAD, str(delivery.client), now)
         log.debug(
             "trip %d of %s: %s", delivery.trip, client, reason or "accepted",
             extra={"event": "upload", "client": client, "trip": delivery.trip, "why": reason,
                    "staleness": staleness},
         )  # fmt: skip
+
+    @property
+    def trip_seconds(self) -> float | None:
+        """The mean seconds of a trip whose upload counts; None before the first."""
+        count = sum(self.staleness.counts)
+        return self._trip_seconds / count if count else None
 
     @property
     def clients(self) -> int:
@@ -127,8 +143,17 @@ class Counters:
     @property
     def active(self) -> int:
         """How many clients sent a request in the last `ACTIVE_SECONDS`."""
+        return len(self.active_clients())
+
+    def active_clients(self) -> list[str]:
+        """Return the clients that sent a request in the last `ACTIVE_SECONDS`, the latest first."""
         since = time.monotonic() - ACTIVE_SECONDS
-        return sum(1 for _ in takewhile(lambda then: then >= since, reversed(self._seen.values())))
+        return [name for name, _ in takewhile(lambda one: one[1] >= since, reversed(self._seen.items()))]
+
+    def silence(self, client: str) -> float | None:
+        """Return the seconds since a client's last request; None if this process has had none."""
+        then = self._seen.get(client)
+        return None if then is None else time.monotonic() - then
 
     def last_seen(self, most: int) -> dict[str, float]:
         """Return the clients with the latest requests, and how many seconds ago these were."""

@@ -19,7 +19,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from tardigrad.core.plain_json import plain_json
 from tardigrad.errors import ConfigError, RunError
+from tardigrad.service.monitor.explain import Explanation, explain, shown_seconds
 from tardigrad.service.monitor.progress_record import progress_of
+from tardigrad.service.monitor.run_facts import RunFacts, gather_facts
 from tardigrad.service.protocol.refusals import log
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 FILE = "status.json"
 SECONDS = 1.0
+SILENT = 5.0
+"""Seconds without a new status after which the server may not be running."""
 MOST_NAMES = 1000
 """Clients that are named at most."""
 
@@ -79,16 +83,50 @@ class Status:
     """By client: name and version of its software, as it said when it joined this process."""
     failed: str = ""
     """Why the run has failed, so that this process serves it no more; empty otherwise."""
+    started: dict[str, float] = field(default_factory=dict)
+    """By client: the time of the run at which this trip began."""
+    explanations: list[Explanation] = field(default_factory=list)
+    """Why the run is where it is, the gravest reason first; `explained` returns them for a reader."""
+
+    @property
+    def age(self) -> float:
+        """Seconds since this was written."""
+        return max(0.0, time.time() - self.written)
 
     @property
     def ended(self) -> bool:
         """Whether the run has failed, or is over and no step waits for a helper."""
         return bool(self.failed) or (bool(self.over) and not self.steps_waiting)
 
-    @property
-    def age(self) -> float:
-        """Seconds since this was written."""
-        return max(0.0, time.time() - self.written)
+    def explained(self) -> list[Explanation]:
+        """Return why the run is where it is. What the server did not tell follows from the other fields."""
+        if self.failed:
+            return [
+                Explanation(
+                    "error",
+                    f"The run has failed: {self.failed}",
+                    "The server's log says more. Remove the cause and start the server again with the same "
+                    "command; the run goes on from its journal.",
+                )
+            ]
+        if not self.ended and self.age > SILENT:
+            return [
+                Explanation(
+                    "error",
+                    "The server is not running, or its disk is full: it has not written its status for "
+                    f"{shown_seconds(self.age)}.",
+                    "Start it again with the same command; the run goes on, and its clients come back.",
+                    self.age,
+                )
+            ]
+        if self.explanations:
+            return self.explanations
+        return explain(
+            RunFacts(
+                over=self.over, in_flight=self.in_flight, waiting=self.waiting,
+                helper_away=self.helper_away, steps_waiting=self.steps_waiting,
+            )
+        )  # fmt: skip
 
 
 STATUS = TypeAdapter(Status)
@@ -98,8 +136,8 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
     """Return the status of a run as it is now. Must be called in the event loop's thread."""
     progress = progress_of(coordinator, servicer)
     last_seen = coordinator.counters.last_seen(MOST_NAMES)
-    under_way = islice(coordinator.run_state.book.in_flight.values(), MOST_NAMES)
     steering, acts = coordinator.run_state.steering, coordinator.recovery.audit.synced
+    under_way = list(islice(coordinator.run_state.book.in_flight.values(), MOST_NAMES))
     return Status(
         version=progress.version,
         trips=progress.trips,
@@ -126,6 +164,8 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
         last_act=acts.hash if acts.number else "",
         software=coordinator.counters.software(last_seen),
         failed="" if coordinator.failure is None else " ".join(str(coordinator.failure).split()),
+        started={str(ticket.client): round(ticket.time, 3) for ticket in under_way},
+        explanations=explain(gather_facts(coordinator, servicer)),
     )
 
 

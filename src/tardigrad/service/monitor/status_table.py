@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import islice
 
@@ -10,14 +10,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from tardigrad.service.monitor.explain import Explanation, shown_seconds
 from tardigrad.service.monitor.logs import harmless
 from tardigrad.service.monitor.progress_record import over_text, trips_per_second
-from tardigrad.service.monitor.status import Status
+from tardigrad.service.monitor.status import SILENT, Status
 
 MOST_SEEN = 8
 """Clients that were seen last and are shown."""
-SILENT = 5.0
-"""Seconds without a new status after which the table says that the server may not be running."""
 
 
 def status_table(status: Status, before: Status | None = None, name: str = "") -> Table:
@@ -37,10 +36,15 @@ def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
     state = over_text(status.over, status.steps_waiting) if status.over else _going_on(status)
     if status.failed:
         state = f"failed: {status.failed}"
-    if not status.ended and status.age > SILENT:
+    silent = not status.ended and status.age > SILENT
+    grave = (
+        [] if silent or status.failed else [one for one in status.explained()[:1] if one.severity != "info"]
+    )
+    if silent:
         state = f"nothing was heard of the server for {status.age:.0f} s; is it running?"
     found = [
         ("run", harmless(state)),
+        *(("why", harmless(one.sentence)) for one in grave),
         *([] if status.helper_away is None or status.ended else [("helper", _away(status.helper_away))]),
         ("time", f"{status.time:,.0f} s"),
         ("version", f"{status.version:,}"),
@@ -69,6 +73,17 @@ def rows(status: Status, before: Status | None) -> list[tuple[str, str]]:
         ]
         found.append(("seen last", ", ".join(seen)))
     return found
+
+
+def explanation_lines(explanations: Iterable[Explanation]) -> list[str]:
+    """Return explanations as lines of text: each sentence, since when, and below it what to do."""
+    lines = []
+    for one in explanations:
+        since = "" if one.since is None else f" (for {shown_seconds(one.since)})"
+        lines.append(f"{one.severity}: {harmless(one.sentence)}{since}")
+        if one.remedy:
+            lines.append(f"  {one.remedy}")
+    return lines
 
 
 def pace(status: Status, before: Status | None) -> float:

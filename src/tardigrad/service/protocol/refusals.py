@@ -11,6 +11,8 @@ from typing import NoReturn
 
 import grpc
 
+from tardigrad.service.protocol.refusal_streaks import RefusalStreaks
+
 log = logging.getLogger("tardigrad.service")
 OVER = "tardigrad-over"
 """The key of the trailing metadata that says why the run is over."""
@@ -125,6 +127,8 @@ class Refusals:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.streaks = RefusalStreaks()
+        """Times are of the monotonic clock."""
         self._logged: dict[Cause, float] = {}
 
     def note(self, client: str, method: str, refused: Refused) -> None:
@@ -132,6 +136,7 @@ class Refusals:
         self.counts[refused.why.value] += 1
         client, method = client[:LONGEST_NAME], method[:LONGEST_NAME]
         now = time.monotonic()
+        self.streaks.refused(refused.why.value, method, client, now, refused.sentence)
         if now - self._logged.get(refused.why, -1.0) >= 1.0:
             self._logged[refused.why] = now
             log.warning(
@@ -139,3 +144,7 @@ class Refusals:
                 method, client or "an unknown client", refused.why, refused.sentence,
                 extra={"event": "refused", "client": client, "method": method, "why": refused.why.value},
             )  # fmt: skip
+
+    def answered(self, method: str) -> None:
+        """Note a request that was not refused."""
+        self.streaks.answered(method, time.monotonic())

@@ -65,6 +65,8 @@ class Call:
     method: str
     client: str = ""
     """The client's name, once its signature was verified."""
+    refused: bool = False
+    """Whether it was refused in its answer, without a gRPC status."""
 
 
 class Servicer(v1_grpc.FederationServicer):
@@ -82,6 +84,7 @@ class Servicer(v1_grpc.FederationServicer):
         know its name."""
         self._coordinator, self._gate, self._facts = coordinator, gate, facts
         self._name, self._alone = name, alone
+        self.enrolled = gate.enrolled
         self.refusals = Refusals()
         self._rates = Rates(coordinator.settings.requests_per_second, coordinator.clock)
         self.reception = UploadReception(coordinator, facts.private)
@@ -95,6 +98,8 @@ class Servicer(v1_grpc.FederationServicer):
         call = Call(method)
         try:
             yield call
+            if not call.refused:
+                self.refusals.answered(method)
         except Refused as refused:
             self.refusals.note(call.client, method, refused)
             nobody_waits = refused.why is Cause.HELPER_AWAY  # for the upload, if the run is over
@@ -169,6 +174,7 @@ class Servicer(v1_grpc.FederationServicer):
             try:
                 ticket = await coordinator.check_in(call.client, frozenset(fetch.holding), seconds)
             except Refused as refused:  # the disk is full
+                call.refused = True
                 self.refusals.note(call.client, call.method, refused)
                 wait = (refused.retry_after or 0.0) * random.uniform(1, 2)
                 await context.write(v1.TaskPart(wait=v1.Wait(seconds=wait, reason=refused.sentence)))

@@ -89,7 +89,8 @@ const charts = (() => {
         const one = spec.trips[row];
         if (!one) return "–";
         const stale = one.staleness === null ? "" : `, ${one.staleness} behind`;
-        return `${one.client}: trip ${one.trip} from version ${one.from}, ${one.fate}${stale}`;
+        const trip = one.trip === null ? "" : ` ${one.trip}`;
+        return `${one.client}: trip${trip} from version ${one.from}, ${one.fate}${stale}`;
       };
       return [first, { label: "trip", value: told, paths: () => null, points: { show: false } }];
     }
@@ -142,7 +143,8 @@ const charts = (() => {
     return (_, low, high) => {
       if (low === null || high === null) return [0, 1];
       if (spec.kind === "trips") {
-        const begin = Math.min(...spec.trips.map((one) => one.start));
+        const ended = spec.trips.filter((one) => one.fate !== "under way"); // a silent client's would be too long
+        const begin = Math.min(...(ended.length ? ended : spec.trips).map((one) => one.start));
         return [begin, Math.max(high, begin + 1e-9)];
       }
       const wide = spec.kind === "bars" ? (spec.wide || 1) / 2 : 0;
@@ -190,7 +192,7 @@ const charts = (() => {
     spec.trips.forEach((one, row) => {
       const y = plot.valToPos(row, "y", true);
       const from = plot.valToPos(one.start, "x", true), to = plot.valToPos(one.end, "x", true);
-      const counted = one.fate === "counted";
+      const flying = one.fate === "under way", counted = flying || one.fate === "counted";
       ctx.strokeStyle = ctx.fillStyle = counted ? staleColour((one.staleness || 0) / most) : look.ink;
       ctx.lineWidth = (counted ? 2.2 : 1.2) * pixel;
       ctx.setLineDash(counted ? [] : [2 * pixel, 3 * pixel]);
@@ -198,6 +200,7 @@ const charts = (() => {
       ctx.moveTo(from, y);
       ctx.lineTo(to, y);
       ctx.stroke();
+      if (flying) return;
       ctx.beginPath();
       ctx.arc(to, y, (counted ? 2.6 : 3.2) * pixel, 0, 7);
       if (counted) ctx.fill(); else { ctx.setLineDash([]); ctx.stroke(); }

@@ -61,6 +61,23 @@
     return box;
   }
 
+  let told = "";
+  function why(found) {
+    const since = (one) => (known(one.since) ? `for ${duration(one.since)}` : "");
+    const key = JSON.stringify(found.map((one) => [one.severity, one.sentence, one.remedy]));
+    if (key !== told) { // only new words are read out by a screen reader
+      told = key;
+      $("why").replaceChildren(...found.map((one) => {
+        const item = make("li"), time = make("span", since(one), "muted");
+        item.dataset.severity = one.severity;
+        time.setAttribute("aria-hidden", "true");
+        item.append(make("b", one.sentence), time, make("div", one.remedy));
+        return item;
+      }));
+    }
+    found.forEach((one, at) => { $("why").children[at].querySelector("span").textContent = since(one); });
+  }
+
   const STATES = { reading: "reading", waiting: "waiting", running: "running", over: "over", silent: "silent" };
 
   function facts(one) {
@@ -70,8 +87,11 @@
     }
     $("title").textContent = one.name;
     document.title = `${one.name}: ${whole(one.trips)} trips`;
-    $("state").dataset.state = one.state;
-    $("state").textContent = one.state === "over" ? `over: ${one.reason}` : STATES[one.state];
+    document.body.classList.toggle("served", one.served);
+    why(one.explanations);
+    const stuck = one.state === "running" && one.explanations.some((each) => each.severity === "error");
+    $("state").dataset.state = stuck ? "silent" : one.state;
+    $("state").textContent = one.state === "over" ? `over: ${one.reason}` : stuck ? "stuck" : STATES[one.state];
     const notes = [];
     if (one.algorithm) notes.push(one.algorithm);
     if (known(one.seed) && !one.served) notes.push(`seed ${one.seed}`);
@@ -224,12 +244,14 @@
   // -- clients ------------------------------------------------------------------------------------
 
   const COLUMNS = { client: "client", state: "state", trips: "trips", share: "share", staleness: "staleness", last: "last seen",
-    given_up: "given up", refused: "refused" };
+    given_up: "given up", refused: "refused", software: "software" };
+  const UNSORTED = ["state", "software"]; // what the list is not sorted by
 
   function heads() {
     document.querySelector("#clients thead tr").replaceChildren(...Object.entries(COLUMNS).map(([name, words]) => {
-      const head = make("th", name === "state" ? words : null, name === "refused" ? "words" : "");
-      if (name === "state") return head; // the server does not sort by it
+      const head = make("th", UNSORTED.includes(name) ? words : null, name === "refused" || name === "software" ? "words" : "");
+      head.hidden = name === "software" && !state.software;
+      if (UNSORTED.includes(name)) return head;
       const button = make("button", words);
       button.type = "button";
       if (state.sort === name) head.setAttribute("aria-sort", state.down ? "descending" : "ascending");
@@ -263,6 +285,11 @@
     $("page").textContent = `${found.page + 1} of ${found.pages}`;
     $("before").disabled = found.page === 0;
     $("after").disabled = found.page + 1 >= found.pages;
+    const told = found.rows.some((one) => one.software) || (state.software && state.page > 0);
+    if (told !== Boolean(state.software)) {
+      state.software = told;
+      heads();
+    }
     const rows = found.rows.map((one) => {
       const name = make("td", one.client, "name");
       name.title = one.client;
@@ -271,11 +298,11 @@
       const now = known(one.at_work) ? `at work, v${one.at_work}` : served ? "idle" : "–";
       return row([name, make("td", now), make("td", whole(one.trips)), make("td", percent(one.share)), make("td", fixed(one.staleness, 2)),
         make("td", known(one.ago) ? `${duration(one.ago)} ago` : fixed(one.last, 2)), make("td", whole(one.given_up)),
-        make("td", reasons || "–", "words")]);
+        make("td", reasons || "–", "words"), ...(told ? [make("td", one.software || "–", "words")] : [])]);
     });
     if (!rows.length) {
       const cell = make("td", state.search ? "No client has such a name." : "No client is known by name.", "words");
-      cell.colSpan = 8;
+      cell.colSpan = 9;
       rows.push(row([cell]));
     }
     document.querySelector("#clients tbody").replaceChildren(...rows);
