@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
-TOP = ("src", "tests", "docs", "benchmarks", "tools", "examples", "experiments")
+TOP = ("src", "tests", "docs", "benchmarks", "tools", "examples", "experiments", "deploy")
 PARENTS = (ROOT, ROOT / "src/tardigrad")
 """The folders that a path which is not in backticks may be relative to."""
 FILES = {f"/{file.relative_to(ROOT)}" for top in TOP for file in (ROOT / top).rglob("*.*")}

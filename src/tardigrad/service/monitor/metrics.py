@@ -29,8 +29,8 @@ EVALUATED = ("accuracy", "loss")
 OUTCOMES = (
     Reason.CONTRIBUTED, Reason.LATE, Reason.STALE, Reason.NORM, Reason.OUTLIER, Reason.HELPER,
 )  # fmt: skip
-"""Why a complete upload may not count. Counters begin with 0, because Prometheus sees no increase in the first
-value of a series."""
+"""Why a complete upload may not count. Counters of refusals begin with 0, because Prometheus sees no increase
+in the first value of a series."""
 PATIENCE = 5.0
 """Seconds that a scrape waits for a busy event loop."""
 
