@@ -37,6 +37,22 @@ def test_paths_in_documents_exist(page):
     assert [link for link in LINK.findall(text) if not (page.parent / link).exists()] == []
 
 
+def anchors(page):
+    """The anchors of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_anchors_of_links_exist(page):
+    links = re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text())
+    wanted = [(page.parent / name if name else page, anchor) for name, anchor in links]
+    assert [
+        f"{to.name}#{anchor}" for to, anchor in wanted if to.suffix == ".md" and anchor not in anchors(to)
+    ] == []
+
+
 def test_missing_paths_are_found():
     text = "`core/bookkeeping.py`, `pace.py`, src/tardigrad/gone.py, `service/gone.py:Class`, `docs/NAME.md`"
     assert missing(text) == ["service/gone.py", "src/tardigrad/gone.py"]

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from deploy_files import DEPLOY, documents
+from deploy_files import DEPLOY, ROOT, documents
 from prometheus_client import CollectorRegistry, ProcessCollector
 from service_harness import serving
 
@@ -93,7 +93,7 @@ def test_counters_of_refusals_begin_with_zero(samples):
     assert outcomes >= {"accepted", Reason.STALE, Reason.NORM, Reason.OUTLIER}
 
 
-def test_every_alert_has_a_test_and_says_what_is_wrong():
+def test_every_alert_has_a_test_a_remedy_and_says_what_is_wrong():
     names = [rule["alert"] for rule in RULES]
     tested = {
         sample["labels"].split('"')[1]
@@ -101,6 +101,8 @@ def test_every_alert_has_a_test_and_says_what_is_wrong():
     }  # fmt: skip
     assert tested == set(names)
     assert len(names) == len(set(names))
+    table = (ROOT / "docs" / "operations.md").read_text().split("## When an alert fires")[1].split("\n## ")[0]
+    assert [name for name in names if not re.search(rf"^\| .*\b{name}\b.* \|", table, re.M)] == []
     for rule in RULES:
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert rule["annotations"]["summary"].endswith(".")
