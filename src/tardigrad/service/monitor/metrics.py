@@ -14,9 +14,11 @@ from prometheus_client import CollectorRegistry, ProcessCollector, start_http_se
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tardigrad.core.outcomes import Reason
 from tardigrad.errors import ConfigError
 from tardigrad.service.monitor.counters import Histogram
 from tardigrad.service.monitor.progress_record import progress_of
+from tardigrad.service.protocol.refusals import Cause
 
 if TYPE_CHECKING:
     from tardigrad.service.server.coordinator import Coordinator
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 
 EVALUATED = ("accuracy", "loss")
 """Metrics of the last evaluation that are published."""
+OUTCOMES = (
+    Reason.CONTRIBUTED, Reason.LATE, Reason.STALE, Reason.NORM, Reason.OUTLIER, Reason.HELPER,
+)  # fmt: skip
+"""Why a complete upload may not count. Counters of refusals begin with 0, because Prometheus sees no increase
+in the first value of a series."""
 PATIENCE = 5.0
 """Seconds that a scrape waits for a busy event loop."""
 
@@ -68,7 +75,7 @@ class MetricsCollector(Collector):
             "tardigrad_uploads", "Uploads that were received completely, by outcome.", labels=["outcome"]
         )
         uploads.add_metric(["accepted"], progress.accepted)
-        for reason, count in progress.refused.items():
+        for reason, count in (dict.fromkeys(OUTCOMES, 0) | progress.refused).items():
             uploads.add_metric([reason], count)
         yield uploads
         yield _refusals(progress.requests_refused)
@@ -146,7 +153,7 @@ def _refusals(counts: Mapping[str, int]) -> Metric:
     requests = CounterMetricFamily(
         "tardigrad_requests_refused", "Requests that were refused, by cause.", labels=["why"]
     )
-    for why, count in counts.items():
+    for why, count in (dict.fromkeys(Cause, 0) | counts).items():
         requests.add_metric([why], count)
     return requests
 
