@@ -16,6 +16,18 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
 
 
+QUIET = 1.8
+"""How much two bare loops do, as a multiple of one, on two cores that nobody else uses."""
+LOOP = """
+import time
+end, rounds = time.monotonic() + 1.0, 0
+while time.monotonic() < end:
+    sum(range(10_000))
+    rounds += 1
+print(rounds)
+"""
+
+
 class Machine:
     """The machine that a benchmark runs on, and how busy it is with other things."""
 
@@ -49,6 +61,34 @@ def sentence(machine: dict[str, Any]) -> str:
         f"{machine['memory_gb']} GB; Python {machine['python']}, torch {machine['torch']}; load average "
         f"{machine['load_at_start']} at the start and {machine['load_at_end']} at the end.{busy}"
     )
+
+
+class Quiet:
+    """Whether the machine was quiet, before and after: two bare loops at once do nearly twice as much as one.
+    A load average does not tell this: it counts the benchmark itself, and not other guests of the host."""
+
+    def __init__(self) -> None:
+        self._before = _two_over_one()
+
+    def write(self, name: str, text: str, results: dict[str, Any]) -> None:
+        """Keep the results as `write` does, unless the machine was busy: then say so, and keep nothing."""
+        speedup = results["two_loops_over_one"] = min(self._before, _two_over_one())
+        if speedup < QUIET:
+            print(f"The machine was not quiet: two bare loops did {speedup:.2f} times as much as one, and should "
+                  f"do {QUIET}. benchmarks/{name}.json and {PAGE.name} are left as they were.")  # fmt: skip
+        else:
+            write(name, text, results)
+
+
+def _two_over_one() -> float:
+    """How much more two processes do in the same time than one; the best of three."""
+    return max(_loops(2) / _loops(1) for _ in range(3))
+
+
+def _loops(processes: int) -> float:
+    command = [sys.executable, "-c", LOOP]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    return sum(int(one.communicate()[0]) for one in running)
 
 
 def _processor() -> str:

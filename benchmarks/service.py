@@ -183,23 +183,24 @@ class Bare(v1_grpc.FederationServicer):
         return v1.Answer(accepted=True)
 
 
+async def serve_bare(servicer: v1_grpc.FederationServicer, pipe: Pipe, keys: Path | None) -> None:
+    """Serve until the pipe says that it is enough, with TLS if there are keys."""
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", LARGEST_MESSAGE)])
+    v1_grpc.add_FederationServicer_to_server(servicer, server)
+    if keys is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        pair = (keys / SERVER_KEY).read_bytes(), (keys / SERVER).read_bytes()
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    await server.start()
+    pipe.send(f"127.0.0.1:{port}")
+    await asyncio.to_thread(pipe.recv)
+    await server.stop(0)
+
+
 def bare_process(pipe: Pipe, keys: Path | None) -> None:
     """A bare server, with TLS if there are keys."""
-
-    async def main() -> None:
-        server = grpc.aio.server(options=[("grpc.max_receive_message_length", LARGEST_MESSAGE)])
-        v1_grpc.add_FederationServicer_to_server(Bare(), server)
-        if keys is None:
-            port = server.add_insecure_port("127.0.0.1:0")
-        else:
-            pair = (keys / SERVER_KEY).read_bytes(), (keys / SERVER).read_bytes()
-            port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
-        await server.start()
-        pipe.send(f"127.0.0.1:{port}")
-        await asyncio.to_thread(pipe.recv)
-        await server.stop(0)
-
-    asyncio.run(main())
+    asyncio.run(serve_bare(Bare(), pipe, keys))
 
 
 class Ours:
@@ -266,7 +267,10 @@ def processor_seconds(pid: int) -> float:
 class Crew:
     """The client processes."""
 
-    def __init__(self, secure: bool, keys: Path, names: list[str], kind: type[Load] = Load) -> None:
+    def __init__(
+        self, secure: bool, keys: Path, names: list[str], kind: type[Load] = Load, each: int = 1
+    ) -> None:
+        """`each`: uploads of each name in one round."""
         context = multiprocessing.get_context("spawn")
         self._pipes, self._processes = [], []
         for number in range(CLIENTS):
@@ -276,7 +280,7 @@ class Crew:
             process.start()
             self._pipes.append(ours)
             self._processes.append(process)
-        self._uploads = len(names)
+        self._uploads = each * len(names)
 
     def rate(self, address: str, pid: int, ours: bool, encoding: str = "") -> tuple[float, float]:
         """Uploads a second that a server takes from all of them, and its processor time for one in ms."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import mmap
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
@@ -12,23 +12,30 @@ import numpy as np
 from blake3 import blake3
 
 from tardigrad.core.upload import Vectors
-from tardigrad.service.protocol.wire import CHUNK, digest, empty, unpacked
+from tardigrad.service.protocol.wire import CHUNK, unpacked
 from tardigrad.service.server.upload_form import UploadForm
+from tardigrad.service.store.direct_write import page_aligned
 from tardigrad.service.store.payload_file import PayloadFile, as_array
 
 T = TypeVar("T")
+Chunks = deque[bytes | memoryview]
 IN_MEMORY = 16 * CHUNK
 """Uploads of more bytes are received into a file."""
-UNDER_WAY = 4 * CHUNK
-"""Memory for an upload that is received into a file, whatever its size: the chunk that is written, those that
-gRPC has received already, and the piece that is checked."""
+TOGETHER = 4 * CHUNK
+"""Bytes of chunks that are handed to a thread together, because each time two threads are woken up."""
+MOST_CHUNKS = 64
+"""Chunks that are handed to a thread together, at most, however small they are."""
+UNDER_WAY = TOGETHER + 2 * CHUNK
+"""Memory for an upload that is received into a file, whatever its size: the chunks that are written and those
+that gRPC has received already, or the piece that is checked."""
 
 
 class UploadBody(Protocol):
-    """The bytes of one upload. All methods but `put` may be called from any thread."""
+    """The bytes of one upload. Methods may be called from any thread, by one at a time."""
 
-    async def put(self, chunk: bytes | memoryview) -> None:
-        """Take the next bytes. The caller gives no more than the form has."""
+    def put(self, chunks: Chunks) -> None:
+        """Take the next bytes, each chunk out of the queue, so that its memory is free again. The caller
+        gives no more than the form has."""
 
     def digest(self) -> bytes:
         """Return the digest of all bytes."""
@@ -60,17 +67,28 @@ class BodyInMemory:
     def __init__(self, form: UploadForm, write: Callable[[np.ndarray], str]) -> None:
         """`write`: stores the bytes and returns their name."""
         self._form, self._write = form, write
-        self._payload = empty(form.layout)
+        self._made: np.ndarray | None = None
         self._end = 0
+        self._digest = blake3()
 
-    async def put(self, chunk: bytes | memoryview) -> None:
-        """Copy the next bytes."""
-        self._payload[self._end : self._end + len(chunk)] = np.frombuffer(chunk, np.uint8)
-        self._end += len(chunk)
+    @property
+    def _payload(self) -> np.ndarray:
+        if self._made is None:
+            self._made = page_aligned(self._form.size)
+        return self._made
+
+    def put(self, chunks: Chunks) -> None:
+        """Copy the next bytes, each chunk while the digest has it in the processor's cache."""
+        payload = self._payload
+        while chunks:
+            chunk = chunks.popleft()
+            self._digest.update(chunk)
+            payload[self._end : self._end + len(chunk)] = np.frombuffer(chunk, np.uint8)
+            self._end += len(chunk)
 
     def digest(self) -> bytes:
         """Return the digest of all bytes."""
-        return digest(self._payload)
+        return self._digest.digest()
 
     def vectors(self) -> Vectors:
         """Return the vectors as views of the bytes."""
@@ -112,18 +130,17 @@ class BodyInFile:
         assert self._made is not None, "bytes have come"
         return self._made
 
-    async def put(self, chunk: bytes | memoryview) -> None:
-        """Write the next bytes, in a thread."""
-        await asyncio.to_thread(self._append, chunk)
-
-    def _append(self, chunk: bytes | memoryview) -> None:
+    def put(self, chunks: Chunks) -> None:
+        """Write the next bytes."""
         with self._lock:
             if self._dropped:
                 return
             if self._made is None:
                 self._made = self._create()
-            self._digest.update(chunk)
-            self._made.append(chunk)
+            while chunks:
+                chunk = chunks.popleft()
+                self._digest.update(chunk)
+                self._made.append(chunk)
 
     def digest(self) -> bytes:
         """Return the digest of all bytes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Callable
 
 import grpc
@@ -13,7 +14,15 @@ from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.wire import CHUNK
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.limits import SLOWEST, UploadMemory, unless_silent
-from tardigrad.service.server.upload_body import BodyInFile, BodyInMemory, UploadBody, memory_for
+from tardigrad.service.server.upload_body import (
+    MOST_CHUNKS,
+    TOGETHER,
+    BodyInFile,
+    BodyInMemory,
+    Chunks,
+    UploadBody,
+    memory_for,
+)
 from tardigrad.service.server.upload_checks import Reported, check_body
 from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, StoreError
 
@@ -41,45 +50,50 @@ class UploadReception:
         try:
             await self.memory.take(needed, coordinator.settings.idle_seconds)
             try:
-                body = await self._received(header.trip, context, in_file=needed < size)
+                body, rest = await self._received(header.trip, context, in_file=needed < size)
             except BaseException:
                 self.memory.give_back(needed)
                 raise
             coordinator.counters.bytes_in += size
             # the upload is complete: it is applied even if the client hangs up now
             coordinator.busy.begin_arrival(header.trip)
-            applying = asyncio.ensure_future(self._apply(client, header, reported, body, needed, signed))
+            applying = asyncio.ensure_future(
+                self._apply(client, header, reported, body, rest, needed, signed)
+            )
             applying.add_done_callback(lambda _: coordinator.busy.end_arrival(header.trip))
             applying.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved
             return await asyncio.shield(applying)
         finally:
             coordinator.busy.end_arrival(header.trip)
 
-    async def _received(self, trip: int, context: grpc.aio.ServicerContext, in_file: bool) -> UploadBody:
-        """Return the bytes of an upload when all have come."""
+    async def _received(
+        self, trip: int, context: grpc.aio.ServicerContext, in_file: bool
+    ) -> tuple[UploadBody, Chunks]:
+        """Return the bytes of an upload when all have come, and those of them that the body does not have
+        yet."""
         coordinator = self._coordinator
         if not in_file:
             body: UploadBody = BodyInMemory(
                 coordinator.uploads, lambda payload: coordinator.write(trip, payload)
             )
-            await self._fill(body, context)
-            return body
+            return body, await self._fill(body, context)
         body = BodyInFile(coordinator.uploads, lambda: coordinator.receive(trip), coordinator.discard)
         try:
-            await self._fill(body, context)
+            return body, await self._fill(body, context)
         except BaseException as error:
             await _to_the_end(body.drop)
             if isinstance(error, StoreError):
                 raise _disk(error) from None
             raise
-        return body
 
-    async def _fill(self, body: UploadBody, context: grpc.aio.ServicerContext) -> None:
-        """Read the chunks, which must have exactly the size of an upload."""
+    async def _fill(self, body: UploadBody, context: grpc.aio.ServicerContext) -> Chunks:
+        """Read the chunks, which must have exactly the size of an upload; return the last ones, which are
+        not in the body yet."""
         now = asyncio.get_running_loop().time
         idle, size = self._coordinator.settings.idle_seconds, self._coordinator.uploads.size
         deadline = now() + idle + size / SLOWEST
-        offset = 0
+        offset = given = 0
+        chunks: Chunks = deque()
         while True:
             part = await unless_silent(context.read(), min(idle, deadline - now()))
             if part is grpc.aio.EOF:
@@ -90,10 +104,14 @@ class UploadReception:
                 raise Refused(
                     Cause.LENGTH, f"a chunk of {len(chunk)} bytes at {offset} of {size} that were declared"
                 )
-            await body.put(chunk)
+            chunks.append(chunk)
             offset = end
+            if offset < size and (offset - given >= TOGETHER or len(chunks) >= MOST_CHUNKS):
+                await asyncio.to_thread(body.put, chunks)
+                given = offset
         if offset != size:
             raise Refused(Cause.LENGTH, f"{offset} bytes came, but {size} were declared")
+        return chunks
 
     async def _apply(
         self,
@@ -101,6 +119,7 @@ class UploadReception:
         header: v1.UploadHeader,
         reported: Reported,
         body: UploadBody,
+        rest: Chunks,
         taken: int,
         signed: bytes,
     ) -> RecordedAnswer | None:
@@ -113,7 +132,7 @@ class UploadReception:
                 body.close()
 
         try:
-            file, norm, refusal = await asyncio.to_thread(self._store, body, header)
+            file, norm, refusal = await asyncio.to_thread(self._store, body, rest, header)
         except BaseException:
             release()
             raise
@@ -124,11 +143,13 @@ class UploadReception:
         )  # fmt: skip
         return await self._coordinator.deliver(entry, body.vectors, release)
 
-    def _store(self, body: UploadBody, header: v1.UploadHeader) -> tuple[str, float, str]:
-        """Check the values and store them; in a thread. Return the name of their file, their norm, and why
-        they do not count or "". Values that do not count are not stored."""
+    def _store(self, body: UploadBody, rest: Chunks, header: v1.UploadHeader) -> tuple[str, float, str]:
+        """Put the rest of the bytes into the body, check the values and store them; in a thread. Return the
+        name of their file, their norm, and why they do not count or "". Values that do not count are not
+        stored."""
         coordinator, admission = self._coordinator, self._coordinator.run_state.admission
         try:
+            body.put(rest)
             norm = check_body(body, header.digest, coordinator.uploads, self._private)
             refusal = None if admission is None else admission.refusal(norm)
             if refusal is None:

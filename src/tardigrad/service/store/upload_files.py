@@ -17,6 +17,7 @@ import numpy as np
 from tardigrad.core.files import write_over
 from tardigrad.service.protocol.wire import digest as digest_of
 from tardigrad.service.store.contract import StoreError
+from tardigrad.service.store.direct_write import write_direct
 from tardigrad.service.store.payload_file import PayloadFile, as_array, digest_of_file, mapped
 
 SPARE = 256
@@ -47,7 +48,8 @@ class UploadFiles:
         try:
             name, descriptor = self._open(trip)
             with FileIO(descriptor, "wb") as file:
-                write_over(file, payload.data)
+                file.seek(write_direct(descriptor, payload))
+                write_over(file, payload.data[file.tell() :])
         except OSError as error:
             if name is not None:
                 self.discard(name)
