@@ -153,7 +153,7 @@ def _refusals(counts: Mapping[str, int]) -> Metric:
     requests = CounterMetricFamily(
         "tardigrad_requests_refused", "Requests that were refused, by cause.", labels=["why"]
     )
-    for why, count in (dict.fromkeys(Cause, 0) | counts).items():
+    for why, count in {**dict.fromkeys(Cause, 0), **counts}.items():
         requests.add_metric([why], count)
     return requests
 
