@@ -20,7 +20,7 @@ _WHERE = {
     "tardigrad.errors": ["ConfigError", "RunError", "TardigradError"],
     "tardigrad.core.bookkeeping": ["Bookkeeping", "Buffer"],
     "tardigrad.core.setting_errors": ["SettingError"],
-    "tardigrad.core.staleness": ["Constant", "Exponential", "Hinge", "Linear", "Polynomial"],
+    "tardigrad.core.staleness": ["Constant", "CosineGate", "Exponential", "Hinge", "Linear", "Polynomial"],
     "tardigrad.core.pace": [
         "Arrivals",
         "Asynchronous",
@@ -35,8 +35,13 @@ _WHERE = {
     "tardigrad.core.preconditioner": ["AMSGrad", "AdaGrad", "Adam", "NoPreconditioner", "Yogi"],
     "tardigrad.core.robust": ["Median", "TrimmedMean"],
     "tardigrad.algorithms.algorithm": ["Individual", "Rule", "SumOnly"],
+    "tardigrad.algorithms.ace": ["ACE"],
+    "tardigrad.algorithms.basgd": ["BASGD"],
     "tardigrad.algorithms.ca2fl": ["CA2FL"],
+    "tardigrad.algorithms.cgad": ["CGAD"],
+    "tardigrad.algorithms.dc_asgd": ["DCASGD"],
     "tardigrad.algorithms.defedavg": ["DeFedAvg"],
+    "tardigrad.algorithms.delayed_nesterov": ["DelayedNesterov"],
     "tardigrad.algorithms.fadas": ["FADAS"],
     "tardigrad.algorithms.fedac": ["FedAC"],
     "tardigrad.algorithms.fedasync": ["FedAsync"],
@@ -45,7 +50,10 @@ _WHERE = {
     "tardigrad.algorithms.fedbuff": ["FedBuff"],
     "tardigrad.algorithms.fedopt": ["FedAdaGrad", "FedAdam", "FedYogi"],
     "tardigrad.algorithms.fedprox": ["FedProx"],
+    "tardigrad.algorithms.heloco": ["HeLoCo"],
     "tardigrad.algorithms.masfl": ["AdaMasFL", "MasFL"],
+    "tardigrad.algorithms.momentum_look_ahead": ["MomentumLookAhead"],
+    "tardigrad.algorithms.ringmaster": ["Rennala", "Ringmaster"],
     "tardigrad.algorithms.robust_fedbuff": ["RobustFedBuff"],
     "tardigrad.algorithms.scaffold": ["SCAFFOLD"],
     "tardigrad.algorithms.sgd": ["SGD"],
@@ -160,11 +168,16 @@ __all__ = ["__version__", *sorted(_MODULE_OF)]
 
 
 if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and editors
+    from tardigrad.algorithms.ace import ACE as ACE
     from tardigrad.algorithms.algorithm import Individual as Individual
     from tardigrad.algorithms.algorithm import Rule as Rule
     from tardigrad.algorithms.algorithm import SumOnly as SumOnly
+    from tardigrad.algorithms.basgd import BASGD as BASGD
     from tardigrad.algorithms.ca2fl import CA2FL as CA2FL
+    from tardigrad.algorithms.cgad import CGAD as CGAD
+    from tardigrad.algorithms.dc_asgd import DCASGD as DCASGD
     from tardigrad.algorithms.defedavg import DeFedAvg as DeFedAvg
+    from tardigrad.algorithms.delayed_nesterov import DelayedNesterov as DelayedNesterov
     from tardigrad.algorithms.fadas import FADAS as FADAS
     from tardigrad.algorithms.fedac import FedAC as FedAC
     from tardigrad.algorithms.fedasync import FedAsync as FedAsync
@@ -175,8 +188,12 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.algorithms.fedopt import FedAdam as FedAdam
     from tardigrad.algorithms.fedopt import FedYogi as FedYogi
     from tardigrad.algorithms.fedprox import FedProx as FedProx
+    from tardigrad.algorithms.heloco import HeLoCo as HeLoCo
     from tardigrad.algorithms.masfl import AdaMasFL as AdaMasFL
     from tardigrad.algorithms.masfl import MasFL as MasFL
+    from tardigrad.algorithms.momentum_look_ahead import MomentumLookAhead as MomentumLookAhead
+    from tardigrad.algorithms.ringmaster import Rennala as Rennala
+    from tardigrad.algorithms.ringmaster import Ringmaster as Ringmaster
     from tardigrad.algorithms.robust_fedbuff import RobustFedBuff as RobustFedBuff
     from tardigrad.algorithms.scaffold import SCAFFOLD as SCAFFOLD
     from tardigrad.algorithms.sgd import SGD as SGD
@@ -205,6 +222,7 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.core.robust import TrimmedMean as TrimmedMean
     from tardigrad.core.setting_errors import SettingError as SettingError
     from tardigrad.core.staleness import Constant as Constant
+    from tardigrad.core.staleness import CosineGate as CosineGate
     from tardigrad.core.staleness import Exponential as Exponential
     from tardigrad.core.staleness import Hinge as Hinge
     from tardigrad.core.staleness import Linear as Linear

@@ -108,9 +108,28 @@ def schedule(size: int = BUFFER, bound: int | None = BOUND, script=None) -> list
     return arrivals
 
 
+def naive_models(move, size: int = BUFFER, bound: int | None = BOUND, ahead=lambda x: x) -> list[np.ndarray]:
+    """Every version of the model: `move(x, buffer)` makes the next one, from a list of arrival, start and
+    delta. Clients start from `ahead(x)`, and make plain steps along their gradients."""
+    models, starts, buffer = [X0], [ahead(X0)], []
+    for arrival in schedule(size, bound):
+        if not arrival.accepted:
+            continue
+        start = y = starts[arrival.start_version]
+        for _ in range(LOCAL_STEPS):
+            y = y - LOCAL_LR * gradient(arrival.client, y)
+        buffer.append((arrival, start, start - y))
+        if len(buffer) == size:
+            models.append(move(models[-1], buffer))
+            starts.append(ahead(models[-1]))
+            buffer = []
+    return models
+
+
 def run_package(
-    algorithm, dtype: torch.dtype, size: int | None = BUFFER, bound: int | None = BOUND, **settings
-):
+    algorithm, dtype: torch.dtype, size: int | None = BUFFER, bound: int | None = BOUND, module=Quadratic,
+    **settings,
+):  # fmt: skip
     """Every version of the model that the package makes, and the simulation itself."""
     options = {
         "pace": td.Scripted(trips=tuple(SCRIPT)),
@@ -121,8 +140,9 @@ def run_package(
     } | settings
     config = td.Config(algorithm=algorithm, **options)
     clients = {i: (A[i], B[i]) for i in range(CLIENTS)}
-    module = Quadratic(torch.tensor(X0, dtype=dtype))
-    simulation = build(config, model=module, clients=clients, head=SquaredError())
+    simulation = build(
+        config, model=module(torch.tensor(X0, dtype=dtype)), clients=clients, head=SquaredError()
+    )
     models = [simulation.aggregator.state["model"].double().numpy()]
     for events in records(simulation.engine.run()):
         for event in events:

@@ -315,10 +315,89 @@ class NaiveCached(Naive):
         self.h = self.of_all()
 
 
+class NaiveDelayedNesterov(Naive):
+    """N = 3, c = 0."""
+
+    accumulated = np.zeros(SIZE)
+
+    def step(self, buffer):
+        r = self.mean(buffer)
+        self.accumulated = self.accumulated + r
+        self.x = self.x - self.lr * r / 3
+        if self.t % 3 == 0:
+            self.m = 0.9 * self.m + self.accumulated / 3
+            self.x, self.accumulated = self.x - self.lr * 0.9 * self.m, np.zeros(SIZE)
+
+
+class NaiveLookAhead(Naive):
+    def step(self, buffer):
+        r = self.mean(buffer)
+        self.m = 0.9 * self.m + 0.1 * r
+        self.x = self.x - self.lr * (r + 0.9 * self.m)
+
+
+class NaiveAhead(NaiveLookAhead):
+    """HeLoCo's clients start from where the momentum leads; without corrections."""
+
+    def sent(self):
+        return (self.x - self.lr * 0.9 * self.m,)
+
+
+class NaiveAdam(Naive):
+    def step(self, buffer):
+        r = self.mean(buffer)
+        self.m, self.v = 0.9 * self.m + 0.1 * r, 0.99 * self.v + 0.01 * r**2
+        m, v = self.m / (1 - 0.9**self.t), self.v / (1 - 0.99**self.t)
+        self.x = self.x - self.lr * m / (np.sqrt(v) + 1e-8)
+
+
+class NaiveLatest(Naive):
+    """ACE: the mean of the last deltas of all clients."""
+
+    memory = True
+    h = np.zeros(SIZE)
+
+    def trip(self, i, staleness, x):
+        before, self.table[i] = self.table[i].copy(), x - self.descend(i, x)
+        return {"difference": self.table[i] - before}
+
+    def step(self, buffer):
+        self.h = self.of_all()
+        self.x = self.x - self.lr * self.h
+
+
+class NaiveCompensated(Naive):
+    def step(self, buffer):
+        for _, _, start, upload in buffer:
+            upload["delta"] = upload["delta"] + 0.5 * upload["delta"] ** 2 * (self.x - start)
+        super().step(buffer)
+
+
+class NaiveBuckets(Naive):
+    """BASGD: one upload a step, and buckets take no notice of examples."""
+
+    def __init__(self, clients, **options):
+        super().__init__(size=1, **options)
+        self.clients, self.came = iter(clients), [[], [], []]
+
+    def step(self, buffer):
+        ((*_, upload),) = buffer
+        self.came[next(self.clients) % 3].append(upload["delta"])
+        if all(self.came):
+            self.x = self.x - self.lr * np.median([np.mean(one, axis=0) for one in self.came], axis=0)
+            self.came = [[], [], []]
+
+
 def root(staleness):
     return 1 / math.sqrt(1 + staleness)
 
 
+def gate(staleness):
+    """CGAD's, which is 0 from 16 on; here no upload is older than 6."""
+    return math.exp(-0.1 * staleness) * math.cos(math.pi * staleness / 32) ** 2
+
+
+ACCEPTED = [arrival.client for arrival in schedule(size=1) if arrival.accepted]
 ROUNDS = {
     "size": None, "bound": None, "buffer": td.Buffer(weights="examples"), "stop": td.Stop(steps=20),
     "pace": td.Synchronous(cohort=BUFFER, selected=5), "delay": td.UniformDelay(low=0.5, high=1.5),
@@ -344,6 +423,15 @@ CASES = {
     "ca2fl": (CA2FL(lr=0.6), NaiveCached(lr=0.6), {}),
     "fadas": (FADAS(lr=0.05), NaiveFadas(lr=0.05), {}),
     "defedavg": (DeFedAvg(lr=0.6), Naive(lr=0.6), {}),
+    "delayed_nesterov": (td.DelayedNesterov(lr=0.2, period=3), NaiveDelayedNesterov(lr=0.2), {}),
+    "momentum_look_ahead": (td.MomentumLookAhead(lr=0.2), NaiveLookAhead(lr=0.2), {}),
+    "heloco": (td.HeLoCo(lr=0.2, k_s=0, k_d=0), NaiveAhead(lr=0.2), {}),
+    "cgad": (td.CGAD(lr=0.02), NaiveAdam(lr=0.02, s=gate), {}),
+    "ace": (td.ACE(lr=0.3), NaiveLatest(lr=0.3), {}),
+    "dc_asgd": (td.DCASGD(lr=0.4, compensation=0.5, adaptive=False), NaiveCompensated(lr=0.4), {}),
+    "basgd": (td.BASGD(lr=0.6, buckets=3), NaiveBuckets(ACCEPTED, lr=0.6), {"size": 1}),
+    "ringmaster": (td.Ringmaster(lr=0.3), Naive(lr=0.3, size=1), {"size": 1}),
+    "rennala": (td.Rennala(lr=0.6), Naive(lr=0.6), {}),
     "fedavg": (td.FedAvg(lr=0.6), Naive(lr=0.6), ROUNDS),
     "fedavgm": (td.FedAvgM(lr=0.2, beta=0.8), NaiveHeavyBall(lr=0.2), ROUNDS),
     "fedprox": (td.FedProx(lr=0.6, mu=0.3), NaiveProximal(lr=0.6), ROUNDS),
@@ -372,14 +460,16 @@ def test_every_built_in_algorithm_has_a_case():
 def test_uploads_weigh_by_examples(case):
     algorithm, naive, settings = CASES[case]
     models, arrivals, simulation = run(algorithm, **settings)
-    if not settings or case == "fedasync":
+    if not settings or settings == {"size": 1}:
         assert arrivals == schedule(size=naive.size)
     assert case == "sgd" or any(not arrival.accepted for arrival in arrivals)
     assert_same(models, naive.models(arrivals), torch.float64)
     if naive.memory:
         state = simulation.aggregator.state
-        server = naive.h if case == "ca2fl" else naive.c
-        np.testing.assert_allclose(state["cache" if case == "ca2fl" else "control"], server, atol=1e-9)
+        server = naive.h if case in ("ca2fl", "ace") else naive.c
+        np.testing.assert_allclose(
+            state["cache" if case in ("ca2fl", "ace") else "control"], server, atol=1e-9
+        )
 
 
 # -- the mean of what all clients remember -----------------------------------------------------------
@@ -411,6 +501,8 @@ AVERAGING = {
     "masfl": MasFL(**BY_HAND),
     "adamasfl": AdaMasFL(**BY_HAND, eta=0.03),
     "ca2fl": CA2FL(lr=0.6),
+    "ace": td.ACE(lr=0.1),
+    "ace, first pass": td.ACE(lr=0.1, first_pass=True),
     "fedac": FedAC(lr=0.02, weights="uniform", control_scale="population"),
     "masfl, first pass": MasFL(**BY_HAND, first_pass=True),
     "adamasfl, first pass": AdaMasFL(**BY_HAND, eta=0.03, first_pass=True),
@@ -446,7 +538,7 @@ def possible(name, schedule_name):
 def test_the_server_keeps_the_mean_of_what_all_clients_remember(name, schedule_name, weights):
     algorithm, settings = AVERAGING[name], dict(SCHEDULES[schedule_name])
     n = torch.tensor(N if weights == "examples" else np.ones(CLIENTS))
-    remembered, kept = ("delta", "cache") if "ca2fl" in name else ("control", "control")
+    remembered, kept = ("delta", "cache") if name.startswith(("ca2fl", "ace")) else ("control", "control")
     steps = []
 
     def look(simulation):

@@ -27,7 +27,7 @@ SMALL = {
     "evaluation": td.Evaluation(every_steps=4),
 }
 NOISE = td.Participation(noise_multiplier=0.5, participations=20, separation=1, noise_from="seed")
-REFUSED = {"fedasync", "fedac", "robust_fedbuff", "sgd"}
+REFUSED = {"fedasync", "fedac", "robust_fedbuff", "heloco", "dc_asgd", "basgd", "sgd"}
 """Algorithms that look at every upload by itself, or make a step of one."""
 
 ALGORITHMS = {

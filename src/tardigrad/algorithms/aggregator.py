@@ -175,7 +175,8 @@ class Aggregator:
                 name: vector.float() if is_short(vector.dtype) else vector.clone()
                 for name, vector in upload.vectors.items()
             }
-            buffer.received.append(Received(replace(upload, vectors=own), member, start))
+            client = delivery.ticket.client
+            buffer.received.append(Received(replace(upload, vectors=own), member, start, client))
             return
         if self._decoder is not None and self._adds_pieces:
             self._add_pieces(buffer, self._decoder, upload.vectors, member)

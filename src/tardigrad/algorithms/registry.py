@@ -7,9 +7,14 @@ from typing import Annotated, get_args
 
 from pydantic import Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
 
+from tardigrad.algorithms.ace import ACE
 from tardigrad.algorithms.algorithm import Algorithm, Individual, SumOnly
+from tardigrad.algorithms.basgd import BASGD
 from tardigrad.algorithms.ca2fl import CA2FL
+from tardigrad.algorithms.cgad import CGAD
+from tardigrad.algorithms.dc_asgd import DCASGD
 from tardigrad.algorithms.defedavg import DeFedAvg
+from tardigrad.algorithms.delayed_nesterov import DelayedNesterov
 from tardigrad.algorithms.fadas import FADAS
 from tardigrad.algorithms.fedac import FedAC
 from tardigrad.algorithms.fedasync import FedAsync
@@ -18,7 +23,10 @@ from tardigrad.algorithms.fedavgm import FedAvgM
 from tardigrad.algorithms.fedbuff import FedBuff
 from tardigrad.algorithms.fedopt import FedAdaGrad, FedAdam, FedYogi
 from tardigrad.algorithms.fedprox import FedProx
+from tardigrad.algorithms.heloco import HeLoCo
 from tardigrad.algorithms.masfl import AdaMasFL, MasFL
+from tardigrad.algorithms.momentum_look_ahead import MomentumLookAhead
+from tardigrad.algorithms.ringmaster import Rennala, Ringmaster
 from tardigrad.algorithms.robust_fedbuff import RobustFedBuff
 from tardigrad.algorithms.scaffold import SCAFFOLD
 from tardigrad.algorithms.sgd import SGD
@@ -39,6 +47,15 @@ BuiltIn = Annotated[
     | CA2FL
     | FADAS
     | DeFedAvg
+    | DelayedNesterov
+    | MomentumLookAhead
+    | HeLoCo
+    | CGAD
+    | ACE
+    | DCASGD
+    | BASGD
+    | Ringmaster
+    | Rennala
     | FedAvg
     | FedAvgM
     | FedProx

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ class BufferState(TypedDict):
     """The fields of each `Member`."""
     received: list[tuple[int, int, float]]
     """Examples, steps and loss of each upload."""
+    clients: NotRequired[list[int | str]]
+    """The client of each upload."""
 
 
 def buffer_state(buffer: UploadBuffer) -> tuple[dict[str, Tensor], BufferState]:
@@ -41,7 +43,8 @@ def buffer_state(buffer: UploadBuffer) -> tuple[dict[str, Tensor], BufferState]:
         tensors[f"received/{index}/start"] = one.start
         tensors |= {f"received/{index}/vector/{n}": v for n, v in one.upload.vectors.items()}
         received.append((one.upload.examples, one.upload.steps, one.upload.loss))
-    return tensors, {"members": [*buffer.members], "received": received}
+    clients = [one.client for one in buffer.received]
+    return tensors, {"members": [*buffer.members], "received": received, "clients": clients}
 
 
 def restored_buffer(tensors: dict[str, Tensor], document: BufferState, device: torch.device) -> UploadBuffer:
@@ -50,11 +53,13 @@ def restored_buffer(tensors: dict[str, Tensor], document: BufferState, device: t
     extras = strip_prefix("extra/", tensors)
     tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     members = [Member(*row) for row in document["members"]]
+    clients = document.get("clients", [-1] * len(members))  # older snapshots have none
     received = [
         Received(
             Upload(strip_prefix(f"received/{i}/vector/", tensors), *row),
             members[i],
             tensors[f"received/{i}/start"],
+            clients[i],
         )
         for i, row in enumerate(document["received"])
     ]

@@ -22,6 +22,9 @@ class Situation:
     examples: int | None = None
     """How many examples all clients have together if clients weigh by them, or None if they weigh the
     same."""
+    blocks: tuple[int, ...] = ()
+    """The sizes of the model's parameter tensors, in the order of the flat vector; empty if they are not
+    known."""
 
     @property
     def mass(self) -> int:

@@ -1,7 +1,8 @@
 """Staleness laws: the weight of an upload whose trip started `staleness` versions ago.
 
 Every law gives 1 for a fresh upload (staleness 0) and at most 1 for others. Formulas from "Asynchronous
-Federated Optimization", section 4, with fresh counted as 0.
+Federated Optimization", section 4, with fresh counted as 0; the cosine gate is that of "Cosine-Gated
+Adam-Decay".
 """
 
 from __future__ import annotations
@@ -97,6 +98,27 @@ class Hinge(_Law):
         return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)
 
 
+class CosineGate(_Law):
+    """s = exp(-a staleness) (1 + cos(pi staleness / cutoff)) / 2, and 0 from the cutoff on: the weight falls
+    smoothly to nothing.
+
+    >>> law = CosineGate(a=0.1, cutoff=8)
+    >>> law(0), round(law(4), 4), law(8), law(20)
+    (1.0, 0.3352, 0.0, 0.0)
+    """
+
+    kind: Literal["cosine_gate"] = "cosine_gate"
+    a: NonNegativeFloat = 0.1
+    """The rate of the exponential."""
+    cutoff: PositiveFloat = 16.0
+    """The staleness from which on uploads have no weight."""
+
+    def __call__(self, staleness: int) -> float:
+        if staleness >= self.cutoff:
+            return 0.0
+        return math.exp(-self.a * staleness) * (1 + math.cos(math.pi * staleness / self.cutoff)) / 2
+
+
 @dataclass(frozen=True, slots=True)
 class RoundedLaw:
     """A law whose weights are multiples of 1 / denominator, and at least one of these.
@@ -114,5 +136,5 @@ class RoundedLaw:
 
 
 StalenessLaw = Annotated[
-    Constant | Linear | Polynomial | Exponential | Hinge, Field(discriminator="kind"), by_name
+    Constant | Linear | Polynomial | Exponential | Hinge | CosineGate, Field(discriminator="kind"), by_name
 ]

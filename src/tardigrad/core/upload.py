@@ -125,3 +125,5 @@ class Received:
     member: Member
     start: Tensor
     """The model that the client started from."""
+    client: int | str = -1
+    """The client that sent it: a number in a simulation, a name on a server."""

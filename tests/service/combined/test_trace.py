@@ -23,6 +23,7 @@ OPTIONS = {
         "local": td.Local(steps=2, lr=0.1),
     },
     "fedac": {"algorithm": td.FedAC(control_scale="population")},
+    "basgd": {"algorithm": td.BASGD(buckets=3)},
 }
 DATA = td.Digits(partition=td.IID(clients=12))
 KINDS = [one.model_fields["kind"].default for one in BUILT_IN]

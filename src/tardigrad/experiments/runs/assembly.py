@@ -233,7 +233,8 @@ def assemble(
     flat = flat.on(config.device.torch_device())
     if served:
         flat.drop_gradient()
-    situation = replace(situation_of(config, clients), population=population)
+    blocks = tuple(shape.numel() for shape in flat.shared_shapes)
+    situation = replace(situation_of(config, clients), population=population, blocks=blocks)
     trial = Aggregator(config.algorithm, flat.shared, situation, config.evaluation.model_average)
     lengths = {name: vector.numel() for name, vector in trial.empty_upload().items()}
     guarantee = _guarantee(config, situation, sum(lengths.values()), chosen)

@@ -1,0 +1,64 @@
+"""ACE: "Mitigating Participation Imbalance Bias in Asynchronous Federated Learning" (Chang et al.)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from tardigrad.algorithms.algorithm import Metrics, Rule, SumOnly
+from tardigrad.algorithms.ca2fl import CachingRule
+from tardigrad.core.situation import Situation
+from tardigrad.core.state import State
+from tardigrad.core.upload import Task, Vectors, WeightedSum
+
+
+class ACE(SumOnly):
+    """Every upload replaces the last one of its client, and the model moves by the mean of the last uploads
+    of *all* clients, so that fast clients count no more than slow ones.
+
+    The paper's server keeps the last upload u_i of every client. It only ever uses their mean u, which an
+    upload changes by (new u_i - old u_i) / N. So each client keeps its own u_i and uploads the difference, as
+    with CA2FL: the numbers are the same, and the sum over the buffer is enough.
+    """
+
+    kind: Literal["ace"] = "ace"
+    remembers: ClassVar[bool] = True
+    default_buffer: ClassVar[int] = 1
+    undiscounted: ClassVar[frozenset[str]] = frozenset({"difference"})
+    tuning_space: ClassVar[dict[str, dict[str, object]]] = {
+        "algorithm.lr": {"low": 0.01, "high": 1.0, "log": True},
+    }
+    lr: PositiveFloat = 0.05
+    """The server's learning rate (eta). Every step moves by the mean of all clients, so that a good value is
+    well below that of an algorithm whose buffer has several uploads."""
+    first_pass: bool = False
+    """Whether the first step waits for one upload of every client, so that u is a mean of all from the
+    beginning. Otherwise clients that have not come yet count as 0."""
+
+    @property
+    def averages_memories(self) -> bool:
+        return True
+
+    @property
+    def changes_training(self) -> bool:
+        return False  # a client's memory follows from where it started and where it came to
+
+    @property
+    def opening(self) -> bool:
+        return self.first_pass
+
+    def start(self, model: Tensor, situation: Situation) -> State:
+        state = super().start(model, situation)
+        return state | {"cache": torch.zeros_like(model), "mass": situation.mass}
+
+    def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
+        return CachingRule(task, memory, lr)
+
+    def step(self, state: State, buffer: WeightedSum) -> Metrics:
+        change = buffer.change_of_mean("difference", float(state["mass"]))  # (new u_i - old u_i) / N
+        state["cache"] = state["cache"] + change  # u, the mean of all u_i
+        state["model"] = state["model"] - self.lr * state["cache"]
+        return {}

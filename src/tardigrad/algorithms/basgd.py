@@ -1,0 +1,83 @@
+"""BASGD: "BASGD: Buffered Asynchronous SGD for Byzantine Learning" (Yang, Li), Algorithm 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+
+from tardigrad.algorithms.algorithm import Individual, Metrics
+from tardigrad.core.robust import Median, RobustMean
+from tardigrad.core.situation import Situation
+from tardigrad.core.state import State, tensor_of
+from tardigrad.core.upload import Received
+from tardigrad.errors import ConfigError
+
+
+def bucket_of(client: int | str, buckets: int) -> int:
+    """Return the bucket of a client: its number modulo the number of buckets. A client whose name is not a
+    number has one that follows from its name.
+
+    >>> bucket_of(7, 5), bucket_of("7", 5), bucket_of("ann", 5)
+    (2, 2, 1)
+    """
+    name = str(client)
+    if not (name.isascii() and name.isdecimal()):
+        return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) % buckets
+    return int(name) % buckets
+
+
+class BASGD(Individual):
+    """Clients are dealt to buckets, and each bucket keeps the mean of what its clients have sent. When no
+    bucket is empty, the model moves by a robust mean of these means, and the buckets are emptied.
+
+    A malicious client spoils one bucket and no more, however often it comes. The median withstands malicious
+    clients in fewer than half of the buckets; so there must be more than twice as many buckets as malicious
+    clients, if they may be in buckets of their own.
+
+    Every upload makes a version; between, its model is the one before.
+    """
+
+    kind: Literal["basgd"] = "basgd"
+    single_upload: ClassVar[bool] = True
+    default_buffer: ClassVar[int] = 1
+    tuning_space: ClassVar[dict[str, dict[str, object]]] = {
+        "algorithm.lr": {"low": 0.1, "high": 10.0, "log": True},
+    }
+    lr: PositiveFloat = 1.0
+    """The server's learning rate (eta)."""
+    buckets: int = Field(default=10, ge=2)
+    """B, at most the number of clients."""
+    mean: RobustMean = Median()
+    """median or trimmed_mean (with fraction)."""
+
+    def check_population(self, population: int) -> None:
+        if population < self.buckets:
+            raise ConfigError(
+                f"algorithm.buckets: {population} clients cannot fill {self.buckets} buckets, and a step "
+                f"waits until none is empty; take at most {population}"
+            )
+
+    def start(self, model: Tensor, situation: Situation) -> State:
+        return super().start(model, situation) | {
+            "buckets": model.new_zeros(self.buckets, *model.shape),
+            "counts": torch.zeros(self.buckets, dtype=torch.float64),
+        }
+
+    def step(self, state: State, buffer: Sequence[Received], version: int) -> Metrics:
+        (received,) = buffer
+        means, counts = tensor_of(state, "buckets"), tensor_of(state, "counts")
+        delta, bucket = received.upload.vectors["delta"], bucket_of(received.client, self.buckets)
+        if torch.isfinite(delta).all():
+            counts[bucket] += 1
+            means[bucket] += (delta - means[bucket]) / float(counts[bucket])  # the mean of what came
+        full = bool((counts > 0).all())
+        if full:
+            r = self.mean([*means], [1.0] * self.buckets)
+            state["model"] = state["model"] - self.lr * r
+            state["buckets"], state["counts"] = torch.zeros_like(means), torch.zeros_like(counts)
+        return {"moved": float(full)}
