@@ -19,8 +19,8 @@ def page() -> str:
     parts = [
         "# Config",
         "Every key of a TOML config, from the schema that `tardigrad schema` prints. `tardigrad list` shows "
-        "the kinds in a terminal, and `tardigrad init` writes a config with comments. In Python, each kind is "
-        "a class of the name in brackets: `td.FedBuff(lr=0.5)`.",
+        "the kinds in a terminal, and `tardigrad init` writes a config with comments. In Python, each kind "
+        "is a class of the name in brackets: `td.FedBuff(lr=0.5)`.",
         table(schema["properties"], definitions),
     ]
     shown: set[str] = set()

@@ -22,9 +22,9 @@ def page() -> str:
     """Return the page: a section for each file, its services and its messages."""
     parts = [
         "# Protocol",
-        "What travels between a server, its clients, its helpers and its operators: gRPC, version 1. This page "
-        "is made from the `.proto` files of the package. [service.md](../service.md) says what is promised, and "
-        "[secure-aggregation.md](../secure-aggregation.md) how a secure run goes.",
+        "What travels between a server, its clients, its helpers and its operators: gRPC, version 1. "
+        "This page is made from the `.proto` files of the package. [service.md](../service.md) says what is "
+        "promised, and [secure-aggregation.md](../secure-aggregation.md) how a secure run goes.",
     ]
     for file in sorted(FOLDER.glob("*.proto")):
         parts.extend(section(file))

@@ -36,8 +36,8 @@ def page() -> str:
             groups[package_of(name)].append(name)
     parts = [
         "# Python API",
-        "The public names of `import tardigrad as td`, from their docstrings. What is not here is not public and "
-        "may change in any release: [the public API](public-api.md) says what is promised.",
+        "The public names of `import tardigrad as td`, from their docstrings. What is not here is not "
+        "public and may change in any release: [the public API](public-api.md) says what is promised.",
     ]
     for package, names in groups.items():
         parts.append(f"## {TITLES[package]}")
