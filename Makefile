@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-transformers test-deploy test-flower test-flower-oldest lint types tests claims bench bench-quick bench-peers bench-service bench-secure bench-flower bench-watch soak clean
+.PHONY: demo test test-transformers test-deploy test-flower test-flower-oldest lint types tests claims bench bench-quick bench-peers bench-service bench-secure bench-flower bench-watch soak docs pictures clean
 
 demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make a report to open in a browser
 	$(BIN)/tardigrad demo
@@ -13,8 +13,8 @@ demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make
 test: lint types tests  ## the whole fast suite
 
 lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check src tests benchmarks examples deploy
-	$(BIN)/ruff format --check src tests benchmarks examples deploy
+	$(BIN)/ruff check src tests benchmarks examples tools deploy
+	$(BIN)/ruff format --check src tests benchmarks examples tools deploy
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
@@ -63,6 +63,12 @@ bench-watch: $(VENV)/.installed-dev  ## what the live page costs, with a million
 soak: $(VENV)/.installed-dev  ## 260 kills, 100,000 bad messages, 1,000 clients: some twenty minutes
 	TARDIGRAD_SOAK=1 $(BIN)/pytest tests/service/combined/test_kills.py tests/service/combined/test_secure_kills.py tests/service/combined/test_fuzz.py tests/service/combined/test_crowd.py
 
+docs: $(VENV)/.installed-docs  ## the documentation as a site that works offline: build/site/index.html, half a minute
+	$(BIN)/python tools/site/build_site.py
+
+pictures: $(VENV)/.installed  ## docs/pictures/*.svg, drawn from runs
+	$(BIN)/python tools/site/pictures.py
+
 clean:
 	rm -rf $(VENV) .flower-venvs runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
@@ -77,6 +83,10 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
 # Flower needs older packages than constraints.txt names; only torch is taken from there
