@@ -228,6 +228,35 @@ def test_exported_model_is_that_of_its_version_and_is_recorded(tmp_path):
     }
 
 
+def test_exported_model_of_a_private_run_was_released(tmp_path):
+    private = CONFIG.model_copy(
+        update={
+            "privacy": td.Participation(participations=6, separation=1, noise_multiplier=0.5, clip=0.5),
+            "stop": td.Stop(steps=3),
+        }
+    )
+    simulation, _, steps = trace_of(private)
+
+    async def scene():
+        async with serving(private, tmp_path) as running, running.operator() as root:
+            released, release = {}, running.coordinator.model_state._release
+
+            def note(version, vectors):
+                released[version] = vectors["model"].clone()
+                release(version, vectors)
+
+            running.coordinator.model_state._release = note
+            await root.steer("pause")
+            await root.steer("resume")
+            await replay(running, simulation, steps)
+            header = await receive_export(root.export(), tmp_path / "out")
+            return released[header.version], running.run.assembly.flat
+
+    vector, flat = run(scene())
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    assert all((found[name] == value).all() for name, value in flat.state_dict(vector).items())
+
+
 def test_names_and_keys_of_clients_and_operators_are_disjoint(tmp_path):
     enroll_clients(tmp_path, ["ann"])
     enroll_clients(tmp_path, ["root"], list_name=ADMINS)
