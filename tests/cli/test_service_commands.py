@@ -210,7 +210,8 @@ def test_several_runs_that_cannot_be_served_are_refused_with_a_sentence(words, s
     command("enroll", *NAMES)
     (tmp_path / "sub").mkdir()
     (tmp_path / "empty").mkdir()
-    text = f'[model]\nkind = "{EXAMPLE / "my_client.py"}:model"\n[pace]\nkind = "asynchronous"\nconcurrency = 2\n'
+    text = f'[model]\nkind = "{EXAMPLE / "my_client.py"}:model"\n[pace]\nkind = "asynchronous"\n'
+    text += "concurrency = 2\n"
     for name in ("a", "b", "b b", "sub/a"):
         (tmp_path / f"{name}.toml").write_text(text)
     (tmp_path / "bad.toml").write_text("[stop]\ntripss = 3\n")
