@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -159,6 +161,15 @@ def test_a_served_run_is_watched_by_its_folder_and_over_the_network(commands, tm
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait()
+
+
+def test_the_page_of_folders_loads_neither_torch_nor_the_clients():
+    """So that the watching process stays small."""
+    code = (
+        "import sys, tardigrad.watch.web_server, tardigrad.watch.run_readers; print('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 FILE = "status.json"
 SECONDS = 1.0
+LARGEST = 1 << 24
+"""Bytes of a status at most."""
 SILENT = 5.0
 """Seconds without a new status after which the server may not be running."""
 MOST_NAMES = 1000
@@ -182,6 +184,8 @@ def read_status(folder: Path) -> Status:
             f"{folder}: no server has written its {FILE} there; for a simulated run: tardigrad show"
         )
     try:
+        if file.stat().st_size > LARGEST:
+            raise RunError(f"{file} is damaged (it is too large); the server writes it anew every second")
         return STATUS.validate_json(file.read_bytes(), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
