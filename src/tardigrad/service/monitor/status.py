@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,7 +151,10 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
         acts=acts.number,
         last_act=acts.hash if acts.number else "",
         started={str(ticket.client): round(ticket.time, 3) for ticket in under_way},
-        explanations=explain(gather_facts(coordinator, servicer)),
+        explanations=[
+            replace(one, since=None if one.since is None else round(one.since, 1))
+            for one in explain(gather_facts(coordinator, servicer))
+        ],
     )
 
 
