@@ -57,7 +57,7 @@ bench-secure: $(VENV)/.installed-dev  ## what secure aggregation costs clients, 
 bench-flower: .flower-venvs/newest/.installed  ## FedAvg and FedBuff on Flower's SuperNodes, one of them slow: some minutes
 	.flower-venvs/newest/bin/python benchmarks/flower.py
 
-bench-watch: $(VENV)/.installed-dev  ## what the live page costs, with a million events: a quarter of an hour
+bench-watch: $(VENV)/.installed-dev  ## what the live page costs, with a million events: some twenty minutes
 	$(BIN)/python benchmarks/live_page.py
 
 soak: $(VENV)/.installed-dev  ## 260 kills, 100,000 bad messages, 1,000 clients: some twenty minutes

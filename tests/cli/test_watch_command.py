@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,11 +145,13 @@ def test_a_served_run_is_watched_by_its_folder_and_over_the_network(commands, tm
             work.start()
             for page in (folder, operator):
                 check_end(page, tmp_path / "live")
+            operator.call("Page.bringToFront")  # clients are not asked for by a page that nobody sees
             operator.until(f"({LISTED}).toSorted().join() === 'ann,bob,eve'")
             for part in ("tiles", "metric", "staleness", "weights", "fill", "refusals", "privacy", "log"):
                 shown = f"document.getElementById('{part}').textContent"
                 operator.until(f"{shown} === {json.dumps(folder.value(shown))}")
             folder.until(f"{WHY}.startsWith('The run is over (trips).')")
+            folder.call("Page.bringToFront")
             folder.until(f"({LISTED}).toSorted().join() === 'ann,bob,eve'")
             network.until(f"({TILES}).trips === '30'")
             network.until("document.getElementById('state').textContent === 'over: trips'")
@@ -159,6 +163,13 @@ def test_a_served_run_is_watched_by_its_folder_and_over_the_network(commands, tm
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait()
+
+
+def test_the_page_of_folders_loads_neither_torch_nor_the_clients():
+    """So that the watching process stays small."""
+    code = "import sys, tardigrad.watch.web_server; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
 
 
 @pytest.mark.parametrize(

@@ -101,5 +101,5 @@ def test_a_line_without_end_is_skipped_in_bounded_memory(tmp_path, whole, monkey
 
 def test_a_file_that_is_not_there_has_no_events(tmp_path):
     tail = EventTail(tmp_path / "none.jsonl")
-    assert tail.read() == ([], False)
+    assert tail.read() == ([], False, 0)
     assert tail.share == 1.0

@@ -13,10 +13,11 @@ from test_run_readers import told
 from tardigrad.core.event_log import read_events, write_events
 from tardigrad.errors import ConfigError, RunError
 from tardigrad.service.monitor.following import FollowedConfig, FollowedEvents, FollowedRestart
-from tardigrad.watch import event_lines, run_readers
+from tardigrad.watch import event_lines, server_reader
 from tardigrad.watch.event_lines import EventLines
 from tardigrad.watch.panels import PANELS, facts
-from tardigrad.watch.run_readers import FolderReader, ServerReader
+from tardigrad.watch.run_readers import FolderReader
+from tardigrad.watch.server_reader import ServerReader
 
 
 def bytes_of(events):
@@ -61,7 +62,7 @@ def test_the_page_of_an_operator_is_that_of_the_folder(tmp_path):
 
 
 def test_a_server_that_was_away_is_asked_from_the_last_offset_on(monkeypatch):
-    monkeypatch.setattr(run_readers, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(server_reader, "AWAY_SECONDS", 0.0)
     content, asked = bytes_of(a_run(trips=100)), []
     middle = content.index(b"\n", 2000) + 1
 

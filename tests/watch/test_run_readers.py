@@ -11,7 +11,8 @@ from tardigrad.errors import ConfigError, RunError
 from tardigrad.service.monitor.status import Status, write_status
 from tardigrad.watch import run_readers
 from tardigrad.watch.panels import PANELS, curves, facts, refusals
-from tardigrad.watch.run_readers import FolderReader, ServerReader, WatchedFolders
+from tardigrad.watch.run_readers import FolderReader, WatchedFolders
+from tardigrad.watch.server_reader import ServerReader
 
 
 def told(version, trips, over="", **others):

@@ -13,7 +13,7 @@ from tardigrad.cli.service_options import CA, authority_of, fault_of, say
 from tardigrad.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tardigrad.watch.run_readers import ServerReader
+    from tardigrad.watch.server_reader import ServerReader
 
 app = typer.Typer()
 
@@ -78,7 +78,7 @@ def _server(where: str, key: Path | None, ca: Path | None, insecure: bool, run: 
     from tardigrad.service.access.enrolment import check_name, read_key
     from tardigrad.service.access.signed_requests import Signer
     from tardigrad.service.monitor.operator_following import all_that_is_told
-    from tardigrad.watch.run_readers import ServerReader
+    from tardigrad.watch.server_reader import ServerReader
 
     signer = Signer(check_name(key.stem), read_key(key))
     authority = None if insecure else authority_of(ca, key)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -173,13 +174,24 @@ def _schema_of(kind: type[Event]) -> dict[str, object]:
     }
 
 
+_LONG_NUMBER = re.compile(rb"\d{19}")
+
+
 def _record_of(line: bytes) -> dict[str, object] | None:
     """Return the record of a line, or None if it is not that of a known kind of event."""
     try:
-        record = json.loads(line)
-    except ValueError:
+        record = json.loads(line, parse_int=_bounded if _LONG_NUMBER.search(line) else None)
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and _type_of(record) is not None else None
+
+
+def _bounded(digits: str) -> int:
+    """Return the integer that is written so; raise a ValueError if no event can have it."""
+    number = int(digits)
+    if abs(number) >= 2**64:
+        raise ValueError("an integer is too large")
+    return number
 
 
 def _type_of(record: Mapping[str, object]) -> type[Event] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypedDict
 
 from tardigrad.core.events import CheckInRefused, TripGivenUp, UploadReceived
@@ -14,8 +14,20 @@ MOST_CLIENTS = 50_000
 """Clients that are remembered; events of others count only for the run."""
 PAGE = 25
 """Clients on one page of the list."""
+LONGEST_REASON, MOST_REASONS = 100, 40
+"""Characters of a reason, and different reasons that are counted."""
 LONGEST_NAME = 200
 """Characters of a client's name that are shown."""
+
+
+def bounded_reason(reason: str, known: Collection[str]) -> str:
+    """Return a reason under which a refusal is counted: short, and one of few.
+
+    >>> bounded_reason("too stale", {})
+    'too stale'
+    """
+    short = reason[:LONGEST_REASON]
+    return short if short in known or len(known) < MOST_REASONS else "other reasons"
 
 
 class ClientRow(TypedDict):
@@ -62,7 +74,7 @@ class _Known:
     __slots__ = ("accepted", "given_up", "last", "name", "refused", "staleness", "trips")
 
     def __init__(self, name: str) -> None:
-        self.name = name[:LONGEST_NAME]
+        self.name = name
         self.trips = self.accepted = self.given_up = self.staleness = 0
         self.last = 0.0
         self.refused: Counter[str] | None = None
@@ -70,7 +82,7 @@ class _Known:
     def refuse(self, reason: str) -> None:
         if self.refused is None:
             self.refused = Counter()
-        self.refused[reason] += 1
+        self.refused[bounded_reason(reason, self.refused)] += 1
 
 
 ORDERS: Mapping[str, Callable[[_Known], float | str]] = {
@@ -100,12 +112,13 @@ class ClientList:
         """Note an event of a client."""
         if event.client is None:
             return
-        known = self._known.get(event.client)
+        name = event.client if isinstance(event.client, int) else event.client[:LONGEST_NAME]
+        known = self._known.get(name)
         if known is None:
             if len(self._known) >= MOST_CLIENTS:
                 self._unlisted = True
                 return
-            known = self._known[event.client] = _Known(str(event.client))
+            known = self._known[name] = _Known(str(name))
         if event.time is not None:
             known.last = event.time
         match event:
@@ -144,7 +157,7 @@ class ClientList:
     def _unheard(self, status: Status | None) -> list[_Known]:
         """Return the clients that a server names and that had no event yet."""
         names = {} if status is None else {**status.last_seen, **status.at_work}
-        return [_Known(name) for name in names if name not in self._known]
+        return [_Known(name[:LONGEST_NAME]) for name in names if name not in self._known]
 
     def _row(self, one: _Known, status: Status | None) -> ClientRow:
         return ClientRow(

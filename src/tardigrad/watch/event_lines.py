@@ -5,8 +5,8 @@ from __future__ import annotations
 from tardigrad.core.event_log import event_of
 from tardigrad.core.events import Event
 
-LONGEST = 1 << 18
-"""Bytes of a line; a longer one is skipped, and counted as damaged."""
+LONGEST = 1 << 15
+"""Bytes of a line; a longer one is no event that was written here. It is left out, and counted as damaged."""
 
 
 class EventLines:
@@ -36,6 +36,12 @@ class EventLines:
             self.damaged += not self._skip
             rest, self._skip = b"", True
         self._rest = rest
-        events = [event for event in map(event_of, lines) if event is not None]
+        events = events_of(lines)
         self.damaged += len(lines) - len(events)
         return events
+
+
+def events_of(lines: list[bytes]) -> list[Event]:
+    """Return the events of whole lines, without those of lines that are damaged or too long."""
+    found = (event_of(line) for line in lines if len(line) <= LONGEST)
+    return [event for event in found if event is not None]

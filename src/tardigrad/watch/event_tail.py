@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from tardigrad.core.event_log import event_of
 from tardigrad.core.events import Event
+from tardigrad.watch.event_lines import events_of
 
 PIECE = 1 << 18
 """Bytes that are read at once."""
@@ -21,6 +21,8 @@ class NewEvents(NamedTuple):
     events: list[Event]
     again: bool
     """Whether the file was cut back or replaced, so that these are events from its beginning."""
+    size: int = 0
+    """Bytes that were read."""
 
 
 class EventTail:
@@ -72,6 +74,6 @@ class EventTail:
         self._mark = (self._mark + piece[:end])[-MARK:]
         if self._skip and b"\n" in piece[:end]:
             lines, self._skip = lines[1:], False
-        events = [] if self._skip else [event for event in map(event_of, lines) if event is not None]
+        events = [] if self._skip else events_of(lines)
         self.damaged += 0 if self._skip else len(lines) - len(events)
-        return NewEvents(events, again)
+        return NewEvents(events, again, end)

@@ -8,11 +8,13 @@ from dataclasses import asdict, replace
 from typing import NamedTuple
 
 from tardigrad.core.metric import Metric
+from tardigrad.watch.client_list import LONGEST_REASON
 from tardigrad.watch.log_lines import log_line
 from tardigrad.watch.trip_panels import trips, uploads
 from tardigrad.watch.watched_run import POINTS, WatchedRun
 
 MOST_EXPLANATIONS = 4
+LARGEST_NUMBER = 1e300
 RULES = {"trips": "trips", "steps": "version", "virtual_time": "time"}
 """The stop rules whose end can be forecast, and what they count."""
 
@@ -62,7 +64,7 @@ def facts(run: WatchedRun) -> dict[str, object]:
         "clients": len(run.clients),
         "in_flight": status.in_flight if status else None,
         "waiting": status.waiting if status else None,
-        "refused": sum(found.times for (what, _), found in run.refused.items() if what == "upload"),
+        "refused": sum(one.times for one in run.refused.get("upload", {}).values()),
         "helper_away": status.helper_away if status else None,
         "metrics": {
             str(Metric.named(name)): [_finite(_number(metrics[name])), Metric.named(name).percent]
@@ -115,7 +117,8 @@ def refusals(run: WatchedRun) -> dict[str, object]:
     """Return what was refused, by reason."""
     rows = [
         {"what": what, "reason": reason, "count": found.times, "last": found.last}
-        for (what, reason), found in run.refused.items()
+        for what, reasons in run.refused.items()
+        for reason, found in reasons.items()
     ]
     if run.given_up:
         rows.append({"what": "trip", "reason": "given up", "count": run.given_up, "last": None})
@@ -124,7 +127,7 @@ def refusals(run: WatchedRun) -> dict[str, object]:
         known = {row["reason"] for row in rows if row["what"] == "upload"}
         told = [("upload", status.uploads_refused), ("request", status.requests_refused)]
         rows += [
-            {"what": what, "reason": reason, "count": count, "last": None}
+            {"what": what, "reason": reason[:LONGEST_REASON], "count": count, "last": None}
             for what, counts in told
             for reason, count in counts.items()
             if what == "request" or reason not in known
@@ -143,7 +146,7 @@ def privacy(run: WatchedRun) -> dict[str, object]:
         "private": last is not None or settings.get("kind", "none") != "none",
         "epsilon": _finite(last.metric("epsilon")) if last else None,
         "settings": {
-            name: settings[name] for name in shown if isinstance(settings.get(name), str | int | float)
+            name: value for name in shown if (value := _setting(run.config, "privacy", name)) is not None
         },
         "known": bool(run.config),
     }
@@ -226,11 +229,11 @@ def _staleness(run: WatchedRun) -> float | None:
 def _setting(config: Mapping[str, object], section: str, name: str) -> str | float | None:
     found = config.get(section)
     value = found.get(name) if isinstance(found, dict) else None
-    return value if isinstance(value, str | int | float) else None
+    return value[:LONGEST_REASON] if isinstance(value, str) else _number(value)
 
 
 def _number(value: object) -> float | None:
-    return value if isinstance(value, int | float) else None
+    return value if isinstance(value, int | float) and abs(value) < LARGEST_NUMBER else None
 
 
 def _finite(value: float | None) -> float | None:

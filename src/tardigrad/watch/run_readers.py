@@ -1,22 +1,16 @@
-"""Where the page's runs come from: run folders, folders of runs, and servers."""
+"""Where the page's runs come from: run folders and folders of runs (servers: server_reader.py)."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
 import time
 import tomllib
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from pathlib import Path
 
-from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded
 from tardigrad.errors import ConfigError, TardigradError
-from tardigrad.service.monitor.following import Followed, FollowedConfig, FollowedEvents, FollowedRestart
-from tardigrad.service.monitor.status import FILE, Status, read_status
-from tardigrad.watch.event_lines import EventLines
+from tardigrad.service.monitor.status import FILE, read_status
 from tardigrad.watch.event_tail import EventTail
 from tardigrad.watch.watched_run import WatchedRun
 
@@ -28,10 +22,8 @@ DEEP = 2
 SEED = re.compile(r"(?P<entry>.+)-seed(?P<seed>\d+)-[0-9a-f]{8,}")
 """The folder of one run of a comparison."""
 DISK_SECONDS, SCAN_SECONDS = 10.0, 2.0
-AWAY_SECONDS = 10.0
-"""Seconds between two attempts to reach a server that is away."""
-MUCH = 1 << 19
-"""Bytes of events at once that mean that more are to come."""
+LARGEST_CONFIG = 1 << 20
+"""Bytes of a config.toml; a larger one is not read."""
 
 
 class FolderReader:
@@ -58,7 +50,7 @@ class FolderReader:
         run.take(found.events)
         run.damaged = self._tail.damaged
         run.heard = self._tail.written or run.heard
-        more = self._tail.behind > 0 and bool(found.events)
+        more = self._tail.behind > 0 and found.size > 0
         run.reading = self._tail.share if more else 1.0
         if not more:
             self._read_others()
@@ -68,10 +60,11 @@ class FolderReader:
         """Read the config if it has changed, the server's status, and the sizes on disk."""
         run, now = self.run, time.monotonic()
         try:
-            written = (self.folder / "config.toml").stat().st_mtime
-            if written != self._config_time:
-                run.config = tomllib.loads((self.folder / "config.toml").read_text(encoding="utf-8"))
-                self._config_time = written
+            found = (self.folder / "config.toml").stat()
+            if found.st_mtime != self._config_time:
+                self._config_time = found.st_mtime
+                if found.st_size <= LARGEST_CONFIG:
+                    run.config = parsed_config((self.folder / "config.toml").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             pass  # it may come later
         if (self.folder / FILE).exists():
@@ -84,76 +77,6 @@ class FolderReader:
         if now - self._looked >= DISK_SECONDS:
             self._looked = now
             run.disk = _disk(self.folder)
-
-
-class ServerReader:
-    """Takes what a server tells over the network: everything to an operator, but neither names nor single
-    uploads to any other client."""
-
-    def __init__(self, address: str, source: Callable[[int], AsyncIterator[Followed]]) -> None:
-        """`source` opens the stream of what the server tells, with the events from an offset on."""
-        self.run = WatchedRun(address)
-        self._source = source
-        self._metrics: dict[str, float | None] = {}
-        self._lines = EventLines()
-        self._offset = 0
-        self._all = False  # the server tells everything
-
-    async def follow(self) -> None:
-        """Take what comes until the run is over or the server says why it tells nothing. A server that told
-        everything and is away is asked again."""
-        while True:
-            try:
-                async for part in self._source(self._offset):
-                    self.run.problem = ""
-                    self._take(part)
-                return
-            except TardigradError as error:
-                self.run.problem = str(error)
-                if not self._all or isinstance(error, ConfigError):
-                    return
-            await asyncio.sleep(AWAY_SECONDS)
-
-    def _take(self, part: Followed) -> None:
-        run = self.run
-        match part:
-            case FollowedConfig():
-                self._all = run.started = True
-                with suppress(ValueError):
-                    run.config = tomllib.loads(part.text)
-            case FollowedRestart():
-                self._lines, self._offset = EventLines(), 0
-                run.begin()
-            case FollowedEvents():
-                self._offset = part.offset
-                run.take(self._lines.take(part.lines))
-                run.damaged = self._lines.damaged
-                trips = 0 if run.status is None else run.status.trips
-                more = len(part.lines) > MUCH and trips > run.position.trips
-                run.reading = run.position.trips / trips if more else 1.0
-            case Status() if self._all:
-                run.status, run.heard = part, time.time()
-            case Status():
-                self.take(part)
-
-    def take(self, status: Status) -> None:
-        """Note a status that is all that is told."""
-        run = self.run
-        events: list[Event] = []
-        run.started = True
-        if status.metrics and status.metrics != self._metrics:
-            self._metrics = dict(status.metrics)
-            events.append(
-                ModelEvaluated(status.version, status.trips, status.time, metrics=dict(status.metrics))
-            )
-        if status.version > run.position.version:
-            events.append(ModelMoved(status.version, status.trips, status.time))
-        if status.over:
-            events.append(RunEnded(status.over, status.version, status.trips, status.time))
-        run.status, run.heard = status, time.time()
-        run.take(events)
-        run.position = run.position._replace(trips=status.trips, time=status.time)
-        run.given_up = status.given_up
 
 
 class WatchedFolders:
@@ -196,6 +119,14 @@ def _runs_in(folder: Path, deep: int) -> list[Path]:
     except OSError:
         return []
     return [run for one in inner for run in _runs_in(one, deep - 1)]
+
+
+def parsed_config(text: str) -> dict[str, object]:
+    """Return the content of a config; {} if it is none."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return {}
 
 
 def _disk(folder: Path) -> dict[str, int]:

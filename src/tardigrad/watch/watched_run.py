@@ -21,7 +21,7 @@ from tardigrad.core.events import (
 from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.service.monitor.status import Status
 from tardigrad.watch.bounded_series import BoundedSeries
-from tardigrad.watch.client_list import ClientList
+from tardigrad.watch.client_list import LONGEST_REASON, ClientList, bounded_reason
 
 UPLOADS = 1000
 """Uploads whose staleness, weights and buffers are shown."""
@@ -43,6 +43,9 @@ class RefusedFor(NamedTuple):
     times: int
     last: float | None
     """The run's time of the last one; None if it is not known."""
+
+
+NEVER = RefusedFor(0, None)
 
 
 class BufferFill(NamedTuple):
@@ -90,8 +93,8 @@ class WatchedRun:
         self.fills: deque[BufferFill] = deque(maxlen=UPLOADS)
         self.trips: deque[UploadReceived | TripGivenUp] = deque(maxlen=TRIPS)
         self.log: deque[Event] = deque(maxlen=LINES)
-        self.refused: dict[tuple[str, str], RefusedFor] = {}
-        """By what was refused (upload, check-in) and the reason."""
+        self.refused: dict[str, dict[str, RefusedFor]] = {}
+        """By what was refused (upload, check-in), by the reason."""
         self.given_up = 0
         self.accepted = 0
         self.staleness_sum = 0
@@ -131,7 +134,7 @@ class WatchedRun:
                     self.seed = event.seed
                     self.log.append(event)
                 case RunEnded():
-                    self.over = event.reason
+                    self.over = event.reason[:LONGEST_REASON]
                     self.position = RunPosition(event.version, event.trips, event.time, event.bytes)
                     self.log.append(event)
 
@@ -170,8 +173,9 @@ class WatchedRun:
         self.log.append(event)
 
     def _refuse(self, what: str, reason: str, when: float | None) -> None:
-        before = self.refused.get((what, reason), RefusedFor(0, None))
-        self.refused[what, reason] = RefusedFor(before.times + 1, when)
+        known = self.refused.setdefault(what, {})
+        reason = bounded_reason(reason, known)
+        known[reason] = RefusedFor(known.get(reason, NEVER).times + 1, when)
 
     def _move(self, trips: int | None = None, time: float | None = None, bytes: int | None = None) -> None:
         now = self.position

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -14,8 +15,11 @@ from starlette.routing import Route
 from tardigrad.core.plain_json import plain_json
 from tardigrad.watch.assets import TYPES, asset
 from tardigrad.watch.panels import PANELS, curves, overview
-from tardigrad.watch.run_readers import FolderReader, ServerReader, WatchedFolders
+from tardigrad.watch.run_readers import FolderReader, WatchedFolders
 from tardigrad.watch.watched_run import WatchedRun
+
+if TYPE_CHECKING:
+    from tardigrad.watch.server_reader import ServerReader
 
 SECONDS = 0.5
 """How often the runs' files are looked at."""

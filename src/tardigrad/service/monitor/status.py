@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 FILE = "status.json"
 SECONDS = 1.0
+LARGEST = 1 << 24
+"""Bytes of a status at most."""
 SILENT = 5.0
 """Seconds without a new status after which the server may not be running."""
 MOST_NAMES = 1000
@@ -165,7 +167,10 @@ def status_of(coordinator: Coordinator, servicer: Servicer) -> Status:
         software=coordinator.counters.software(last_seen),
         failed="" if coordinator.failure is None else " ".join(str(coordinator.failure).split()),
         started={str(ticket.client): round(ticket.time, 3) for ticket in under_way},
-        explanations=explain(gather_facts(coordinator, servicer)),
+        explanations=[
+            replace(one, since=None if one.since is None else round(one.since, 1))
+            for one in explain(gather_facts(coordinator, servicer))
+        ],
     )
 
 
@@ -198,6 +203,8 @@ def read_status(folder: Path) -> Status:
             f"{folder}: no server has written its {FILE} there; for a simulated run: tardigrad show"
         )
     try:
+        if file.stat().st_size > LARGEST:
+            raise RunError(f"{file} is damaged (it is too large); the server writes it anew every second")
         return STATUS.validate_json(file.read_bytes(), strict=True)
     except ValidationError as error:
         first = error.errors()[0]

@@ -362,7 +362,9 @@
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
   addEventListener("hashchange", choose);
-  setInterval(() => { if (!document.hidden) clients(); }, 2000);
+  const refresh = () => { if (!document.hidden) clients(); };
+  setInterval(refresh, 2000);
+  document.addEventListener("visibilitychange", refresh);
   heads();
   choose();
 })();
