@@ -22,7 +22,7 @@ VARIABLE = re.compile(r"\$\{(\w+)(?::[?-][^}]*)?\}|\$\((\w+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 INLINE = re.compile(r"`tardigrad ([^`]+)`")
 LINE = re.compile(
-    r"^(?:\w*\$ |# +)?(?:sudo -u \w+ )?(?:[\w/.]*/)?"
+    r"^(?:\w*\$ |# +|ExecStart=)?(?:sudo -u \w+ )?(?:[\w/.]*/)?"
     r"(?:tardigrad|docker compose(?: -f \S+)* (?:run --rm (?:helper-)?keys|exec \w+ tardigrad)|"
     r"kubectl .*exec .* -- tardigrad) (?P<words>.+)$"
 )
@@ -96,7 +96,7 @@ def commands_of_lines(text):
 def page_commands(page):
     """The commands in the blocks of a page, and those in its sentences."""
     text = page.read_text()
-    blocks = [block for kind, block in FENCE.findall(text) if kind in ("", "console", "sh")]
+    blocks = [block for kind, block in FENCE.findall(text) if kind in ("", "console", "sh", "ini")]
     yield from commands_of_lines("\n".join(blocks))
     for words in INLINE.findall(FENCE.sub("", text)):
         yield shlex.split(words.replace("\n", " "))
