@@ -328,6 +328,7 @@ class Coordinator:
                     batch = await self._queue.write_batch()
                     for position, one in batch:
                         self._apply(position, one)
+                    self._model_thread.flush()
                     if batch:
                         self._check_ins.grant()
                 if self.run_state.over is not None:

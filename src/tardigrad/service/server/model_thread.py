@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 
 from tardigrad.service.monitor.counters import Counters
 from tardigrad.service.server.journal_queue import PendingEntry
@@ -31,6 +32,7 @@ class ModelThread:
         self._model_state, self._threads, self._counters = model_state, threads, counters
         self._versions, self._on_published, self._on_failure = versions, on_published, on_failure
         self._loop = asyncio.get_running_loop()
+        self._batch: list[tuple[Effects, PendingEntry]] = []
 
     def start(self) -> None:
         """Publish versions as they are made, and make steps when layers do not have to wait any more: also
@@ -40,22 +42,34 @@ class ModelThread:
         self._advance()
 
     def apply(self, effects: Effects, one: PendingEntry) -> None:
-        """Apply an entry to the model after all that were given before."""
+        """Take an entry to apply to the model. The caller calls `flush` before it gives up control, so that
+        the entry is applied before all work that is submitted later."""
+        if effects.touch_model:
+            self._batch.append((effects, one))
+        elif one.release is not None:
+            one.release()
 
-        def work() -> None:
+    def flush(self) -> None:
+        """Apply the entries that were given since the last call, in order. They are one piece of work,
+        because each piece wakes up the model thread, and then the event loop."""
+        if self._batch:
+            batch, self._batch = self._batch, []
+            self._submit(partial(self._apply_batch, batch))
+
+    def _apply_batch(self, batch: list[tuple[Effects, PendingEntry]]) -> None:
+        for effects, one in batch:
             began = time.perf_counter()
             self._model_state.do(effects, one.upload)
             if effects.moved:
                 self._counters.step_seconds.add(time.perf_counter() - began)
-            self._loop.call_soon_threadsafe(self._applied, effects, one.release)
+        self._loop.call_soon_threadsafe(self._applied, batch)
 
-        self._submit(work)
-
-    def _applied(self, effects: Effects, release: Callable[[], None] | None) -> None:
-        if release is not None:
-            release()
-        for version in effects.forget:
-            self._versions.remove(version)
+    def _applied(self, batch: list[tuple[Effects, PendingEntry]]) -> None:
+        for effects, one in batch:
+            if one.release is not None:
+                one.release()
+            for version in effects.forget:
+                self._versions.remove(version)
 
     def _advance(self) -> None:
         """Make the steps for which no layer has to wait any more. May be called from any thread."""

@@ -58,6 +58,18 @@ class Effects:
     audit: int = 0
     """The number of its line in the audit log, which the caller sets."""
 
+    @property
+    def touch_model(self) -> bool:
+        """Whether there is anything to do with the model, or to tell of; a check-in has nothing."""
+        return (
+            self.moved
+            or self.evaluate
+            or self.released is not None
+            or self.receipted is not None
+            or self.delivery is not None
+            or bool(self.events or self.reported or self.forget)
+        )
+
 
 class RunDocument(TypedDict):
     """`RunState` as JSON. Fields that may be missing were added later."""

@@ -12,7 +12,8 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import astuple, fields
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -26,6 +27,7 @@ UPLOADS = "uploads"
 FORMAT = "tardigrad-journal-1"
 
 COLUMNS = [field.name for field in fields(JournalEntry)]
+ROW = attrgetter(*COLUMNS)
 TYPES = {"int": ("INTEGER", "0"), "float": ("REAL", "0.0"), "bytes": ("BLOB", "x''")}
 """Column types and defaults by the annotations of `JournalEntry`; all others are text."""
 TEXT = ("TEXT", "''")
@@ -112,13 +114,11 @@ class SqliteStore(UploadFiles):
     def append(self, entries: Iterable[JournalEntry]) -> int:
         """Append all entries in one transaction, and return the position of the last. Check-ins alone are
         handed to the operating system without waiting for the disk."""
-        last = None
         entries = list(entries)
+        assert entries, "append needs at least one entry"
         with self._transaction(on_disk=any(entry.kind != "check_in" for entry in entries)):
-            for entry in entries:
-                last = self._database.execute(INSERT, astuple(entry)).lastrowid
-        assert last is not None, "append needs at least one entry"
-        return last
+            self._database.executemany(INSERT, map(ROW, entries))
+            return int(self._database.execute("SELECT last_insert_rowid()").fetchone()[0])
 
     @_guarded
     def entries(self, after: int) -> list[tuple[int, JournalEntry]]:
