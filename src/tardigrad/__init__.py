@@ -30,6 +30,7 @@ _WHERE = {
         "Scripted",
         "Synchronous",
     ],
+    "tardigrad.core.minimum_norm_approximation": ["MinimumNormApproximation"],
     "tardigrad.core.momentum": ["EMA", "HeavyBall", "Nesterov", "NoMomentum"],
     "tardigrad.core.momentum_approximation": ["Approximation", "LightApproximation"],
     "tardigrad.core.preconditioner": ["AMSGrad", "AdaGrad", "Adam", "NoPreconditioner", "Yogi"],
@@ -200,6 +201,7 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.algorithms.weight_prediction import WeightPrediction as WeightPrediction
     from tardigrad.core.bookkeeping import Bookkeeping as Bookkeeping
     from tardigrad.core.bookkeeping import Buffer as Buffer
+    from tardigrad.core.minimum_norm_approximation import MinimumNormApproximation as MinimumNormApproximation
     from tardigrad.core.momentum import EMA as EMA
     from tardigrad.core.momentum import HeavyBall as HeavyBall
     from tardigrad.core.momentum import Nesterov as Nesterov

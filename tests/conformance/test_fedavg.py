@@ -155,12 +155,23 @@ def test_bad_settings_name_the_key(make_algorithm, names):
     assert [problem["loc"] for problem in caught.value.errors()] == [(names,)]
 
 
-@pytest.mark.parametrize("algorithm", [td.FedAvg(), td.FedAvgM(), td.FedProx()])
+@pytest.mark.parametrize("algorithm", [td.FedAvg(), td.FedAvgM()])
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
         ({"pace": td.Asynchronous(concurrency=3)}, r"pace\.kind: .* works in rounds.*not 'asynchronous'"),
         ({"pace": td.Poisson(), "buffer": td.Buffer(size=2)}, r"pace\.kind: .* 'poisson' without buffer\.si"),
+    ],
+)
+def test_paces_that_do_not_fit_name_the_key(algorithm, settings, says):
+    with pytest.raises(td.ConfigError, match=says):
+        make(algorithm, **settings)
+
+
+@pytest.mark.parametrize("algorithm", [td.FedAvg(), td.FedAvgM(), td.FedProx()])
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
         ({"buffer": td.Buffer(size=2)}, r"buffer\.size: .*closed by its cohort \(3\)"),
         ({"pace": td.Synchronous(cohort=8)}, rf"pace\.cohort: 8 clients a round, but there are {CLIENTS}"),
         ({"pace": td.Synchronous(cohort=2, selected=9)}, r"pace\.selected: 9 clients a round"),

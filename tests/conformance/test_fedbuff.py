@@ -35,8 +35,8 @@ def adam(means, beta2, adaptivity):
     return np.sqrt(v) + adaptivity
 
 
-def yogi(means, beta2, adaptivity):
-    v = np.zeros_like(means[0])
+def yogi(means, beta2, adaptivity, v0=0.0):
+    v = np.full_like(means[0], v0)
     for r in means:
         v = v - (1 - beta2) * r**2 * np.sign(v - r**2)
     return np.sqrt(v) + adaptivity
@@ -65,7 +65,28 @@ CASES = {
         td.FedBuff(lr=0.05, preconditioner=td.Yogi(beta2=0.9, adaptivity=0.01)), 0.05,
         lambda means: means[-1] / yogi(means, 0.9, 0.01),
     ),
+    "yogi, v0": (
+        td.FedBuff(lr=0.05, preconditioner=td.Yogi(beta2=0.9, adaptivity=0.01, v0=0.2)), 0.05,
+        lambda means: means[-1] / yogi(means, 0.9, 0.01, 0.2),
+    ),
+    "sum": (td.FedBuff(lr=0.2, combine="sum"), 0.2, lambda means: BUFFER * means[-1]),
+    "sum, ema and adam": (
+        td.FedBuff(
+            lr=0.05, momentum=td.EMA(beta=0.6), combine="sum",
+            preconditioner=td.Adam(beta2=0.9, adaptivity=0.01),
+        ),
+        0.05, lambda means: ema(summed(means), 0.6) / adam(summed(means), 0.9, 0.01),
+    ),
 }  # fmt: skip
+
+
+def summed(means):
+    return [BUFFER * r for r in means]
+
+
+def test_a_sum_by_examples_is_refused():
+    with pytest.raises(td.ConfigError, match=r"algorithm\.combine: .* use 'mean'"):
+        td.Config(algorithm=td.FedBuff(combine="sum"), buffer=td.Buffer(weights="examples")).resolved(20)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -247,3 +247,38 @@ def test_bad_settings_are_named(algorithm, setting, value):
     with pytest.raises(ValidationError) as raised:
         algorithm(**{setting: value})
     assert raised.value.errors()[0]["loc"] == (setting,)
+
+
+def theorem(steps, bound, smoothness):
+    """The largest eta of Theorem 1: 1 - 4 a - beta = 0 with a = tau^2 beta^2 + 20 e^2 eta^2 K^2 L^2."""
+    beta = math.sqrt(WORK / steps)
+    a = (1 - beta) / 4
+    return math.sqrt((a - bound**2 * beta**2) / 20) / (math.e * LOCAL_STEPS * smoothness)
+
+
+def test_eta_of_the_theorem():
+    """As many steps as the theorem wants cannot be run here; the run has step sizes of a longer one."""
+    steps, bound = 2000, 4
+    situation = Situation(CLIENTS, BUFFER, bound, steps, LOCAL_STEPS)
+    algorithm = MasFL(eta="theorem", smoothness=0.1)
+    state = algorithm.start(torch.tensor(X0), situation)
+    assert state["eta"] == pytest.approx(theorem(steps, bound, 0.1))
+    task = Task(0, 0, 1, algorithm.broadcast(state))
+    assert algorithm.rule(task, {}, lr=99.0).lr == pytest.approx(state["eta"])
+    beta, gamma = state["beta"], state["gamma"]
+
+    class Longer(MasFL):
+        def _step_sizes(self, _):
+            return {"beta": beta, "gamma": gamma, "eta": state["eta"]}
+
+    models, _ = run_package(Longer(eta="theorem"), torch.float64)
+    assert_same(models, naive(schedule(), beta, gamma, state["eta"], adaptive=False)[0], torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("bound", "steps", "says"),
+    [(None, 2000, "buffer.staleness_bound: .* give a bound"), (10, 100, "algorithm.eta: .* allows no step")],
+)
+def test_eta_of_the_theorem_may_not_exist(bound, steps, says):
+    with pytest.raises(td.ConfigError, match=says):
+        MasFL(eta="theorem").start(torch.tensor(X0), Situation(CLIENTS, BUFFER, bound, steps, LOCAL_STEPS))

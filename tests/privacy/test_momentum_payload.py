@@ -7,8 +7,15 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+import tardigrad as td
 from tardigrad.errors import ConfigError
-from tardigrad.privacy.momentum_payload import gamma_from_overhead, nearest_row, noisy_row, xi_from_gamma
+from tardigrad.privacy.momentum_payload import (
+    gamma_from_overhead,
+    gamma_from_xi,
+    nearest_row,
+    noisy_row,
+    xi_from_gamma,
+)
 from tardigrad.privacy.normal import Seeded
 from tardigrad.privacy.poisson import poisson_sigma
 
@@ -83,3 +90,32 @@ def test_nearest_row_is_optimal_and_closer_to_the_truth(seed):
     np.testing.assert_allclose(found, best, atol=1e-5)
     assert np.linalg.norm(found - truth) < np.linalg.norm(noisy - truth)
     assert math.isfinite(found.sum())
+
+
+def test_xi_as_a_setting_gives_the_gamma_of_equation_17():
+    settings = {"versions": "private", "noise_multiplier": 0.7, "clip": 0.2, "noise_from": "seed"}
+    pace, buffer = td.Asynchronous(concurrency=10), td.Buffer(size=5, staleness_bound=4)
+    given = td.Participation(**settings, version_noise=1.5, participations=3, separation=1)
+    guarantee = given.guarantee(12, 50, pace, buffer)
+    assert xi_from_gamma(1.0, 0.7, guarantee.version_gamma) == pytest.approx(1.5)
+    assert guarantee.overhead == pytest.approx(math.hypot(1.0, guarantee.version_gamma))
+    with pytest.raises(td.ConfigError, match=r"privacy\.version_noise: .* must be above that"):
+        given.model_copy(update={"version_noise": 0.7}).guarantee(12, 50, pace, buffer)
+
+
+def test_xi_without_noise_is_refused():
+    with pytest.raises(td.ConfigError, match="above 0"):
+        gamma_from_xi(1.0, 0.0, 1.0)
+
+
+def test_private_versions_need_a_law_without_zeros():
+    law = td.CosineGate(cutoff=5)
+    momentum = td.Approximation()
+    private = td.Participation(versions="private", noise_multiplier=1.0, participations=3, noise_from="seed")
+    settings = {"algorithm": td.FedBuff(staleness=law, momentum=momentum), "privacy": private}
+    settings |= {"stop": td.Stop(steps=5)}
+    td.Config(**settings, buffer=td.Buffer(staleness_bound=4)).resolved(50)
+    with pytest.raises(
+        td.ConfigError, match=r"buffer\.staleness_bound: .*cosine_gate gives one of staleness 5"
+    ):
+        td.Config(**settings, buffer=td.Buffer(staleness_bound=5)).resolved(50)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
@@ -74,7 +74,9 @@ class FedYogi(_FedOpt):
     kind: Literal["fedyogi"] = "fedyogi"
     beta2: float = Field(default=0.99, ge=0, lt=1)
     """Share of the past in v."""
+    v0: NonNegativeFloat = 0.0
+    """v before the first step; the paper has it at least adaptivity squared."""
 
     @property
     def _preconditioner(self) -> Preconditioner:
-        return Yogi(beta2=self.beta2, adaptivity=self.adaptivity)
+        return Yogi(beta2=self.beta2, adaptivity=self.adaptivity, v0=self.v0)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Rule
 from tardigrad.algorithms.fedavg import FedAvg
+from tardigrad.core.pace import Pace, Synchronous
+from tardigrad.core.staleness import Constant, StalenessLaw
 from tardigrad.core.upload import Task, Vectors
 
 PULL_IN_GRADIENT = (
@@ -29,11 +31,22 @@ class ProximalRule(Rule):
 
 
 class FedProx(FedAvg):
-    """FedAvg whose clients stay near the model that they started from."""
+    """FedAvg whose clients stay near the model that they started from; in rounds, or at any other pace."""
 
     kind: Literal["fedprox"] = "fedprox"  # type: ignore[assignment]
+    synchronous: ClassVar[bool] = False
     mu: NonNegativeFloat = 0.01
     """Strength of the pull back to the start; the papers use 0.001 to 1."""
+
+    staleness: StalenessLaw = Constant()
+    """s(staleness), at a pace without rounds."""
+
+    def default_pace(self, population: int) -> Pace:
+        return Synchronous(cohort=min(10, population))
+
+    @property
+    def law(self) -> StalenessLaw:
+        return self.staleness
 
     @property
     def assumes_sgd(self) -> str | None:

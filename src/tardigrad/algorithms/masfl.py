@@ -161,12 +161,42 @@ class MasFL(_MasFL):
     kind: Literal["masfl"] = "masfl"
     smoothness: PositiveFloat = 1.0
     """L, how fast gradients change: the default gamma is beta / (4 L)."""
+    eta: Literal["local", "theorem"] = "local"
+    """The length of a local step: local.lr, or the largest that the theorem allows. That needs
+    buffer.staleness_bound, and is short: with K = 5 local steps and L = 1 at most 0.008."""
 
     def _step_sizes(self, situation: Situation) -> dict[str, float]:  # Theorem 1
         beta = self._beta(situation)
-        return {"beta": beta, "gamma": self.gamma or beta / (4 * self.smoothness)}
+        sizes = {"beta": beta, "gamma": self.gamma or beta / (4 * self.smoothness)}
+        return sizes if self.eta == "local" else sizes | {"eta": self._largest_eta(situation)}
+
+    def _largest_eta(self, situation: Situation) -> float:
+        """Return sqrt(T - sqrt(S K T) - 4 S K tau_max^2) / (4 sqrt(5) e K L sqrt(T))."""
+        work, steps, bound = self._work(situation), self._horizon(situation), situation.staleness_bound
+        if bound is None:
+            raise ConfigError(
+                "buffer.staleness_bound: the theorem's eta depends on the largest staleness; give a bound, "
+                "or leave algorithm.eta at 'local'"
+            )
+        left = steps - math.sqrt(work * steps) - 4 * work * bound**2
+        if left <= 0:
+            raise ConfigError(
+                f"algorithm.eta: the theorem allows no step with {work:g} local steps in each of {steps} "
+                f"steps and a staleness of {bound}; run more steps, lower buffer.staleness_bound, or leave "
+                "it at 'local'"
+            )
+        scale = 4 * math.sqrt(5) * math.e * situation.local_steps * self.smoothness
+        return math.sqrt(left / steps) / scale
+
+    def broadcast(self, state: State) -> Vectors:
+        vectors = super().broadcast(state)
+        if self.eta == "local":
+            return vectors
+        return vectors | {"eta": vectors["model"].new_tensor([float(state["eta"])])}
 
     def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
+        if self.eta == "theorem":
+            lr = task.vectors["eta"].item()
         return MasFLRule(task, memory, 0.0 if self._is_opening(task.version) else lr)
 
     def _move(self, state: State, buffer: WeightedSum) -> None:  # Algorithm 1

@@ -59,7 +59,7 @@ class WeightPrediction(FedBuff):
         return WeightPredictionRule(task, memory, lr, tau)
 
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
-        r = buffer.mean()  # x_t
+        r = self.combined(buffer)  # x_t
         state["model"] = self.move(state, r, buffer)  # theta = theta - eta m / H
         state["x_h"] = self.decay * state["x_h"] + (1 - self.decay) * r
         return self.momentum.metrics(state)

@@ -17,6 +17,8 @@ from tardigrad.core.upload import WeightedSum
 class MomentumKind(Setting):
     default_staleness_bound: ClassVar[int | None] = None
     """The value of buffer.staleness_bound if the config has none."""
+    uses_versions: ClassVar[bool] = False
+    """Whether it uses which versions the uploads of a buffer started from."""
 
     def start(self, model: Tensor, situation: Situation) -> State:
         """Return the state before the first step."""

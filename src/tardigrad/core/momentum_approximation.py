@@ -33,7 +33,10 @@ COLLINEAR = 1e-9
 """Two columns are collinear if the ratio of their singular values is below this."""
 
 
-class _Approximation(MomentumKind):
+class AnyApproximation(MomentumKind):
+    """What all forms of momentum approximation have in common."""
+
+    uses_versions: ClassVar[bool] = True
     default_staleness_bound: ClassVar[int | None] = 20
     beta: float = Field(default=0.9, ge=0, lt=1)
     """Share of the past: the value that is good in synchronous training."""
@@ -53,7 +56,7 @@ class _Approximation(MomentumKind):
         return max(1, situation.staleness_bound)
 
 
-class Approximation(_Approximation):
+class Approximation(AnyApproximation):
     """m_t = sum of a_t[s] r_s, where a_t minimises |a' W - M_t|^2 + ridge |a|^2 (Eqs. 9 and 11).
 
     The paper has no ridge and stores every mean. But W is nearly singular: without a ridge |a_t| grows to 1e8
@@ -93,7 +96,7 @@ class Approximation(_Approximation):
         y = self.beta * tensor_of(state, "y")
         window, t = len(z), int(state["rows"])
         w = torch.tensor(buffer.by_version(window), dtype=torch.float64)
-        target = float(w @ torch.from_numpy(_momentum_row(self.beta, window)))  # W_t . M_t
+        target = float(w @ torch.from_numpy(momentum_row(self.beta, window)))  # W_t . M_t
 
         # Cholesky, row t: the part left of the diagonal solves L row = (W_j . W_t)_j.
         row = torch.linalg.solve_triangular(L, (W @ w[:-1])[:, None], upper=False)[:, 0]
@@ -141,7 +144,7 @@ class Approximation(_Approximation):
         state["least_squares_error"] = max(0.0, error / target)
 
 
-class LightApproximation(_Approximation):
+class LightApproximation(AnyApproximation):
     """m_t = u r_t + v m_{t-1}, with the u and v that bring a_t' W nearest to M_t (Eqs. 12 to 15).
 
     Of the past, only m and p = a_{t-1}' W are needed. The entries of p that are older than the staleness
@@ -167,7 +170,7 @@ class LightApproximation(_Approximation):
             state["p"], dtype=torch.float64
         ).tolist()  # a list in old snapshots
         window = len(younger)
-        w, M = np.array(buffer.by_version(window)), _momentum_row(self.beta, window)
+        w, M = np.array(buffer.by_version(window)), momentum_row(self.beta, window)
         p = np.array([*younger, 0.0])
         tail_square = float(state["tail_square"]) + oldest**2
         tail_target = self.beta * (float(state["tail_target"]) + oldest * float(M[0]))
@@ -212,7 +215,7 @@ def batch_weights(W: Matrix, beta: float, ridge: float) -> Matrix:
     return np.linalg.solve(L.T, np.triu(y)).T
 
 
-def _momentum_row(beta: float, window: int) -> Matrix:
+def momentum_row(beta: float, window: int) -> Matrix:
     """Return M_t at the versions t - window, ..., t."""
     return (1 - beta) * beta ** np.arange(window, -1, -1.0)
 

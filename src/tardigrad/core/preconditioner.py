@@ -1,7 +1,8 @@
 """Preconditioners: a learning rate for every coordinate, from the size of past means r.
 
-Formulas from "Adaptive Federated Optimization" (Reddi et al.), Algorithm 2, and AMSGrad: v starts at 0 and
-there is no bias correction unless it is set for AMSGrad. v is computed from r, not from the momentum.
+Formulas from "Adaptive Federated Optimization" (Reddi et al.), Algorithm 2, and AMSGrad: v starts at 0 (or at
+`v0` of Yogi) and there is no bias correction unless it is set for AMSGrad. v is computed from r, not from the
+momentum.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from abc import abstractmethod
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from tardigrad.core.setting import Setting, by_name
@@ -83,6 +84,11 @@ class Yogi(_SecondMoment):
     kind: Literal["yogi"] = "yogi"
     beta2: float = Field(default=0.99, ge=0, lt=1)
     """Share of the past in v."""
+    v0: NonNegativeFloat = 0.0
+    """v before the first step. v changes by at most (1 - beta2) r^2 a step, so that a small start lasts."""
+
+    def start(self, model: Tensor) -> State:
+        return {"second_moment": torch.full_like(model, self.v0)}
 
     def second_moment(self, v: Tensor, r: Tensor) -> Tensor:
         square = r * r

@@ -8,6 +8,7 @@ import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
+from tardigrad.core.minimum_norm_approximation import MinimumNormApproximation
 from tardigrad.core.momentum import EMA, HeavyBall, Nesterov, NoMomentum
 from tardigrad.core.momentum_approximation import Approximation, LightApproximation
 from tardigrad.core.preconditioner import NoPreconditioner, Preconditioner
@@ -17,7 +18,7 @@ from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import WeightedSum
 
 Momentum = Annotated[
-    NoMomentum | EMA | HeavyBall | Nesterov | Approximation | LightApproximation,
+    NoMomentum | EMA | HeavyBall | Nesterov | Approximation | LightApproximation | MinimumNormApproximation,
     Field(discriminator="kind"),
     by_name,
 ]
@@ -32,7 +33,8 @@ class Step(Setting):
     lr: PositiveFloat = 1.0
     """The server's learning rate (the papers' eta_g)."""
     momentum: Momentum = NoMomentum()
-    """none, ema, heavy_ball, nesterov, approximation or light_approximation, with beta."""
+    """none, ema, heavy_ball, nesterov, approximation, light_approximation or minimum_norm_approximation, with
+    beta."""
     preconditioner: Preconditioner = NoPreconditioner()
     """none, adam, adagrad, yogi or amsgrad."""
 

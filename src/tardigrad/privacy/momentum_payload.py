@@ -39,6 +39,20 @@ def xi_from_gamma(clip: float, sigma: float, gamma: float) -> float:
     return sigma * math.hypot(clip, gamma) / gamma
 
 
+def gamma_from_xi(clip: float, sigma: float, xi: float) -> float:
+    """Return the gamma with which the noise in the count of one version has the standard deviation xi.
+
+    >>> round(gamma_from_xi(clip=1.0, sigma=0.723238, xi=1.73606), 5)
+    0.45826
+    """
+    if not xi > sigma > 0:
+        raise ConfigError(
+            f"privacy.version_noise: versions get at least the noise of the noise multiplier, which is "
+            f"{sigma:g}, so it must be above that (and that above 0); {xi:g} was given"
+        )
+    return sigma * clip / math.sqrt(xi**2 - sigma**2)  # xi = sigma sqrt(clip^2 + gamma^2) / gamma
+
+
 def noisy_row(versions: Tensor, gamma: float, divisor: float, step: int) -> Tensor:
     """Return W_t at the versions t - window, ..., t, from the versions' part of a noisy sum (Eq. 19).
 

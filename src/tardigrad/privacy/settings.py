@@ -19,7 +19,7 @@ from tardigrad.privacy.clipping import LEAST, AdaptiveClip
 from tardigrad.privacy.grid import cost
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.independent import Independent
-from tardigrad.privacy.momentum_payload import gamma_from_overhead
+from tardigrad.privacy.momentum_payload import gamma_from_overhead, gamma_from_xi
 from tardigrad.privacy.noise import Noise
 from tardigrad.privacy.poisson import By
 from tardigrad.privacy.tree import Tree
@@ -79,6 +79,9 @@ class _Central(_Privacy):
     """private: the version that an upload started from is protected too (for momentum approximation)."""
     version_overhead: float = Field(default=1.1, gt=1)
     """The factor by which private versions increase the noise of the deltas."""
+    version_noise: PositiveFloat | None = None
+    """xi, the standard deviation of the noise in the count of one version (Eq. 17 of the momentum
+    approximation paper), in place of version_overhead. It must be above the noise multiplier."""
 
     def _guarantee(
         self,
@@ -96,12 +99,18 @@ class _Central(_Privacy):
             multiplier, allowed = chosen.noise_multiplier, chosen.allowed
         else:
             multiplier, allowed = self._noise_and_steps(mode, steps)
-        gamma = gamma_from_overhead(1.0, self.version_overhead) if self.versions == "private" else 0.0
+        gamma = self._gamma(multiplier) if self.versions == "private" else 0.0
         half = self.adaptive.gamma / 2 if self.adaptive is not None else 0.0
         return Guarantee(
             mode, noise, multiplier, self.delta, steps, allowed, self.clip, divisor, self.noise_from,
             self.adaptive, gamma, math.sqrt(1 + gamma**2 + half**2), limits, emulated, sampling_made, void,
         )  # fmt: skip
+
+    def _gamma(self, multiplier: float) -> float:
+        """Return the length of the part of a payload that says its version; the clip of deltas is 1."""
+        if self.version_noise is None:
+            return gamma_from_overhead(1.0, self.version_overhead)
+        return gamma_from_xi(1.0, multiplier, self.version_noise)
 
     def _noise_and_steps(self, mode: Mode, steps: int) -> tuple[float, int]:
         """Return the noise multiplier, and how many of the steps the budget allows."""

@@ -173,7 +173,8 @@ def test_several_seeds_are_averaged(tmp_path):
     assert findings(study, one).trips == 120
 
 
-MOMENTA = ["none", "ema", "heavy_ball", "nesterov", "approximation", "light_approximation"]
+MOMENTA = ["none", "ema", "heavy_ball", "nesterov", "approximation", "light_approximation",
+           "minimum_norm_approximation"]  # fmt: skip
 CONFIGS = [{"kind": algorithm.model_fields["kind"].default} for algorithm in BUILT_IN]
 CONFIGS += [{"kind": "fedbuff", "momentum": momentum} for momentum in MOMENTA]
 CONFIGS += [{"kind": "fedbuff", "preconditioner": "adam"}, {"kind": "fedac", "momentum": "none"}]

@@ -198,6 +198,12 @@ def _check_privacy(config: Config) -> None:
                 "algorithm.momentum.ridge: with private versions no row is sure to have a fresh upload; "
                 "give more than 0, such as 0.001"
             )
+        bound = config.buffer.staleness_bound
+        if bound is not None and algorithm.law(bound) == 0:
+            raise ConfigError(
+                "buffer.staleness_bound: with private versions every upload that is accepted must have a "
+                f"weight, and {algorithm.law.kind} gives one of staleness {bound} none; give a smaller bound"
+            )
     if config.buffer.size is None and (algorithm.remembers or algorithm.uses_member_count):
         raise ConfigError(
             f"buffer.size: {name} uses how many uploads a step has, which is private where all who "

@@ -96,7 +96,10 @@ def rebuild(run: RunSource) -> Matrices | None:
         trips.weight[counted],
     ):
         W[step, version] += weight
-        mass[step] += weight / law(int(staleness))  # the discount does not enter the divisor
+        discount = law(int(staleness))
+        if discount == 0:
+            return None  # such an upload does not say how much it weighs otherwise
+        mass[step] += weight / discount  # the discount does not enter the divisor
     if (mass == 0).any():
         return None
     W /= mass[:, None]

@@ -59,6 +59,7 @@ BETA: Space = {  # by kind of momentum; asynchronous training may want it negati
     "nesterov": Dimension(low=0.0, high=0.95),
     "approximation": Dimension(low=0.0, high=0.95),
     "light_approximation": Dimension(low=0.0, high=0.95),
+    "minimum_norm_approximation": Dimension(low=0.0, high=0.95),
 }
 STALENESS: dict[str, Space] = {  # by kind of law, for FedAsync, whose paper tunes it
     "linear": {"a": Dimension(low=0.1, high=10.0, log=True)},

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics
 from tardigrad.algorithms.layers import Surroundings, UploadBuffer, UploadLayer
-from tardigrad.core.momentum_approximation import Approximation, LightApproximation
 from tardigrad.core.precision import is_short
 from tardigrad.core.upload import WeightedSum
 from tardigrad.errors import ConfigError
@@ -53,12 +52,8 @@ class CentralNoiseLayer(UploadLayer):
         self._short = is_short(surroundings.dtype)
         self._hides_who_joined = guarantee.limits is None and situation.buffer is None
         self._opening = float(situation.population) if surroundings.algorithm.opening else None
-        momentum = getattr(surroundings.algorithm, "momentum", None)
-        if (
-            isinstance(momentum, Approximation | LightApproximation)
-            and self._hides_who_joined
-            and not guarantee.version_gamma
-        ):
+        uses_versions = surroundings.algorithm.uses_versions
+        if uses_versions and self._hides_who_joined and not guarantee.version_gamma:
             raise ConfigError(
                 "privacy.versions: momentum approximation uses how many uploads a step has, which is private "
                 "where all who joined make a step; set it to 'private'"
