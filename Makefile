@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test test-transformers test-deploy test-flower test-flower-oldest lint types tests claims bench bench-quick bench-peers bench-service bench-secure bench-flower bench-watch soak docs pictures clean
+.PHONY: demo test test-transformers test-deploy test-flower test-flower-oldest lint types tests claims bench bench-quick bench-peers bench-service bench-secure bench-flower bench-watch soak docs pictures install release-check clean
 
 demo: $(VENV)/.installed  ## install, compare four algorithms on real data, make a report to open in a browser
 	$(BIN)/tardigrad demo
@@ -69,8 +69,13 @@ docs: $(VENV)/.installed-docs  ## the documentation as a site that works offline
 pictures: $(VENV)/.installed  ## docs/pictures/*.svg, drawn from runs
 	$(BIN)/python tools/site/pictures.py
 
+release-check: $(VENV)/bin/python  ## wheel and sdist: built, checked, installed in clean environments, with each extra
+	$(PYTHON) tools/release_check.py --extras all
+
+install: $(VENV)/.installed  ## the command, in .venv
+
 clean:
-	rm -rf $(VENV) .flower-venvs runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .release-venv .flower-venvs runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

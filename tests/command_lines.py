@@ -3,8 +3,8 @@
 import re
 import shlex
 
-import click
 import typer
+from typer._click.exceptions import ClickException
 
 from tardigrad.cli import app
 
@@ -13,7 +13,7 @@ COMMAND = re.compile(r"(?:^|[;&|(]|\bdo|\bthen|\|\||&&)\s*((?:\.venv/bin/|\S*/bi
 
 
 def command_lines(text):
-    """Return the command lines in a shell text: lines that a backslash joins are one, prompts are taken off."""
+    """Return the command lines in a shell text; lines that a backslash joins are one."""
     joined = re.sub(r"\\\n\s*(?:> )?", " ", text)
     lines = [re.sub(r"^\s*[$>] ", "", line) for line in joined.splitlines()]
     return [found[1] for line in lines if (found := COMMAND.search(line))]
@@ -32,16 +32,23 @@ def words_of(line):
     return words[:-1] if words[-1] == "2" else words
 
 
-def wrong_with(line):
+def wrong_with(line, partial=False):
     """Return what the command would say to the words of a line, or None if it understands them.
 
-    Values are not used: files need not exist, and NAME may stand for a name.
+    Values are not used: files need not exist, and NAME may stand for a name. With `partial`, arguments and
+    values may be missing, as in a sentence that speaks of `tardigrad serve`.
     """
     words = words_of(line)[1:]
     command = typer.main.get_command(app)
     context = command.make_context("tardigrad", [], resilient_parsing=True)
     while hasattr(command, "commands"):
-        if not words or words[0] in ("--help", "-h", "--version", "--install-completion", "--show-completion"):
+        if not words or words[0] in (
+            "--help",
+            "-h",
+            "--version",
+            "--install-completion",
+            "--show-completion",
+        ):
             return None
         name, *words = words
         if name not in command.commands:
@@ -51,6 +58,8 @@ def wrong_with(line):
         return None
     try:
         command.make_context(command.name, words, parent=context)
-    except (click.ClickException, typer._click.exceptions.ClickException) as error:
-        return error.format_message()
+    except ClickException as error:
+        said = error.format_message()
+        missing = said.startswith("Missing ") or said.endswith(" requires an argument.")
+        return None if partial and missing else said
     return None

@@ -1,8 +1,8 @@
 """Run the tutorials as a reader would, and compare what is printed with what the pages show.
 
-A page is Markdown. A block with a title, such as ```toml title="run.toml"`, is a file that the reader writes. A
-block ```console` has commands after "$ " (continued after "> "), each followed by what it prints; a line "..."
-stands for any lines. Other blocks are not run.
+A page is Markdown. A block with a title, such as ```toml title="run.toml"`, is a file that the reader writes.
+A block ```console` has commands after "$ " (continued after "> "), each followed by what it prints; a line
+"..." stands for any lines. Other blocks are not run.
 
     python tools/tutorials.py docs/tutorials/*.md            compare
     python tools/tutorials.py --write docs/tutorials/*.md    write what was printed into the pages
@@ -11,6 +11,7 @@ stands for any lines. Other blocks are not run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import re
@@ -86,12 +87,18 @@ def follow(steps: list[Command | File], clone: Path, path: str) -> None:
     for i, step in enumerate(steps):
         if isinstance(step, File):
             (kept / f"file{i}").write_text(replaced(step.text, ports))
-            script.append(f"mkdir -p {shlex.quote(os.path.dirname(step.name) or '.')}")
+            script.append(f"mkdir -p {shlex.quote(str(Path(step.name).parent))}")
             script.append(f"cp .steps/file{i} {shlex.quote(step.name)}")
         else:
-            script.append(f"{{ {replaced(step.words, ports)}\n}} > .steps/printed{i} 2>&1; echo $? > .steps/code{i}")
+            script.append(
+                f"{{ {replaced(step.words, ports)}\n}} > .steps/printed{i} 2>&1; echo $? > .steps/code{i}"
+            )
             script.append(f"[ $(cat .steps/code{i}) = 0 ] || exit 1")
-    environment = os.environ | {"PATH": f"{path}:{os.environ['PATH']}", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {
+        "PATH": f"{path}:{os.environ['PATH']}",
+        "TERM": "dumb",
+        "PYTHONUNBUFFERED": "1",
+    }
     shell = subprocess.Popen(
         ["bash", "-c", "\n".join(script)], cwd=folder, env=environment, start_new_session=True,
         stdin=subprocess.DEVNULL,
@@ -99,10 +106,8 @@ def follow(steps: list[Command | File], clone: Path, path: str) -> None:
     try:
         shell.wait(PATIENCE)
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)  # what still runs in the background
-        except ProcessLookupError:
-            pass
         shell.wait()
     back = {mine: page for page, mine in ports.items()}
     for i, step in enumerate(steps):
@@ -148,7 +153,7 @@ def differences(command: Command) -> list[str]:
 
 def plain(lines: list[str]) -> str:
     """Return the words of an output, without what differs between two runs."""
-    return VOLATILE.sub(lambda found: f"{found[1]} #", " ".join(lines))
+    return VOLATILE.sub(lambda found: f"{found[1]} #", " ".join(" ".join(lines).split()))
 
 
 def alike(shown: str, printed: str) -> bool:

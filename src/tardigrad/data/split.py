@@ -68,5 +68,5 @@ def _share_table(value: object) -> object:
     return {"share": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-SetAside = Annotated[Aside, BeforeValidator(_share_table)]
+SetAside = Annotated[Aside, BeforeValidator(_share_table, json_schema_input_type=float | Aside)]
 """The type of a setting in which `0.1` is short for `{share = 0.1}`."""

@@ -98,11 +98,8 @@ def _rate(value: object) -> object:
     return {"kind": "constant", "rate": value} if number else value
 
 
-Bandwidth = Annotated[
-    ConstantBandwidth | LogNormalBandwidth | BandwidthTrace,
-    Field(discriminator="kind"),
-    BeforeValidator(_rate),
-]
+_Law = Annotated[ConstantBandwidth | LogNormalBandwidth | BandwidthTrace, Field(discriminator="kind")]
+Bandwidth = Annotated[_Law, BeforeValidator(_rate, json_schema_input_type=float | _Law)]
 
 
 class Network(Setting):

@@ -1,0 +1,94 @@
+"""The reference pages list everything that there is, and the checked-in pictures are those that are drawn."""
+
+import json
+import re
+
+import pytest
+from google.protobuf.descriptor_pool import Default as descriptors
+
+import command_reference
+import config_reference
+import event_reference
+import exit_code_reference
+import pictures
+import protocol_reference
+import python_reference
+import tardigrad
+from tardigrad.errors import TardigradError
+from tardigrad.service.protocol.v1 import admin_pb2, helper_pb2, service_pb2
+
+
+def sections(page):
+    """The sections of a page, by their headings."""
+    parts = re.split(r"^#{2,3} (.+)$", page, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_every_setting_of_every_kind_is_in_the_page_of_configs(cli):
+    _, printed, _ = cli("schema")
+    schema = json.loads(printed)
+    found = sections(config_reference.page())
+    shown = {name.rpartition("(")[2].rstrip(")"): text for name, text in found.items()}
+    for name, table in schema["$defs"].items():
+        for key, value in table.get("properties", {}).items():
+            if key != "kind":
+                assert f"| `{key}` |" in shown[name], name
+                assert " ".join(value.get("description", "").split()).replace("|", "\\|") in shown[name]
+
+
+def test_every_command_and_option_is_in_the_page_of_commands(cli):
+    found = sections(command_reference.page())
+    _, printed, _ = cli("--help")
+    listed = re.findall(r"^│ (\w+)  ", printed, re.MULTILINE)
+    assert len(listed) > 15
+    for name in listed:
+        pages = {words: text for words, text in found.items() if words.split()[1] == name}
+        assert pages, name
+        for words, text in pages.items():
+            _, help_text, _ = cli(*words.split()[1:], "--help")
+            options = set(re.findall(r"^│ \*?\s*(--[\w-]+)", help_text, re.MULTILINE)) - {"--help"}
+            assert {option for option in options if f"`{option}`" not in text} == set(), words
+
+
+def test_every_public_name_is_in_the_page_of_the_api_with_its_docstring():
+    found = sections(python_reference.page())
+    for name in tardigrad.__all__:
+        if name != "__version__":
+            assert getattr(tardigrad, name).__doc__.split(".")[0].split("\n")[0] in found[name]
+    assert set(python_reference.TITLES) == {module.split(".")[1] for module in tardigrad._MODULE_OF.values()}
+
+
+def test_every_event_and_field_is_in_the_page_of_events(cli):
+    _, printed, _ = cli("schema", "events")
+    found = sections(event_reference.page())
+    kinds = json.loads(printed)["oneOf"]
+    assert [kind["title"] for kind in kinds] == list(found)
+    for kind in kinds:
+        named = set(re.findall(r"^\| `(\w+)`", found[kind["title"]], re.MULTILINE))
+        assert named == set(kind["properties"]) - {"event"}
+
+
+@pytest.mark.parametrize("module", [admin_pb2, helper_pb2, service_pb2])
+def test_every_call_message_and_field_is_in_the_page_of_the_protocol(module):
+    found = sections(protocol_reference.page())
+    file = descriptors().FindFileByName(module.DESCRIPTOR.name)
+    for service in file.services_by_name.values():
+        named = re.findall(r"^\| `(\w+)`", found[f"service {service.name}"], re.MULTILINE)
+        assert named == [call.name for call in service.methods]
+    for message in file.message_types_by_name.values():
+        rows = re.findall(r"^\| (\d+) \| `(\w+)`", found[f"message {message.name}"], re.MULTILINE)
+        assert rows == [(str(field.number), field.name) for field in message.fields]
+
+
+def test_every_exit_code_of_an_error_is_explained():
+    page = exit_code_reference.page()
+    errors = [TardigradError, *TardigradError.__subclasses__()]
+    assert len(errors) >= 3
+    for error in errors:
+        assert re.search(rf"^\| {error.exit_code} \|", page, re.MULTILINE), error
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_the_pictures_are_those_that_are_drawn(name):
+    drawn = pictures.PICTURES[name]()
+    assert (pictures.FOLDER / name).read_text() == drawn, "run make pictures"

@@ -1,0 +1,81 @@
+"""The pages that can be followed: every command works, and prints what the page shows."""
+
+from pathlib import Path
+
+import pytest
+
+from tutorials import Command, File, alike, differences, follow, steps_of, written
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    page
+    for page in ROOT.glob("docs/*/*.md")
+    if page.name != "from-flower.md"  # in tests/flower: Flower has a virtual environment of its own
+    and any(isinstance(step, File) for step in steps_of(page.read_text()))
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page_can_be_followed_and_prints_what_it_shows(page, commands, tmp_path):
+    bin_folder, clone = tmp_path / "bin", tmp_path / "clone"
+    bin_folder.mkdir()
+    clone.mkdir()
+    commands.for_shells(bin_folder)
+    steps = steps_of(page.read_text())
+    follow(steps, clone, str(bin_folder))
+    assert [line for step in steps if isinstance(step, Command) for line in differences(step)] == []
+
+
+def test_the_tutorials_are_among_the_pages():
+    there = {page.stem for page in ROOT.glob("docs/tutorials/*.md")} - {"from-flower"}
+    assert len(there) >= 5
+    assert there <= {page.stem for page in PAGES}
+
+
+TEXT = """```toml title="a/b.toml"
+seed = 1
+```
+```console
+$ cat a/b.toml
+seed = 1
+$ for n in 1 2; do
+>     echo "port 7433, $n"
+> done
+port 7433, 1
+...
+$ sleep 600 > log &
+```
+"""
+
+
+def test_files_and_commands_are_done_in_order_and_compared(tmp_path):
+    steps = steps_of(TEXT)
+    follow(steps, tmp_path, "/bin")
+    commands = [step for step in steps if isinstance(step, Command)]
+    assert [command.printed for command in commands] == [["seed = 1"], ["port 7433, 1", "port 7433, 2"], []]
+    assert [differences(command) for command in commands] == [[], [], []]
+    assert written(TEXT, steps) == TEXT
+
+
+def test_other_output_and_failures_are_found(tmp_path):
+    steps = steps_of("```console\n$ echo one two\none three\n$ echo 10\n14\n$ exit 3\n$ echo never\n```\n")
+    follow(steps, tmp_path, "/bin")
+    first, second, third, fourth = (differences(step) for step in steps)
+    assert "three is two" in first[0]
+    assert "14 is 10" in second[0]
+    assert "exit code" in third[0]
+    assert "exit code None" in fourth[0]
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("1,000", "1,100", True),
+        ("94.1", "70", False),
+        ("±", "+", False),
+        ("▂█", "█", True),
+        ("v1", "w1", False),
+    ],
+)
+def test_words_are_the_same_and_numbers_near(shown, printed, same):
+    assert alike(shown, printed) is same
