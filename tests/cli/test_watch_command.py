@@ -84,6 +84,14 @@ def check_end(page, folder):
     assert page.trouble() == []
 
 
+def test_watching_ends_cleanly_at_the_signal_of_a_service_manager(commands, tmp_path):
+    process = commands.start("watch", tmp_path, "--port", 0)
+    assert process.stdout.readline().startswith("http://127.0.0.1:")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert process.stderr.read() == ""
+
+
 @needs_browser
 def test_a_simulation_is_watched_while_it_runs(commands, tmp_path):
     (tmp_path / "run.toml").write_text(CONFIG)

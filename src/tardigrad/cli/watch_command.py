@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -59,8 +60,14 @@ def watch(
     folders = [Path(one) for one in where if Path(one).is_dir()]
     servers = [_server(one, key, ca, insecure, run) for one in where if not Path(one).is_dir()]
     page = WatchPage(WatchedFolders(folders) if folders else None, servers)
-    with suppress(KeyboardInterrupt):
-        asyncio.run(serve_page(page, host, port, allow_host or (), token, say))
+
+    async def until_stopped() -> None:
+        stop = asyncio.ensure_future(serve_page(page, host, port, allow_host or (), token, say))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.cancel)  # as service managers do
+        await stop
+
+    with suppress(KeyboardInterrupt, asyncio.CancelledError):
+        asyncio.run(until_stopped())
 
 
 def _server(where: str, key: Path | None, ca: Path | None, insecure: bool, run: str) -> ServerReader:

@@ -91,6 +91,8 @@ class MetricsCollector(Collector):
         yield _counter("sent_bytes", "Bytes of tasks, in this process.", counters.bytes_out)
         yield _gauge("version", "How many times the model has moved.", progress.version)
         yield _gauge("run_over", "1 when the run is over.", progress.over is not None)
+        paused = coordinator.run_state.steering.paused is not None
+        yield _gauge("run_paused", "1 while an operator has paused the run.", paused)
         yield _gauge("run_failed", "1 when the run has failed.", coordinator.failure is not None)
         yield _gauge("tickets_in_flight", "Trips under way.", progress.in_flight)
         yield _gauge("clients_waiting", "Clients that wait for a task.", progress.waiting)
