@@ -67,14 +67,15 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
     gate, admins = RequestVerifier(enrolled), Admins(enrolled)
-    loop.add_signal_handler(signal.SIGHUP, gate.reload)
     certificates = {} if credentials is None else expiries(endpoint.keys)
     store: Store = SqliteStore(folder) if endpoint.durable else MemoryStore()
     with closing(store):
         coordinator = coordinate(plan, store, record, after_snapshot, audit=AuditLog(folder / AUDIT))
         server = Server(Servicer(coordinator, gate, facts_of(plan)))
         run = SteeredRun("", coordinator, server.servicer, folder)
-        server.add(admin_handlers(AdminServicer({run.name: run}, admins)))
+        administration = AdminServicer({run.name: run}, admins)
+        server.add(admin_handlers(administration))
+        loop.add_signal_handler(signal.SIGHUP, lambda: (gate.reload(), administration.reload()))
         await coordinator.start(snapshot, accept_loss)
         return await _serve_until_over(
             plan, endpoint, folder, coordinator, server, asked, certificates, credentials, listening, finish
