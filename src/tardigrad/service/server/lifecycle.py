@@ -75,7 +75,7 @@ async def serve(
         run = SteeredRun("", coordinator, server.servicer, folder)
         administration = AdminServicer({run.name: run}, admins)
         server.add(admin_handlers(administration))
-        loop.add_signal_handler(signal.SIGHUP, lambda: (gate.reload(), administration.reload()))
+        loop.add_signal_handler(signal.SIGHUP, _reload, gate, administration)
         await coordinator.start(snapshot, accept_loss)
         return await _serve_until_over(
             plan, endpoint, folder, coordinator, server, asked, certificates, credentials, listening, finish
@@ -131,6 +131,12 @@ async def _serve_until_over(
     if coordinator.ended.done() and not finished:  # the run ended, or failed, while the server was stopping
         await _finish(coordinator, server.servicer, finish)
     return _result(coordinator, server.servicer)
+
+
+def _reload(gate: RequestVerifier, administration: AdminServicer) -> None:
+    """Read the lists of clients and operators again."""
+    gate.reload()
+    administration.reload()
 
 
 def _publish(
