@@ -1,6 +1,7 @@
 """The commands of operators, over TLS, against a real server process."""
 
 import json
+import signal
 
 import pytest
 from test_service_commands import command, listening, serve  # noqa: F401 (a fixture)
@@ -41,7 +42,7 @@ def test_operator_steers_a_served_run(serve, tmp_path):  # noqa: F811
     assert admin("resume").startswith("resumed")
     assert admin("stop").startswith("stopped; the server evaluates the model")
     assert admin("resume") == "the run is over; nothing was changed\n"
-    process.terminate()
+    process.send_signal(signal.SIGTERM)
     said, errors = process.communicate()
     assert "the run is over (stopped by the operator)" in said, errors
     exported = (tmp_path / "exported" / "model.safetensors").read_bytes()

@@ -22,6 +22,7 @@ from tardigrad.service.server.helper_connection import HelperAway
 from tardigrad.service.server.helper_group import HelperGroup
 from tardigrad.service.server.steering import STOPPED
 from tardigrad.service.store.audit_verification import verified
+from tardigrad.service.store.contract import JournalEntry
 
 CONFIG = SMALL.model_copy(update={"stop": td.Stop(steps=3)})
 
@@ -110,6 +111,33 @@ def test_upload_that_waits_for_the_helpers_does_not_count_after_an_eject(federat
     events = done(scene())
     assert {event["client"] for event in events if event["event"] == "upload"} == {"0", "2", "3"}
     assert [event["client"] for event in events if event["event"] == "give_up"] == ["1"]
+
+
+def test_eject_is_done_although_the_operator_has_hung_up(federation, monkeypatch):
+    """Otherwise the helpers could be asked about an upload of the client while its eject is journaled."""
+
+    async def scene():
+        gate, asked = gated_admission(monkeypatch)
+        async with (
+            federation.helpers(),
+            federation.serving() as running,
+            three(federation, running) as (ann, bob, _),
+        ):
+            coordinator = running.coordinator
+            trips = [await puppet.fetch() for puppet in (ann, bob)]
+            ann.patient = True
+            counted = asyncio.ensure_future(ann.deliver(trips[0]))
+            await until(lambda: asked == [1])
+            entry = JournalEntry("eject", 0.0, client="1", admin="root", wall=1e9)
+            acting = asyncio.ensure_future(coordinator.act(entry))
+            await until(lambda: len(coordinator.link._asking._waiters or ()) == 1)
+            acting.cancel()
+            gate.set()
+            await until(lambda: "1" in coordinator.run_state.steering.ejected)
+            assert (await counted).accepted
+            await until(lambda: coordinator.recovery.audit.synced.number == 1)
+
+    done(scene())
 
 
 def test_client_cannot_be_ejected_while_the_fate_of_its_upload_is_not_known(federation, monkeypatch):

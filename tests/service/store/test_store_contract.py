@@ -89,6 +89,17 @@ def test_entries_are_read_back_as_they_were_appended(store):
     assert store.last == 4
 
 
+def test_acts_of_operators_are_kept_as_they_were(store):
+    acts = [
+        JournalEntry("eject", 1.0, client="ann", admin="root", wall=1_700_000_000.125, reason="é"),
+        JournalEntry("limits", 1.5, admin="root", wall=1.0, limits='{"concurrency": 3.0}'),
+        JournalEntry("export", 2.0, admin="root", wall=2.0, version=7, digest=b"\x00\xff"),
+        *(JournalEntry(kind, 3.0, admin="eve") for kind in ("pause", "resume", "stop", "admit")),
+    ]
+    assert store.append(acts) == 7
+    assert [entry for _, entry in store.entries(0)] == acts
+
+
 def test_entries_of_secure_runs_are_read_back_as_they_were_appended(store):
     withdrawn = replace(OFFER, kind="withdraw", signed=b"")
     assert store.append([OFFER, withdrawn, RELEASE, RECEIPT]) == 4

@@ -145,10 +145,10 @@ class RequestVerifier:
         self._ages.append((now + 2 * WINDOW_MS, claim.nonce))  # its time may be a window ahead
         return client, claim.content
 
-    def reload(self) -> None:
-        """Read the list of clients now, and log its length."""
+    def reload(self, whom: str = "clients") -> None:
+        """Read the list now, and log its length. `whom`: who is on it."""
         self._refresh()
-        log.info("the list has %d clients", len(self._enrolled), extra={"event": "clients"})
+        log.info("the list has %d %s", len(self._enrolled), whom, extra={"event": "clients"})
 
     def _forget(self, now: int) -> None:
         while self._ages and self._ages[0][0] < now:

@@ -72,7 +72,11 @@ class OperatorConnection:
 async def _messages(call: grpc.aio.UnaryStreamCall) -> AsyncIterator:  # type: ignore[type-arg]
     """Yield the messages of a stream; raise a TimeoutError if nothing comes for a time."""
     try:
-        while (part := await asyncio.wait_for(call.read(), IDLE_SECONDS)) is not grpc.aio.EOF:
+        while True:
+            async with asyncio.timeout(IDLE_SECONDS):
+                part = await call.read()
+            if part is grpc.aio.EOF:
+                return
             yield part
     finally:
         call.cancel()

@@ -40,6 +40,8 @@ async def receive_export(parts: AsyncIterator[admin_v1.ExportPart], out: Path) -
         partial.rename(out)
         sync_folder(out.parent)
         return header
+    except TimeoutError:
+        raise
     except OSError as error:
         raise RunError(f"--out {out}: cannot be written ({error.strerror})") from None
     finally:

@@ -71,6 +71,10 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
         self._rates = Rates(REQUESTS_PER_SECOND)
         self._exporting: dict[str, asyncio.Lock] = {name: asyncio.Lock() for name in runs}
 
+    def reload(self) -> None:
+        """Read the list of operators now, if there is one."""
+        self.gate.reload("operators")
+
     @asynccontextmanager
     async def _answering(
         self, method: str, request: v1.Signed, context: grpc.aio.ServicerContext

@@ -273,6 +273,11 @@ class Coordinator:
             return Effects()
         if self.run_state.over is not None and entry.kind != "export":
             return Effects()
+        acting = asyncio.ensure_future(self._act(entry))
+        acting.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved
+        return await asyncio.shield(acting)  # it is done even if the operator hangs up
+
+    async def _act(self, entry: JournalEntry) -> Effects:
         waits = self.link is not None and entry.kind == "eject" and self.run_state.over is None
         async with self.link.undisturbed(entry.client) if waits and self.link else nullcontext():
             effects = await self._queue.put(entry)
@@ -301,7 +306,7 @@ class Coordinator:
                     ) from None  # fmt: skip
         return version, await asyncio.wrap_future(self.model_state.named(model))
 
-    def _acted(self, entry: JournalEntry) -> None:
+    def _acted(self, entry: JournalEntry, effects: Effects) -> None:
         """Let an act that was applied take effect on clients that wait, and on limits."""
         match entry.kind:
             case "pause":
@@ -309,7 +314,8 @@ class Coordinator:
             case "eject":
                 self._check_ins.send_away(entry.client)
                 if self.link is not None:
-                    self.link.offers.drop_ended(ejected(entry.client))
+                    trips = [event.trip for event in effects.events]
+                    self.link.offers.drop_ended(trips, ejected(entry.client))
             case "limits":
                 self.settings = self.run_state.steering.settings(self.settings)
         log.info(
@@ -363,7 +369,7 @@ class Coordinator:
         if effects.receipted is not None:
             self._tell_watchers()
         if effects.acted:
-            self._acted(one.entry)
+            self._acted(one.entry, effects)
 
     def _fail(self, error: BaseException) -> None:
         """End the run with this error."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -101,13 +101,12 @@ class OfferedUploads:
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
-    def drop_ended(self, refused: Refused) -> None:
-        """Let the calls fail whose uploads do not wait any more, because an act has ended their trips."""
-        for trip in [trip for trip in self._waiting if trip not in self._offers]:
-            future = self._waiting.pop(trip)
-            if not future.done():
+    def drop_ended(self, trips: Iterable[int], refused: Refused) -> None:
+        """Let the calls fail whose uploads wait in vain, because an act has ended these trips."""
+        for trip in trips:
+            future = self._waiting.pop(trip, None)
+            if future is not None and not future.done():
                 future.set_exception(refused)
-        for trip in [trip for trip in self._bodies if trip not in self._run_state.book.in_flight]:
             self._drop(trip)
 
     def refuse_all(self, refused: Refused) -> None:
