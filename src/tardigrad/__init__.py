@@ -127,6 +127,7 @@ _WHERE = {
     "tardigrad.privacy.tree": ["Tree"],
     "tardigrad.secure.secure_settings": ["HelperAddress", "Secure"],
     "tardigrad.learning.images": ["CentreCrop", "Flip", "RandomCrop"],
+    "tardigrad.simulation.adversaries": ["FreeRider", "Scaled", "SignFlip", "StaleReplay"],
     "tardigrad.simulation.availability": ["Always", "AvailabilityTrace", "DayNight", "OnOff"],
     "tardigrad.simulation.delay": [
         "ConstantDelay",
@@ -326,6 +327,10 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.service.client.app import Client as Client
     from tardigrad.service.server.endpoint import Endpoint as Endpoint
     from tardigrad.service.server.service_settings import ServiceSettings as ServiceSettings
+    from tardigrad.simulation.adversaries import FreeRider as FreeRider
+    from tardigrad.simulation.adversaries import Scaled as Scaled
+    from tardigrad.simulation.adversaries import SignFlip as SignFlip
+    from tardigrad.simulation.adversaries import StaleReplay as StaleReplay
     from tardigrad.simulation.availability import Always as Always
     from tardigrad.simulation.availability import AvailabilityTrace as AvailabilityTrace
     from tardigrad.simulation.availability import DayNight as DayNight

@@ -32,7 +32,7 @@ from tardigrad.errors import ConfigError
 if TYPE_CHECKING:
     from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
 
-LAYER_MEMORIES = ("encoding/",)
+ENCODING_MEMORY, ADVERSARY_MEMORY = LAYER_MEMORIES = ("encoding/", "adversary/")
 """What the names of vectors begin with that layers keep in the memories of clients."""
 
 

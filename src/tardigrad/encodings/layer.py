@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Algorithm
-from tardigrad.algorithms.layers import LAYER_MEMORIES, DecodingLayer, Surroundings, UploadBuffer, Wire
+from tardigrad.algorithms.layers import ENCODING_MEMORY, DecodingLayer, Surroundings, UploadBuffer, Wire
 from tardigrad.core.joint_clip import clipped
 from tardigrad.core.outcomes import Accepted
 from tardigrad.core.upload import Task, TypedVector, Upload, Vectors, WeightedSum
@@ -20,7 +20,7 @@ from tardigrad.encodings.encoding import Encoding, encoding_random
 from tardigrad.encodings.float32 import Float32
 from tardigrad.errors import ConfigError, RunError
 
-(MEMORY,) = LAYER_MEMORIES
+MEMORY = ENCODING_MEMORY
 """What the names begin with under which a client remembers what was lost, one for each vector."""
 EXACT = 1 - 1e-9
 """Norms of codes stay below their bound by this factor, so that the rounding of sums does not matter."""

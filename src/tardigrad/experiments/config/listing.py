@@ -24,6 +24,7 @@ from tardigrad.learning.optimiser import ClientOptimiser
 from tardigrad.learning.schedule import Schedule
 from tardigrad.learning.trip_schedule import TripSchedule
 from tardigrad.privacy.settings import AnyNoise, Privacy
+from tardigrad.simulation.adversaries import Adversaries
 from tardigrad.simulation.availability import Availability
 from tardigrad.simulation.delay import Delay
 from tardigrad.simulation.network import Bandwidth
@@ -32,6 +33,7 @@ LISTS: dict[str, object] = {
     "algorithms": BuiltIn,
     "delays": Delay,
     "availability": Availability,
+    "adversaries": Adversaries,
     "bandwidths": Bandwidth,
     "paces": Pace,
     "staleness": StalenessLaw,

@@ -26,6 +26,7 @@ from tardigrad.learning.models import MLP, Model
 from tardigrad.privacy.settings import Privacy
 from tardigrad.secure.secure_settings import Secure
 from tardigrad.service.server.service_settings import ServiceSettings
+from tardigrad.simulation.adversaries import Adversaries
 from tardigrad.simulation.availability import Always, Availability
 from tardigrad.simulation.delay import Delay, HalfNormal
 from tardigrad.simulation.device import Device
@@ -68,6 +69,9 @@ class Config(Setting):
     take none."""
     availability: Availability = Always()
     """In which windows of time clients are there (docs/network.md). `tardigrad list availability`"""
+    adversaries: Adversaries | None = None
+    """Clients of a simulation that send something else than what they trained (docs/adversaries.md).
+    `tardigrad list adversaries`"""
     encoding: AnyEncoding = Float32()
     """How uploads travel: in fewer bytes (docs/encodings.md). `tardigrad list encodings`"""
     broadcast: AnyBroadcast = Float32Broadcast()

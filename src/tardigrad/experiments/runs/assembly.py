@@ -49,6 +49,7 @@ from tardigrad.secure.integer_noise import COARSER
 from tardigrad.secure.policy import Policy
 from tardigrad.secure.policy_of_run import SecureRun, grid_with_headroom
 from tardigrad.secure.secure_statement import hidden_only, secure_aggregation
+from tardigrad.simulation.adversaries import AdversaryLayer
 from tardigrad.simulation.network import TripBytes
 
 NOT_KNOWN = TripBytes(0, 0)
@@ -109,6 +110,8 @@ class Assembly:
         else:
             own = None if self.served else keys
             layers = secure_layers(self.secure_run(), self.start(), own, canaries)
+        if self.config.adversaries is not None:  # what they send passes through all other layers
+            layers = [AdversaryLayer(self.config.adversaries, self.config.seed), *layers]
         average = self.config.evaluation.model_average
         model = self.flat.shared.clone()
         shared = shared_vectors(self.config, model.dtype)
@@ -222,6 +225,11 @@ def assemble(
     because algorithms and layers check what they are given, and the run's own is built when its folder exists
     already.
     """
+    if served and config.adversaries is not None:
+        raise ConfigError(
+            "adversaries: they are clients of a simulation, and those of a server are real; leave "
+            "[adversaries] out (docs/service.md says what a server does about clients that lie)"
+        )
     flat = FlatModule(module, config.local.personal, config.local.batch_norm)
     config = with_metrics(config, federation)
     if federation is not None:

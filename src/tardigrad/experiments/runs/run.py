@@ -41,6 +41,7 @@ from tardigrad.privacy.chosen import CHOSEN, Chosen
 from tardigrad.privacy.settings import Privacy
 from tardigrad.secure.secure_settings import Secure
 from tardigrad.service.server.service_settings import ServiceSettings
+from tardigrad.simulation.adversaries import Adversaries
 from tardigrad.simulation.availability import Availability
 from tardigrad.simulation.delay import Delay
 from tardigrad.simulation.device import Device
@@ -63,6 +64,7 @@ def run(
     delay: Delay | Named = KEPT,
     network: Network | Table | None = KEPT,
     availability: Availability | Named = KEPT,
+    adversaries: Adversaries | Named | None = KEPT,
     privacy: Privacy | Named | None = KEPT,
     encoding: AnyEncoding | Named = KEPT,
     broadcast: AnyBroadcast | Named = KEPT,
@@ -103,6 +105,7 @@ def run(
     `delay`: how long a trip takes, or a client trains if there is a network; default half-normal.
     `network`: the clients' bandwidth; default: downloads and uploads take no time.
     `availability`: when clients are there; default always.
+    `adversaries`: clients that send something else than what they trained; default none.
     `privacy`: what is promised to the clients; default nothing.
     `encoding`, `broadcast`: how uploads and versions travel, such as "int8"; default float32.
     `secure`: secure aggregation, in which the server sees only sums of uploads; default none.
@@ -134,8 +137,8 @@ def run(
     own_head = head if isinstance(head, Head) else None
     config = with_keywords(
         config, seed=seed, algorithm=algorithm, data=data, local=local, pace=pace, buffer=buffer, delay=delay,
-        network=network, availability=availability, privacy=privacy, encoding=encoding,
-        broadcast=broadcast, secure=secure, device=device, stop=stop,
+        network=network, availability=availability, adversaries=adversaries, privacy=privacy,
+        encoding=encoding, broadcast=broadcast, secure=secure, device=device, stop=stop,
         evaluation=evaluation, service=service, model=KEPT if own_model is model else model,
         head=KEPT if head is None or own_head is not None else head, **unknown,
     )  # fmt: skip

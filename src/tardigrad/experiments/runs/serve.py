@@ -33,6 +33,7 @@ from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.finished_run import tell_over
 from tardigrad.service.server.lifecycle import serve as serve_run
 from tardigrad.service.server.service_settings import ServiceSettings
+from tardigrad.simulation.adversaries import Adversaries
 from tardigrad.simulation.availability import Availability
 from tardigrad.simulation.delay import Delay
 from tardigrad.simulation.device import Device
@@ -54,6 +55,7 @@ def serve(
     delay: Delay | Named = KEPT,
     network: Network | Table | None = KEPT,
     availability: Availability | Named = KEPT,
+    adversaries: Adversaries | Named | None = KEPT,
     privacy: Privacy | Named | None = KEPT,
     encoding: AnyEncoding | Named = KEPT,
     broadcast: AnyBroadcast | Named = KEPT,
@@ -90,7 +92,7 @@ def serve(
     `place`: the former name of `endpoint`.
     `seed`, `algorithm`, `data`, `local`, `pace`, `buffer`, `privacy`, `encoding`, `broadcast`, `secure`,
     `device`, `stop`, `evaluation`: as in `td.run`. `delay`, `network`, `availability`: describe virtual time,
-    and are not used.
+    and are not used. `adversaries`: must be left out, because a server's clients are real.
 
     Raises a ConfigError if the settings are wrong, and a RunError if the run fails.
 
@@ -104,8 +106,9 @@ def serve(
     of_clients = model if isinstance(model, nn.Module | str) else None
     config = with_keywords(
         config, seed=seed, algorithm=algorithm, data=data, local=local, pace=pace, buffer=buffer, delay=delay,
-        network=network, availability=availability, encoding=encoding, broadcast=broadcast,
-        privacy=privacy, secure=secure, device=device, stop=stop, evaluation=evaluation, service=service,
+        network=network, availability=availability, adversaries=adversaries, encoding=encoding,
+        broadcast=broadcast, privacy=privacy, secure=secure, device=device, stop=stop,
+        evaluation=evaluation, service=service,
         model=KEPT if model is None or of_clients is not None else model, **unknown,
     )  # fmt: skip
     config = with_clients_data(config, of_clients)

@@ -68,6 +68,7 @@ class ServerProcess:
         self.runs: list[RunServer] = []
         self._finished: list[FinishedRun] = []
         self._front: RequestVerifier | None = None
+        self._administration: AdminServicer | None = None
         loop = asyncio.get_running_loop()
         self._asked: asyncio.Future[None] = loop.create_future()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,9 +80,11 @@ class ServerProcess:
             self._asked.set_result(None)
 
     def _reload(self) -> None:
-        """Read the list of clients again."""
+        """Read the lists of clients and operators again."""
         if self._front is not None:
             self._front.reload()
+        if self._administration is not None:
+            self._administration.reload()
         for run in self.runs:
             run.reload()
 
@@ -107,7 +110,9 @@ class ServerProcess:
         raised."""
         servicer = self._servicer()
         server = Server(servicer)
-        server.add(admin_handlers(self._administration()))
+        steered = [SteeredRun(run.name, run.coordinator, run.servicer, run.folder) for run in self.runs]
+        self._administration = AdminServicer({run.name: run for run in steered}, Admins(self._enrolled))
+        server.add(admin_handlers(self._administration))
         expiry = asyncio.ensure_future(warn_of_expiry(self._certificates))
         end_metrics = lambda: None  # noqa: E731
         endpoint = self._endpoint
@@ -136,11 +141,6 @@ class ServerProcess:
             return self.runs[0].servicer
         self._front = RequestVerifier(self._enrolled)
         return RunRouter([*self.runs, *self._finished], self._front)
-
-    def _administration(self) -> AdminServicer:
-        """Return what answers the calls of operators."""
-        steered = [SteeredRun(run.name, run.coordinator, run.servicer, run.folder) for run in self.runs]
-        return AdminServicer({run.name: run for run in steered}, Admins(self._enrolled))
 
     async def _serve_one(self, run: RunServer) -> None:
         """Serve a run until it is over. The failure of one of several runs is its own."""
