@@ -1,0 +1,38 @@
+"""The page that compares frameworks quotes what was measured."""
+
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/comparison.md").read_text()
+
+
+def row(name):
+    """The cells of the only row that begins with a name and has numbers."""
+    (found,) = re.findall(rf"^\| {re.escape(name)} \|(.*\d.*)\|$", PAGE, re.MULTILINE)
+    return [cell.strip() for cell in found.split("|")]
+
+
+def test_speeds_are_those_of_the_last_benchmark():
+    measured = json.loads((ROOT / "benchmarks/peers.json").read_text())
+    for job, variants in measured["jobs"].items():
+        wanted = [variants[name]["ratio"] for name in ("1 worker", "2 workers", "pfl", "FLSim", "Flower")]
+        assert row(job) == [f"{ratio + 1e-9:.2f}" for ratio in wanted]
+    for name, version in measured["versions"].items():
+        assert re.search(rf"{name}[\w-]* {re.escape(version)}", PAGE)
+    assert measured["machine"]["date"] in PAGE
+
+
+def test_what_flower_took_is_from_the_last_benchmark():
+    measured = json.loads((ROOT / "benchmarks/flower.json").read_text())
+    names = {"FedAvg": "Flower's FedAvg, in rounds", "FedBuff": "`AsyncStrategy` with FedBuff, K = 3"}
+    for name, words in names.items():
+        last = measured["evaluations"][name][-1]
+        assert row(words) == [
+            str(last["step"]),
+            f"{last['accuracy']:.1%}".replace("%", " %"),
+            f"{last['seconds']:.0f}",
+        ]
+    assert measured["flwr"] in PAGE
+    assert measured["machine"]["date"] in PAGE
