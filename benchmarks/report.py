@@ -14,6 +14,10 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
+TWICE = "2 bare loops"
+"""The name of the variant of `speed.py` that says what two cores can do."""
+QUIET = 1.8
+"""On a quiet machine with two cores, two bare loops make at least so many times the trips of one."""
 
 
 class Machine:
@@ -48,6 +52,20 @@ def sentence(machine: dict[str, Any]) -> str:
         f"{machine['date']}, commit {machine['commit']}: {machine['processor']}, {machine['cores']} cores, "
         f"{machine['memory_gb']} GB; Python {machine['python']}, torch {machine['torch']}; load average "
         f"{machine['load_at_start']} at the start and {machine['load_at_end']} at the end.{busy}"
+    )
+
+
+def disturbance(speeds: dict[str, Any]) -> str | None:
+    """Return in words why the speeds of a run of `speed.py` mean little, or None if the machine was quiet.
+
+    `speeds`: by job and variant.
+    """
+    job, least = min(((job, of[TWICE]["ratio"]) for job, of in speeds.items()), key=lambda pair: pair[1])
+    if least >= QUIET:
+        return None
+    return (
+        f"The machine was not quiet: two bare loops made {least:.2f} times the trips of one ({job}), and "
+        f"{QUIET} are expected of two free cores."
     )
 
 
