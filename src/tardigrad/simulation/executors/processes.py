@@ -40,8 +40,8 @@ from tardigrad.simulation.executors.worker_pool import (
 )
 
 FLOW = Flow(batch_seconds=0.005, queue_seconds=0.02)
-"""While a worker has a job in hand that is needed next, this process trains later ones. With a short queue few
-of their uploads wait, so that most of them are still in the cache when they are added up."""
+"""While a worker has a job in hand that is needed next, this process trains later ones. With a short queue
+few of their uploads wait, so that most are still in the cache when they are added up."""
 
 
 class ProcessOrder(NamedTuple):
