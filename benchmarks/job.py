@@ -95,8 +95,14 @@ class Bare:
 
 def trips_per_second(trip: Callable[[], None], seconds: float) -> float:
     """Make trips for so many seconds, a few at least."""
+    trips, elapsed = trips_in(trip, seconds)
+    return trips / elapsed
+
+
+def trips_in(trip: Callable[[], None], seconds: float) -> tuple[int, float]:
+    """Make trips for so many seconds, a few at least. Return how many, and how long they took."""
     began, trips = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - began) < seconds or trips < FEWEST:
         trip()
         trips += 1
-    return trips / elapsed
+    return trips, elapsed

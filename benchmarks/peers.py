@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from job import JOBS
-from report import HERE, Machine, rounded, sentence, table, write
-from speed import SECONDS, WORKERS, rates, summary
+from report import HERE, Machine, disturbance, rounded, sentence, table, write
+from speed import SECONDS, WORKERS, measure_job, summary
 
 TORCH = "torch==2.13.0"
 LIMIT = 600
@@ -165,10 +165,13 @@ def main() -> None:
     results = {}
     for job in given.job or JOBS:
         others = turns(pythons, job, missing, versions)
-        results[job] = summary(rates(job, JOBS[job], given.rounds, given.seconds, others))
+        results[job] = summary(measure_job(job, JOBS[job], given.rounds, given.seconds, others))
     described = machine.description()
     text = f"{shown(results, versions, missing)}\n\n*Rounds: {given.rounds}. {sentence(described)}*"
     print(text)
+    if reason := disturbance(results):
+        print(f"{reason} docs/performance.md and peers.json stay as they were.", file=sys.stderr)
+        return
     everything = {"machine": described, "versions": versions, "not_run": missing, "jobs": results}
     write("peers", text, everything)
 

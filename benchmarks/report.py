@@ -14,10 +14,11 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
-
-
+TWICE = "2 bare loops"
+"""The name of the variant of `speed.py` that says what two cores can do."""
 QUIET = 1.8
-"""How much two bare loops do, as a multiple of one, on two cores that nobody else uses."""
+"""On a quiet machine with two cores, two bare loops make at least so many times the trips of one."""
+
 LOOP = """
 import time
 end, rounds = time.monotonic() + 1.0, 0
@@ -74,8 +75,10 @@ class Quiet:
         """Keep the results as `write` does, unless the machine was busy: then say so, and keep nothing."""
         speedup = results["two_loops_over_one"] = min(self._before, _two_over_one())
         if speedup < QUIET:
-            print(f"The machine was not quiet: two bare loops did {speedup:.2f} times as much as one, and should "
-                  f"do {QUIET}. benchmarks/{name}.json and {PAGE.name} are left as they were.")  # fmt: skip
+            print(
+                f"The machine was not quiet: two bare loops did {speedup:.2f} times as much as one, and "
+                f"should do {QUIET}. benchmarks/{name}.json and {PAGE.name} are left as they were."
+            )
         else:
             write(name, text, results)
 
@@ -89,6 +92,20 @@ def _loops(processes: int) -> float:
     command = [sys.executable, "-c", LOOP]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
     return sum(int(one.communicate()[0]) for one in running)
+
+
+def disturbance(speeds: dict[str, Any]) -> str | None:
+    """Return in words why the speeds of a run of `speed.py` mean little, or None if the machine was quiet.
+
+    `speeds`: by job and variant.
+    """
+    job, least = min(((job, of[TWICE]["ratio"]) for job, of in speeds.items()), key=lambda pair: pair[1])
+    if least >= QUIET:
+        return None
+    return (
+        f"The machine was not quiet: two bare loops made {least:.2f} times the trips of one ({job}), and "
+        f"{QUIET} are expected of two free cores."
+    )
 
 
 def _processor() -> str:

@@ -2,9 +2,10 @@
 
     python benchmarks/speed.py --rounds 5
 
-1 worker trains in the engine's own process, 2 workers are two processes beside it; one thread each. "2 bare
+1 worker trains in the engine's own process, 2 workers are that process and another; one thread each. "2 bare
 loops" are two processes with a bare loop each, which know nothing of each other: what two cores can do. The
-variants take turns, several rounds, so that a noisy machine is noisy for all. The last line is JSON.
+variants take turns, several rounds, so that a noisy machine is noisy for all. Processor time is that of all
+processes, for a trip; other work on the machine disturbs it less than the rate. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from job import CLIENTS, EXAMPLES, JOBS, LR, Bare, Client, Job, trips_per_second
+from job import CLIENTS, EXAMPLES, JOBS, LR, Bare, Client, Job, trips_in
+from report import TWICE, disturbance
 from torch import nn
 
 import tardigrad as td
 from tardigrad.core.events import UploadReceived
 from tardigrad.experiments.runs.simulation_assembly import build
+from tardigrad.simulation.executors.processor_time import processor_seconds
 
 CHARACTERS, LENGTH = 90, 20
-TWICE = "2 bare loops"
 WORKERS = {"1 worker": 0, "2 workers": 2}
 SECONDS = 2.0
 RUN_IN = 0.3
@@ -36,8 +38,18 @@ and must not be credited for it."""
 SETTLE = 0.2
 """Seconds in which workers finish what they have, so that they do not disturb the next variant."""
 
-Rates = dict[str, list[float]]
-"""Trips per second of each variant, a number a round."""
+
+class Turn(NamedTuple):
+    """What one variant did in one round."""
+
+    rate: float
+    """Trips per second."""
+    processor: float | None = None
+    """Processor seconds of a trip, of all processes; None if they were not measured."""
+
+
+Turns = dict[str, list[Turn]]
+"""The turns of each variant, one a round."""
 
 
 def lstm() -> nn.Module:
@@ -81,14 +93,20 @@ class Ours:
         while not any(isinstance(event, UploadReceived) for event in next(self._events)):
             pass
 
-    def __call__(self, seconds: float) -> float:
-        """Trips per second."""
+    def __call__(self, seconds: float) -> Turn:
+        before = self._processor()
         if not self._workers:
-            return trips_per_second(self.trip, seconds)
-        trips_per_second(self.trip, RUN_IN)
-        rate = trips_per_second(self.trip, seconds)
-        time.sleep(SETTLE)
-        return rate
+            trips, elapsed = trips_in(self.trip, seconds)
+            return Turn(trips / elapsed, (self._processor() - before) / trips)
+        first, _ = trips_in(self.trip, RUN_IN)
+        trips, elapsed = trips_in(self.trip, seconds)
+        time.sleep(SETTLE)  # workers are as far ahead now as they were in the beginning
+        return Turn(trips / elapsed, (self._processor() - before) / (first + trips))
+
+    def _processor(self) -> float:
+        """Processor seconds of all processes so far."""
+        workers = getattr(self._simulation.executor, "_workers", ())
+        return time.process_time() + sum(processor_seconds(worker.pid) for worker in workers)
 
     def close(self) -> None:
         self._simulation.executor.close()
@@ -105,11 +123,14 @@ class TwoBare:
         self._other.start()
         self._line.recv()  # it is warm
 
-    def __call__(self, seconds: float) -> float:
-        """Trips per second of both."""
+    def __call__(self, seconds: float) -> Turn:
         self._line.send(seconds)
-        own = self._bare(seconds)
-        return own + float(self._line.recv())
+        own = bare_turn(self._bare, seconds)
+        other: Turn = self._line.recv()
+        rate = own.rate + other.rate
+        assert own.processor is not None
+        assert other.processor is not None
+        return Turn(rate, (own.rate * own.processor + other.rate * other.processor) / rate)
 
     def close(self) -> None:
         self._line.send(None)
@@ -122,12 +143,19 @@ def _bare_elsewhere(name: str, line: Any) -> None:
     bare = Bare(job, job.data())
     line.send("ready")
     while (seconds := line.recv()) is not None:
-        line.send(bare(seconds))
+        line.send(bare_turn(bare, seconds))
 
 
-def rates(
+def bare_turn(bare: Bare, seconds: float) -> Turn:
+    """A turn of the bare loop in this process."""
+    before = time.process_time()
+    trips, elapsed = trips_in(bare.trip, seconds)
+    return Turn(trips / elapsed, (time.process_time() - before) / trips)
+
+
+def measure_job(
     name: str, job: Job, rounds: int, seconds: float, others: dict[str, Callable[[], float]] | None = None
-) -> Rates:
+) -> Turns:
     """The bare loop, ours with 1 and 2 workers, and others, in turns of so many seconds."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -135,32 +163,47 @@ def rates(
     ours = {variant: Ours(job, data, workers) for variant, workers in WORKERS.items()}
     bare = Bare(job, data)
     two = TwoBare(name, bare)
-    found: Rates = {variant: [] for variant in ("bare", TWICE, *ours, *(others or {}))}
+    found: Turns = {variant: [] for variant in ("bare", TWICE, *ours, *(others or {}))}
     for turn in range(rounds):
         print(f"{name}: round {turn + 1} of {rounds}", file=sys.stderr)
-        found["bare"].append(bare(seconds))
+        found["bare"].append(bare_turn(bare, seconds))
         found[TWICE].append(two(seconds))
         for variant, run in ours.items():
             found[variant].append(run(seconds))
         for variant, other in (others or {}).items():
-            found[variant].append(other())
+            found[variant].append(Turn(other()))
     for run in (two, *ours.values()):
         run.close()
     return found
 
 
-def summary(found: Rates) -> dict[str, dict[str, float]]:
+def summary(found: Turns) -> dict[str, dict[str, float]]:
     """Best and median of each variant, and their ratios to the bare loop: of the best to the best, and the
-    median of neighbours in time."""
-    loop = found["bare"]
+    median of neighbours in time. The same of processor time for a trip, where it was measured."""
+    loop = [turn.rate for turn in found["bare"]]
     return {
         variant: {
-            "best": round(max(each), 1),
-            "median": round(statistics.median(each), 1),
-            "ratio": round(max(each) / max(loop), 3),
-            "median_ratio": round(statistics.median(one / other for one, other in zip(each, loop)), 3),
+            "best": round(max(rates), 1),
+            "median": round(statistics.median(rates), 1),
+            "ratio": round(max(rates) / max(loop), 3),
+            "median_ratio": round(statistics.median(one / other for one, other in zip(rates, loop)), 3),
         }
-        for variant, each in found.items()
+        | _processor_summary(turns, found["bare"])
+        for variant, turns in found.items()
+        for rates in [[turn.rate for turn in turns]]
+    }
+
+
+def _processor_summary(turns: Sequence[Turn], loop: Sequence[Turn]) -> dict[str, float]:
+    """Milliseconds for a trip, the median, and the median of the ratios to the bare loop's."""
+    costs = [turn.processor for turn in turns if turn.processor is not None]
+    bare = [turn.processor for turn in loop if turn.processor is not None]
+    if not costs:
+        return {}
+    ratio = statistics.median(one / other for one, other in zip(costs, bare))
+    return {
+        "processor_ms": round(1000 * statistics.median(costs), 4),
+        "processor_ratio": round(ratio, 3),
     }
 
 
@@ -169,7 +212,7 @@ def measure(rounds: int, seconds: float = SECONDS, jobs: Iterable[str] = tuple(A
 
     >>> measure(5)["MLP, batch 50"]["2 workers"]["ratio"]  # doctest: +SKIP
     """
-    return {name: summary(rates(name, ALL_JOBS[name], rounds, seconds)) for name in jobs}
+    return {name: summary(measure_job(name, ALL_JOBS[name], rounds, seconds)) for name in jobs}
 
 
 def main() -> None:
@@ -179,14 +222,19 @@ def main() -> None:
     parser.add_argument("--job", action="append", choices=list(ALL_JOBS), help="only this one (may repeat)")
     given = parser.parse_args()
     table = measure(given.rounds, given.seconds, given.job or ALL_JOBS)
-    print(f"{'':16}{'':14}{'trips/s':^20}{'over the bare loop':^20}")
-    print(f"{'job':16}{'variant':14}{'best':>10}{'median':>10}{'best':>10}{'median':>10}")
+    print(f"{'':16}{'':14}{'trips/s':^20}{'over the bare loop':^20}{'processor time':^20}")
+    print(
+        f"{'job':16}{'variant':14}{'best':>10}{'median':>10}{'best':>10}{'median':>10}{'ms/trip':>10}{'ratio':>10}"
+    )
     for job, variants in table.items():
         for variant, row in variants.items():
             print(
                 f"{job:16}{variant:14}{row['best']:10.1f}{row['median']:10.1f}"
                 f"{row['ratio']:10.2f}{row['median_ratio']:10.2f}"
+                f"{row['processor_ms']:10.3f}{row['processor_ratio']:10.2f}"
             )
+    if reason := disturbance(table):
+        print(reason)
     print(json.dumps(table))
 
 

@@ -44,8 +44,8 @@ MODULES = {
 }
 
 
-def walk(name, trace):
-    """Losses and gradients of 30 steps, on batches of two sizes."""
+def walk(name, trace, at_once=False):
+    """Losses of 30 steps on batches of two sizes, and the gradients; if `at_once`, the models after them."""
     torch.manual_seed(0)
     flat = FlatModule(MODULES[name]())
     flat.module.train()
@@ -56,6 +56,10 @@ def walk(name, trace):
     for step in range(30):
         n = 3 if step % 4 == 3 else 6
         x, y = torch.randn(n, 4, generator=data), torch.randint(3, (n,), generator=data)
+        if at_once:
+            with torch.no_grad():
+                seen.append((compute.step(x, y, 0.137), flat.vector.clone()))
+            continue
         loss = compute(x, y)
         seen.append((loss, flat.gradient.clone()))
         with torch.no_grad():
@@ -63,11 +67,12 @@ def walk(name, trace):
     return seen, compute
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("name", MODULES)
-def test_traced_gradient_has_the_bits_of_the_eager_one(name, monkeypatch):
+def test_traced_gradient_has_the_bits_of_the_eager_one(name, at_once, monkeypatch):
     monkeypatch.setattr(gradient, "TRACE_AFTER", 3)
-    eager, _ = walk(name, trace=False)
-    traced, compute = walk(name, trace=True)
+    eager, _ = walk(name, False, at_once)
+    traced, compute = walk(name, True, at_once)
     for (a_loss, a), (b_loss, b) in zip(eager, traced):
         assert a_loss == b_loss
         assert torch.equal(a, b)
@@ -76,3 +81,10 @@ def test_traced_gradient_has_the_bits_of_the_eager_one(name, monkeypatch):
         assert used, "nothing was traced, so nothing was tested"
     if name in ("branching", "dropout"):
         assert not used
+
+
+def test_a_graph_whose_steps_would_have_other_bits_is_not_used(monkeypatch):
+    monkeypatch.setattr(gradient, "TRACE_AFTER", 3)
+    monkeypatch.setattr(Gradient, "_moves_alike", lambda self, slopes: False)
+    _, compute = walk("mlp", True)
+    assert set(compute._graphs.values()) == {None}

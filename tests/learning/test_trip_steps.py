@@ -102,3 +102,18 @@ def test_optimiser_moves_along_the_direction_of_the_rule():
     for _ in range(2):
         steps.move(x, torch.ones(3, dtype=torch.float64), steps.next_lr(1))
     assert x.tolist() == [-5, -5, -5]  # 2, then 2 + 1
+
+
+class TurningRule(td.Rule):
+    def direction(self, gradient, x):
+        return -gradient
+
+
+def test_steps_that_are_more_than_the_gradient_are_not_made_at_once():
+    assert trip_steps(td.Local()).bare
+    assert trip_steps(td.Local(lr_normalisation=True, trip_schedule={"kind": "cosine"})).bare
+    assert not trip_steps(td.Local(weight_decay=0.1)).bare
+    assert not trip_steps(td.Local(gradient_clip=1.0)).bare
+    assert not trip_steps(td.Local(optimiser={"kind": "momentum"})).bare
+    assert not trip_steps(td.Local(optimiser={"kind": "adamw"})).bare
+    assert not trip_steps(td.Local(), rule=TurningRule).bare

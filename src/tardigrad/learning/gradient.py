@@ -61,19 +61,38 @@ class Gradient:
 
     def __call__(self, features: Features, labels: Tensor) -> Loss:
         """Return the loss, and store the gradient in `flat.gradient`."""
-        if self._trace and isinstance(features, Tensor):
-            shape = (features.shape, features.dtype, labels.shape, labels.dtype)
-            graph = self._graphs.get(shape)
-            if graph is not None:
-                with torch.inference_mode():
-                    loss, *slopes = graph(features, labels, *self._flat.values)
-                    torch._foreach_copy_(self._flat.slopes, slopes)
-                return self._read(loss)
-            if shape not in self._graphs:
-                self._seen[shape] += 1
-                if self._seen[shape] == TRACE_AFTER:
-                    self._graphs[shape] = self._traced(features, labels)
-        return self._eager(features, labels)
+        graph = self._graph(features, labels)
+        if graph is None:
+            return self._eager(features, labels)
+        with torch.inference_mode():
+            loss, *slopes = graph(features, labels, *self._flat.values)
+            torch._foreach_copy_(self._flat.slopes, slopes)
+        return self._read(loss)
+
+    def step(self, features: Features, labels: Tensor, lr: float) -> Loss:
+        """Return the loss, and subtract `lr` times its gradient from `flat.vector`. `flat.gradient` may have
+        any values afterwards: a traced gradient is not copied there first."""
+        graph = self._graph(features, labels)
+        if graph is None:
+            loss = self._eager(features, labels)
+            self._flat.vector.sub_(self._flat.gradient, alpha=lr)
+            return loss
+        with torch.inference_mode():
+            traced_loss, *slopes = graph(features, labels, *self._flat.values)
+            torch._foreach_sub_(self._flat.values, slopes, alpha=lr)
+        return self._read(traced_loss)
+
+    def _graph(self, features: Features, labels: Tensor) -> Graph | None:
+        """Return the graph for minibatches like this one, or None if there is none."""
+        if not self._trace or not isinstance(features, Tensor):
+            return None
+        shape = (features.shape, features.dtype, labels.shape, labels.dtype)
+        if shape not in self._graphs:
+            self._seen[shape] += 1
+            if self._seen[shape] < TRACE_AFTER:
+                return None
+            self._graphs[shape] = self._traced(features, labels)
+        return self._graphs[shape]
 
     @torch.enable_grad()
     def _eager(self, features: Features, labels: Tensor) -> Loss:
@@ -130,7 +149,14 @@ class Gradient:
                 for buffer, was in buffers:
                     buffer.copy_(was)
         same = self._read(loss) == expected_loss and all(torch.equal(a, b) for a, b in zip(slopes, expected))
-        return graph if same else None
+        return graph if same and self._moves_alike(slopes) else None
+
+    def _moves_alike(self, slopes: list[Tensor]) -> bool:
+        """Return whether a step gives the same bits parameter by parameter as on the whole vector, which has
+        this gradient."""
+        vector = self._flat.vector.clone()
+        torch._foreach_sub_(self._flat.views(vector), slopes, alpha=0.1)
+        return torch.equal(vector, self._flat.vector.sub(self._flat.gradient, alpha=0.1))
 
 
 def _direct(module: torch.fx.GraphModule) -> Graph:

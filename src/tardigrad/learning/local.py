@@ -202,10 +202,21 @@ class Trainer:
         x, gradient = flat.vector, flat.gradient
         steps = TripSteps(self.local, rule, memory, x, number(examples), flat.shared.numel())
         losses: list[Loss] = []
+        at_once = self._gradient.step if steps.bare and isinstance(self._gradient, Gradient) else None
         for features, labels in self.minibatches(examples, seed):
-            losses.append(self._gradient(features, labels))
-            steps.move(x, gradient, steps.next_lr(len(labels)))
+            lr = steps.next_lr(len(labels))
+            if at_once is not None:
+                losses.append(at_once(features, labels, lr))
+            else:
+                losses.append(self._gradient(features, labels))
+                steps.move(x, gradient, lr)
         return self.finished(task, memory, rule, flat.shared, numbers(losses), steps, number(examples))
+
+    def lasting(self, vectors: Vectors) -> Vectors:
+        """Return vectors of a trip's result that later trips do not overwrite: those in the scratch module's
+        memory are copied."""
+        scratch = {_address(self.flat.vector), _address(self.flat.gradient)}
+        return {name: v.clone() if _address(v) in scratch else v for name, v in vectors.items()}
 
     def rule(self, task: Task, memory: Vectors) -> Rule:
         """Return the client's half of the algorithm, for one trip. It sees only its own part of the
@@ -280,6 +291,10 @@ def _mean(losses: list[float]) -> float:
     for loss in losses:
         total += loss
     return total / len(losses)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _all_finite(vectors: Vectors) -> bool:

@@ -59,6 +59,11 @@ class TripSteps:
         rule = type(self._rule).direction is Rule.direction
         return rule and self._clip is None and isinstance(self._optimiser, LocalSGD)
 
+    @property
+    def bare(self) -> bool:
+        """Whether a step is nothing but x -= lr * gradient."""
+        return self.plain and not self._added_decay
+
     def next_lr(self, examples: int) -> float:
         """Return the learning rate of the next step, whose gradient is of so many examples; count it."""
         lr = self._rule.lr

@@ -83,5 +83,5 @@ def test_more_versions_than_there_are_slots(monkeypatch):
     assert torch.equal(versions.publish(3, {"model": torch.full((3,), 3.0)})["model"], torch.full((3,), 3.0))
     monkeypatch.setattr("tardigrad.simulation.executors.shared_memory.MOST_VERSIONS", 1)
     with pytest.raises(td.RunError, match=r"1 versions are in use at once.* set buffer\.staleness_bound"):
-        td.run(workers=1, **SETTINGS)
+        td.run(workers=2, **SETTINGS)
     td.run(**SETTINGS)  # in one process, other versions are kept elsewhere

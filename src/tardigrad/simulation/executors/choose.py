@@ -13,13 +13,13 @@ from tardigrad.simulation.executors.vectorised import Vectorised
 
 
 def make_executor(workers: int | str, device: Device, trainer: Trainer, clients: Clients) -> Executor:
-    """Return the executor for a number of workers (0: this process), or for a text such as "ray:4".
+    """Return the executor for a number of workers (0 or 1: this process), or for a text such as "ray:4".
 
     Raises a ConfigError if the text is malformed, or if Ray is not installed or cannot be started.
     """
     if isinstance(workers, str):
         return ray_executor(workers, trainer, clients)
-    if workers:
+    if workers > 1:
         return process_executor(trainer, clients, workers)
     if device.clients_at_once > 1:
         return Vectorised(trainer, clients, device.clients_at_once)

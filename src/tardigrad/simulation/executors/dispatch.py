@@ -44,6 +44,9 @@ TRIES = 3
 class Dispatcher(Generic[W]):
     """An executor that trains jobs on the workers of a pool."""
 
+    _fewest = BATCHES
+    """How many jobs a worker has in hand at least, if there are enough for all."""
+
     def __init__(self, pool: WorkerPool[W], workers: int, flow: Flow, profile: Profile) -> None:
         self.ahead = PLANNED_AHEAD * workers
         self._pool, self._count, self._flow = pool, workers, flow
@@ -81,15 +84,19 @@ class Dispatcher(Generic[W]):
             raise KeyError(f"trip {trip} was never submitted")
         with self._own_profile.part("waiting for workers"):
             self.start()
-            self._assign(needed=trip)
-            while trip not in self._results:
-                self._listen()
-                self._assign(needed=trip)
+            self._obtain(trip)
         result = self._results.pop(trip)
         if isinstance(result, Failure):
             raise RunError(result.message)
         self._last = trip
         return result
+
+    def _obtain(self, trip: int) -> None:
+        """Send jobs and receive results until that of this trip is there."""
+        self._assign(needed=trip)
+        while trip not in self._results:
+            self._listen()
+            self._assign(needed=trip)
 
     def profile(self) -> dict[str, float]:
         return dict(self._profile.seconds)
@@ -113,7 +120,7 @@ class Dispatcher(Generic[W]):
         if not self._ready or not workers:
             return
         size, queue = self._sizes(len(workers))
-        window = 3 * queue * len(workers)  # jobs sent and not committed, at most
+        window = self._window(queue, len(workers))
         while self._ready:
             worker = min(workers, key=lambda worker: worker.in_hand)
             room = queue - worker.in_hand
@@ -137,14 +144,19 @@ class Dispatcher(Generic[W]):
         if it is lost too, that job is the reason, even if earlier answers were lost with the worker."""
         return bool(self._tries) and any(trip in self._tries for batch in worker.batches for trip in batch)
 
+    def _window(self, queue: int, workers: int) -> int:
+        """Return how many jobs may be sent or trained and not committed, if so many workers have so many jobs
+        in hand."""
+        return 3 * queue * workers
+
     def _sizes(self, workers: int) -> tuple[int, int]:
         """Return how many jobs go in one batch, and how many a worker should have in hand."""
         if not self._seconds:
             return 1, BATCHES
         flow = self._flow
         share = math.ceil((len(self._ready) + self._in_hand) / workers)
-        queue = min(int(flow.queue_seconds / self._seconds), BATCHES * flow.most_trips, share)
-        queue = max(BATCHES, queue)
+        wanted = max(self._fewest, int(flow.queue_seconds / self._seconds))
+        queue = max(1, min(wanted, BATCHES * flow.most_trips, share))
         size = min(int(flow.batch_seconds / self._seconds), queue // BATCHES, flow.most_trips)
         return max(1, size), queue
 
@@ -174,10 +186,11 @@ class Dispatcher(Generic[W]):
 
     # -- listening -------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        """Wait for messages, and replace the workers that have died or hang."""
+    def _listen(self, seconds: float = LISTEN_SECONDS) -> bool:
+        """Wait for messages, and replace the workers that have died or hang. Return whether there were
+        messages."""
         began = time.monotonic()
-        messages = self._pool.listen(self._workers, LISTEN_SECONDS)
+        messages = self._pool.listen(self._workers, seconds)
         waited = min(time.monotonic() - began, 2 * LISTEN_SECONDS)  # the machine may have been suspended
         for worker in self._workers:
             worker.silent += waited
@@ -194,6 +207,7 @@ class Dispatcher(Generic[W]):
         for worker in list(self._workers):
             if worker.in_hand and worker.silent > SILENCE_SECONDS and self._hangs(worker):
                 self._replace(worker, Lost(f"hung for {SILENCE_SECONDS:.0f} seconds", "it was ended"))
+        return bool(messages)
 
     def _receive(self, worker: W, report: BatchReport[TrainedTrip]) -> None:
         worker.used = report.used

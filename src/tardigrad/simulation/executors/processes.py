@@ -1,4 +1,4 @@
-"""Training in several processes on one machine, one thread each.
+"""Training in several processes on one machine, one thread each. This process is one of them.
 
 Workers are forked, so they have the data and the module without a copy. Versions and uploads pass through
 shared memory, small messages through pipes.
@@ -27,6 +27,7 @@ from tardigrad.simulation.executors.dispatch import BATCHES, Dispatcher
 from tardigrad.simulation.executors.processor_time import processor_seconds
 from tardigrad.simulation.executors.protocol import TrainedTrip, TrainingJob
 from tardigrad.simulation.executors.shared_memory import ALIGNMENT, SlotLayout, Slots, VersionSlots
+from tardigrad.simulation.executors.training_dispatch import TrainingDispatcher
 from tardigrad.simulation.executors.worker_pool import (
     MOST_TRIPS,
     BatchReport,
@@ -38,8 +39,9 @@ from tardigrad.simulation.executors.worker_pool import (
     train_or_explain,
 )
 
-FLOW = Flow(batch_seconds=0.005, queue_seconds=0.05)
-"""The queue is as long as the engine is typically away when it evaluates."""
+FLOW = Flow(batch_seconds=0.005, queue_seconds=0.02)
+"""While a worker has a job in hand that is needed next, this process trains later ones. With a short queue
+few of their uploads wait, so that most are still in the cache when they are added up."""
 
 
 class ProcessOrder(NamedTuple):
@@ -169,7 +171,9 @@ class ForkedWorkers:
                 self.release(trip)
 
     def release(self, trip: int) -> None:
-        self._slots.release(self._slot_of.pop(trip))
+        slot = self._slot_of.pop(trip, None)
+        if slot is not None:
+            self._slots.release(slot)
 
     def close(self, workers: Sequence[ForkedWorker]) -> None:
         for worker in workers:
@@ -232,8 +236,8 @@ class ForkedWorkers:
 
 
 def process_executor(trainer: Trainer, clients: Clients, workers: int) -> Dispatcher[ForkedWorker]:
-    """Return an executor that trains in `workers` forked processes."""
-    return Dispatcher(ForkedWorkers(trainer, clients, workers), workers, FLOW, trainer.profile)
+    """Return an executor that trains in this process and in `workers` - 1 forked ones."""
+    return TrainingDispatcher(ForkedWorkers(trainer, clients, workers), workers - 1, FLOW, trainer, clients)
 
 
 def _end(worker: ForkedWorker) -> None:

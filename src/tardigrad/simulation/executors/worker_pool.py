@@ -119,7 +119,8 @@ class WorkerPool(Protocol[W]):
         """End a worker that is lost, and release what its jobs occupied."""
 
     def release(self, trip: int) -> None:
-        """Release the memory of a result, which the caller does not need any more."""
+        """Release the memory of a result, which the caller does not need any more; nothing if no worker has
+        trained it."""
 
     def close(self, workers: Sequence[W]) -> None:
         """End these workers, and release everything."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from tardigrad.core.upload import Task, Vectors
 from tardigrad.simulation.executors.protocol import TrainingJob
@@ -83,20 +82,11 @@ class Actor:
             return result
         upload = result.upload
         with self._trainer.profile.part("upload"):
-            sent, kept = self._packed(upload.vectors), self._packed(result.memory)
+            lasting = self._trainer.lasting  # other trips of the same call follow
+            sent, kept = pack(lasting(upload.vectors)), pack(lasting(result.memory))
         return RayReply(sent, kept, upload.examples, upload.steps, upload.loss)
-
-    def _packed(self, vectors: Vectors) -> PackedVectors:
-        # vectors of the scratch module are copied, because the next trip of the same call overwrites them
-        flat = self._trainer.flat
-        scratch = {_address(flat.vector), _address(flat.gradient)}
-        return pack({name: v.clone() if _address(v) in scratch else v for name, v in vectors.items()})
 
 
 def platform() -> str:
     """Return what the bits of a result depend on, other than its inputs."""
     return f"torch {torch.__version__} with {torch.backends.cpu.get_cpu_capability()}"
-
-
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
