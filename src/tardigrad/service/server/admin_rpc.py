@@ -69,7 +69,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
         """Has a session and nonces of its own, apart from those of the clients."""
         self.refusals = Refusals()
         self._rates = Rates(REQUESTS_PER_SECOND)
-        self._exporting: dict[str, asyncio.Lock] = {name: asyncio.Lock() for name in runs}
+        self._exporting: dict[str, asyncio.Lock] = {}
 
     def reload(self) -> None:
         """Read the list of operators now, if there is one."""
@@ -186,7 +186,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
             run, reason = self._run(wanted.run), _reason(wanted.reason)
             coordinator, idle = run.coordinator, run.coordinator.settings.idle_seconds
             _check_alive(coordinator)
-            async with self._exporting[run.name]:
+            async with self._exporting.setdefault(run.name, asyncio.Lock()):
                 version, model = await coordinator.released_model()
                 wall, where = self._wall(), coordinator.run_state.where()
                 facts: dict[str, str | int | float]
@@ -213,7 +213,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
         async with self._answering("Follow", request, context) as (_, content):
             wanted = _parsed(admin_v1.FollowRequest(), content)
             run = self._run(wanted.run)
-            coordinator, idle, events = run.coordinator, run.coordinator.settings.idle_seconds, run.folder
+            coordinator, idle = run.coordinator, run.coordinator.settings.idle_seconds
 
             async def send(part: admin_v1.FollowedPart) -> None:
                 await unless_silent(context.write(part), idle)
