@@ -139,7 +139,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
                 return self._steered(run)
             entry = self._entry(run, admin, wanted)
             _check_alive(coordinator)
-            effects = await coordinator.act(entry)
+            effects = await coordinator.acts.act(entry)
             steered = self._steered(run)
             steered.changed, steered.audit = effects.acted, effects.audit
             steered.ended = len(effects.events)
@@ -187,7 +187,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
             coordinator, idle = run.coordinator, run.coordinator.settings.idle_seconds
             _check_alive(coordinator)
             async with self._exporting.setdefault(run.name, asyncio.Lock()):
-                version, model = await coordinator.released_model()
+                version, model = await coordinator.acts.released_model()
                 wall, where = self._wall(), coordinator.run_state.where()
                 facts: dict[str, str | int | float]
                 facts = {"run": coordinator.run, "name": run.name, "version": version, "admin": admin}
@@ -197,7 +197,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
                     raise Refused(Cause.DISK, f"the server cannot write the export ({error})") from None
                 del model
             with closing(made):
-                effects = await coordinator.act(
+                effects = await coordinator.acts.act(
                     JournalEntry("export", 0.0, version=version, digest=made.model_digest, reason=reason,
                                  admin=admin, wall=wall)
                 )  # fmt: skip
