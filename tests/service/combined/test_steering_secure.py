@@ -16,8 +16,7 @@ import tardigrad as td
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.received_export import receive_export
 from tardigrad.service.protocol.refusals import Cause
-from tardigrad.service.server import coordinator as coordinator_module
-from tardigrad.service.server import helper_link
+from tardigrad.service.server import helper_link, operator_acts
 from tardigrad.service.server.helper_connection import HelperAway
 from tardigrad.service.server.helper_group import HelperGroup
 from tardigrad.service.server.steering import STOPPED
@@ -129,7 +128,7 @@ def test_eject_is_done_although_the_operator_has_hung_up(federation, monkeypatch
             counted = asyncio.ensure_future(ann.deliver(trips[0]))
             await until(lambda: asked == [1])
             entry = JournalEntry("eject", 0.0, client="1", admin="root", wall=1e9)
-            acting = asyncio.ensure_future(coordinator.act(entry))
+            acting = asyncio.ensure_future(coordinator.acts.act(entry))
             await until(lambda: len(coordinator.link._asking._waiters or ()) == 1)
             acting.cancel()
             gate.set()
@@ -237,7 +236,7 @@ def test_paused_secure_run_goes_on_with_uploads_and_stops_when_its_steps_are_sig
 
 
 def test_exported_version_of_a_secure_run_has_receipts(federation, monkeypatch, tmp_path):
-    monkeypatch.setattr(coordinator_module, "EXPORT_SECONDS", 0.2)
+    monkeypatch.setattr(operator_acts, "EXPORT_SECONDS", 0.2)
 
     async def scene():
         async with federation.helpers(), federation.serving() as running:

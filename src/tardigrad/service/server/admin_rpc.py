@@ -69,7 +69,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
         """Has a session and nonces of its own, apart from those of the clients."""
         self.refusals = Refusals()
         self._rates = Rates(REQUESTS_PER_SECOND)
-        self._exporting: dict[str, asyncio.Lock] = {name: asyncio.Lock() for name in runs}
+        self._exporting: dict[str, asyncio.Lock] = {}
 
     def reload(self) -> None:
         """Read the list of operators now, if there is one."""
@@ -139,7 +139,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
                 return self._steered(run)
             entry = self._entry(run, admin, wanted)
             _check_alive(coordinator)
-            effects = await coordinator.act(entry)
+            effects = await coordinator.acts.act(entry)
             steered = self._steered(run)
             steered.changed, steered.audit = effects.acted, effects.audit
             steered.ended = len(effects.events)
@@ -186,8 +186,8 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
             run, reason = self._run(wanted.run), _reason(wanted.reason)
             coordinator, idle = run.coordinator, run.coordinator.settings.idle_seconds
             _check_alive(coordinator)
-            async with self._exporting[run.name]:
-                version, model = await coordinator.released_model()
+            async with self._exporting.setdefault(run.name, asyncio.Lock()):
+                version, model = await coordinator.acts.released_model()
                 wall, where = self._wall(), coordinator.run_state.where()
                 facts: dict[str, str | int | float]
                 facts = {"run": coordinator.run, "name": run.name, "version": version, "admin": admin}
@@ -197,7 +197,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
                     raise Refused(Cause.DISK, f"the server cannot write the export ({error})") from None
                 del model
             with closing(made):
-                effects = await coordinator.act(
+                effects = await coordinator.acts.act(
                     JournalEntry("export", 0.0, version=version, digest=made.model_digest, reason=reason,
                                  admin=admin, wall=wall)
                 )  # fmt: skip
@@ -213,7 +213,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
         async with self._answering("Follow", request, context) as (_, content):
             wanted = _parsed(admin_v1.FollowRequest(), content)
             run = self._run(wanted.run)
-            coordinator, idle, events = run.coordinator, run.coordinator.settings.idle_seconds, run.folder
+            coordinator, idle = run.coordinator, run.coordinator.settings.idle_seconds
 
             async def send(part: admin_v1.FollowedPart) -> None:
                 await unless_silent(context.write(part), idle)

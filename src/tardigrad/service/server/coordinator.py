@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import numpy as np
-from torch import Tensor
 
 from tardigrad.core.outcomes import Ticket
 from tardigrad.core.upload import Vectors
@@ -26,8 +24,9 @@ from tardigrad.service.server.helper_link import HelperLink
 from tardigrad.service.server.journal_queue import JournalQueue, PendingEntry
 from tardigrad.service.server.model_state import ModelState
 from tardigrad.service.server.model_thread import ModelThread
+from tardigrad.service.server.operator_acts import OperatorActs
 from tardigrad.service.server.published_versions import PublishedVersions
-from tardigrad.service.server.run_state import Effects, RunState
+from tardigrad.service.server.run_state import RunState
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.service.server.task_broadcast import Broadcast
 from tardigrad.service.server.ticket_checks import (
@@ -40,15 +39,12 @@ from tardigrad.service.server.ticket_checks import (
 from tardigrad.service.server.upload_form import UploadForm
 from tardigrad.service.server.worker_threads import Threads
 from tardigrad.service.store.audit_log import AuditLog
-from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, Store, StoreError
+from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, Store
 from tardigrad.service.store.payload_file import PayloadFile
 from tardigrad.service.store.recovery import Recovery, RunLog, Snapshot, upload_of
 
 SWEEP_SECONDS = 0.5
 """Seconds between two checks for expired tickets and for the end of the run."""
-
-EXPORT_SECONDS = 10.0
-"""Seconds that an export of a secure run waits for the receipts of its version."""
 
 
 class Coordinator:
@@ -94,6 +90,9 @@ class Coordinator:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why the run is over, or the exception that ended it, which was logged."""
         self.ended.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.acts = OperatorActs(
+            run_state, model_state, self._queue, self._check_ins, self.recovery, self._threads, self.moved
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
         self.link: HelperLink | None = None
@@ -101,7 +100,7 @@ class Coordinator:
 
     def join_helpers(self, helpers: HelperGroup) -> None:
         """Make this a secure run with these helpers, before it is started."""
-        self.link = HelperLink(
+        self.link = self.acts.link = HelperLink(
             helpers, self.run_state, self.model_state, self._store, self._queue, self.recovery,
             self._threads, self._time, self.uploads, self._fail,
         )  # fmt: skip
@@ -244,7 +243,7 @@ class Coordinator:
                     release()
                 raise
         if answer is None and self.run_state.over is None:
-            self.check_not_ejected(entry.client)
+            self.acts.check_not_ejected(entry.client)
             raise Refused(Cause.UNSOLICITED, f"trip {entry.trip} is not under way any more")
         return answer
 
@@ -258,71 +257,6 @@ class Coordinator:
     async def _end_trip(self, trip: int) -> None:
         with self.busy.ending(trip):
             await self._queue.put(JournalEntry("give_up", self.now, trip=trip))
-
-    # -- acts of operators -------------------------------------------------------------------------
-
-    def check_not_ejected(self, client: str) -> None:
-        """Raise `Refused` if an operator has ejected this client."""
-        if client in self.run_state.steering.ejected:
-            raise ejected(client)
-
-    async def act(self, entry: JournalEntry) -> Effects:
-        """Journal an act of an operator, apply it, and write its line into the audit log. Return its effects.
-        If it would change nothing, nothing is journaled."""
-        if not self.run_state.steering.changes(entry):
-            return Effects()
-        if self.run_state.over is not None and entry.kind != "export":
-            return Effects()
-        acting = asyncio.ensure_future(self._act(entry))
-        acting.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved
-        return await asyncio.shield(acting)  # it is done even if the operator hangs up
-
-    async def _act(self, entry: JournalEntry) -> Effects:
-        waits = self.link is not None and entry.kind == "eject" and self.run_state.over is None
-        async with self.link.undisturbed(entry.client) if waits and self.link else nullcontext():
-            effects = await self._queue.put(entry)
-        try:
-            await self._threads.on_disk(self.recovery.audit.sync)
-        except StoreError as error:
-            raise Refused(
-                Cause.DISK, f"it is done, but not in the audit log yet, which cannot be written: {error}"
-            ) from None
-        return effects
-
-    async def released_model(self) -> tuple[int, dict[str, Tensor]]:
-        """Return the last version that was published, and its model under the names of its module. In a
-        secure run that is a version with receipts."""
-        version, model = await self._threads.in_model_thread(self.model_state.current)
-        secure = self.run_state.secure
-        if secure is not None:
-            async with self.moved:
-                signed = self.moved.wait_for(lambda: version <= secure.version)
-                try:
-                    await asyncio.wait_for(signed, EXPORT_SECONDS)
-                except TimeoutError:
-                    raise Refused(
-                        Cause.HELPER_AWAY, f"the helpers have not signed version {version} yet; come again",
-                        retry_after=EXPORT_SECONDS,
-                    ) from None  # fmt: skip
-        return version, await asyncio.wrap_future(self.model_state.named(model))
-
-    def _acted(self, entry: JournalEntry, effects: Effects) -> None:
-        """Let an act that was applied take effect on clients that wait, and on limits."""
-        match entry.kind:
-            case "pause":
-                self._check_ins.dismiss()
-            case "eject":
-                self._check_ins.send_away(entry.client)
-                if self.link is not None:
-                    trips = [event.trip for event in effects.events]
-                    self.link.offers.drop_ended(trips, ejected(entry.client))
-            case "limits":
-                self.settings = self.run_state.steering.settings(self.settings)
-        log.info(
-            "%s by %s%s", entry.kind, entry.admin, f": {entry.client}" if entry.client else "",
-            extra={"event": "act", "client": entry.client},
-        )  # fmt: skip
-        self._tell_watchers()
 
     # -- applying entries --------------------------------------------------------------------------
 
@@ -369,7 +303,9 @@ class Coordinator:
         if effects.receipted is not None:
             self._tell_watchers()
         if effects.acted:
-            self._acted(one.entry, effects)
+            self.acts.applied(one.entry, effects)
+            self.settings = self.run_state.steering.settings(self.settings)
+            self._tell_watchers()
 
     def _fail(self, error: BaseException) -> None:
         """End the run with this error."""
@@ -465,10 +401,3 @@ class Coordinator:
         """Write the last events; on the model thread."""
         self.recovery.audit.sync()
         self.model_state.finish(reason, self.run_state.last_reports(), self.run_state.where())
-
-
-def ejected(client: str) -> Refused:
-    """Return the refusal of a client that an operator has ejected."""
-    return Refused(
-        Cause.EJECTED, f"{client} was ejected from this run by its operator; ask for `tardigrad admin admit`"
-    )

@@ -114,7 +114,7 @@ class Servicer(v1_grpc.FederationServicer):
         """Return the content of a request that is signed by an enrolled client and within its rate."""
         call.client, content = await self._gate.admitted(signed, call.method)
         self._coordinator.counters.heard(call.client)
-        self._coordinator.check_not_ejected(call.client)
+        self._coordinator.acts.check_not_ejected(call.client)
         self._rates.take(call.client, self._coordinator.settings.requests_per_second)
         return content
 
@@ -269,7 +269,7 @@ class Servicer(v1_grpc.FederationServicer):
         async with self._answering("Watch", context) as call:
             await self._admit(request, call)
             while True:
-                coordinator.check_not_ejected(call.client)
+                coordinator.acts.check_not_ejected(call.client)
                 progress = progress_of(coordinator, self)
                 await unless_silent(context.write(_progress_message(progress)), idle)
                 if progress.over is not None or coordinator.stopping:
