@@ -2,6 +2,7 @@
 
 import random
 import string
+from urllib.parse import quote, urlencode
 
 import pytest
 from page_server import append, get, port_of, served
@@ -193,3 +194,16 @@ def test_random_requests_get_nothing_and_break_nothing(local, public):
             assert path.split("?")[0] in {one.split("?")[0] for one in allowed}
     assert get(local)[0] == 200
     assert get(public)[0] == 401
+
+
+def test_any_query_and_cookie_gets_an_answer_without_an_error(local, public):
+    draws = random.Random(21)
+    texts = ["", "0", "-1", "1e9", "9" * 400, "\u0661", "\x00", "\U0001f600", "<script>", "../..", "x" * 3000]
+    names = ["run", "search", "sort", "down", "page", "token", "x"]
+    for _ in range(300):
+        pairs = [(draws.choice(names), draws.choice(texts)) for _ in range(draws.randrange(5))]
+        status, _, body = get(local, f"/clients?{urlencode(pairs)}")
+        assert status in (200, 404), pairs
+        assert b"a secret" not in body
+        cookie = "; ".join(f"{quote(a)}={quote(b)}" for a, b in pairs) + draws.choice(["", ";;=", '="'])
+        assert get(public, "/clients?run=0", {"Cookie": cookie})[0] in (400, 401)

@@ -83,6 +83,9 @@ def test_while_a_helper_is_away_clients_come_again_and_tickets_do_not_expire(fed
                 clock.advance(2 * hour)
                 status = status_of(coordinator, running.server.servicer)
                 assert status.helper_away == 2 * hour
+                why = status.explained()[0]
+                assert (why.severity, why.since) == ("error", 2 * hour)
+                assert why.sentence.startswith("A helper of this secure run cannot be reached")
                 assert dict(rows(status, None))["helper"].startswith("away since 7,200 s")
                 line = progress_line(progress_of(coordinator, running.server.servicer))
                 assert line.startswith("a helper is away since 7,200 s")

@@ -7,18 +7,20 @@ import time
 import grpc
 import pytest
 from failing_store import FailingStore
-from service_harness import PATIENCE, Puppet, app_of, failed, serving, two_puppets, with_limits
+from service_harness import PATIENCE, Puppet, app_of, failed, serving, settled, two_puppets, with_limits
 from test_metrics import CONFIG
 from typer.testing import CliRunner
 
 import tardigrad as td
 from tardigrad.cli import app
+from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.access.enrolment import make_key
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection
 from tardigrad.service.monitor import run_facts
+from tardigrad.service.monitor.operator_following import told_status
 from tardigrad.service.monitor.status import status_of, write_status
 from tardigrad.service.store.memory import MemoryStore
 
@@ -235,3 +237,79 @@ def test_a_full_disk_is_an_explanation_until_there_is_room(tmp_path):
     assert full[0].severity == "error"
     assert full[0].sentence.startswith("All uploads are refused: disk full")
     assert not any(one.severity == "error" for one in room)
+
+
+def test_clients_of_a_private_run_rest_and_a_step_waits_for_others(tmp_path):
+    config = CONFIG.model_copy(
+        update={
+            "data": td.Digits(partition=td.IID(clients=6)),
+            "buffer": td.Buffer(size=2),
+            "stop": td.Stop(trips=12),
+            "privacy": td.Participation(epsilon=50.0, participations=2, separation=3, noise_from="seed"),
+        }
+    )
+    simulation = build(config)
+
+    async def act(running):
+        async with two_puppets(running, simulation, ("ann", "eve")) as (ann, eve):
+            for puppet in (ann, eve):
+                await puppet.deliver(await puppet.fetch())
+            await settled(running)
+            assert running.coordinator.run_state.book.version == 1
+            return explained(running)
+
+    found = scene_of(config, tmp_path, act)
+    assert found[0].severity == "error"
+    assert found[0].sentence == (
+        "The next step needs 2 more uploads, but the 2 enrolled clients may give only 0 to it (2 rest after "
+        "a step (privacy.separation))."
+    )
+
+
+def test_a_paused_run_and_an_ejected_client(tmp_path):
+    simulation = build(CONFIG)
+
+    async def act(running):
+        async with two_puppets(running, simulation, ("ann", "eve")) as (ann, _), running.operator() as root:
+            await ann.fetch()
+            await root.steer("pause", reason="a test")
+            paused = explained(running)
+            await root.steer("resume")
+            await root.steer("eject", client="ann")
+            await root.steer("eject", client="eve")
+            assert await failed(ann.connection.give_up(99, 1)) is grpc.StatusCode.PERMISSION_DENIED
+            return paused, explained(running)
+
+    paused, ejected = scene_of(CONFIG, tmp_path, act)
+    assert paused[0].sentence == (
+        "The operator root has paused the run: no trip begins, and 1 trip under way may end."
+    )
+    assert ejected[0].severity == "error"
+    assert ejected[0].sentence.startswith(
+        "All requests are refused: ejected (1 time; the last was GiveUp of ann"
+    )
+    assert "tardigrad admin admit" in ejected[0].remedy
+
+
+def test_a_status_of_an_operator_has_everything_and_that_of_a_client_no_names(tmp_path):
+    simulation = build(CONFIG)
+    (tmp_path / "config.toml").write_text("")
+
+    async def act(running):
+        async with two_puppets(running, simulation, ("ann", "eve")) as (ann, _), running.operator():
+            await ann.fetch()
+            told = []
+            for name in ("root", "eve"):
+                source = told_status(running.address, running.signer(name), None)
+                told.append(await anext(source))
+                await source.aclose()
+            source = told_status(running.address, running.signer("eve"), None, run="another")
+            with pytest.raises(ConfigError, match="--run: only an operator's key"):
+                await anext(source)
+            return told
+
+    operator, client = scene_of(CONFIG, tmp_path, act)
+    assert list(operator.at_work) == ["ann"]
+    assert operator.explained()[0].sentence.startswith("Nothing is wrong: 1 trip is under way")
+    assert client.at_work == {}
+    assert client.explained()[0].sentence == "1 trip is under way."

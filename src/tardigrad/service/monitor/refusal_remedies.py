@@ -82,6 +82,9 @@ OF_UPLOADS: dict[Reason, str] = {
 }
 """Uploads that are received are refused for no other reasons."""
 
+_BY_REASON = {cause.value: text for cause, text in OF_REQUESTS.items()}
+_BY_REASON |= {reason.value: text for reason, text in OF_UPLOADS.items()}
+
 PASSING = frozenset(
     {Cause.SESSION, Cause.TIME, Cause.RATE, Cause.FULL, Cause.SILENT, Cause.AT_ONCE, Cause.STOPPING,
      Cause.REPLAYED, Cause.UNSOLICITED, Cause.DUPLICATE, Cause.HELPER_AWAY}
@@ -95,5 +98,4 @@ def remedy_of(reason: str) -> str:
     >>> remedy_of("client too old")
     "Install the server's version of Tardigrad on the client."
     """
-    remedies: dict[str, str] = {**OF_REQUESTS, **OF_UPLOADS}
-    return remedies.get(reason, _BROKEN)
+    return _BY_REASON.get(reason, _BROKEN)

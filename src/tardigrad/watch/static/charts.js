@@ -175,7 +175,7 @@ const charts = (() => {
 
   function drawTrips(plot, spec, look) {
     const { ctx, bbox } = plot, pixel = devicePixelRatio;
-    const most = Math.max(1, ...spec.trips.map((one) => one.staleness || 0));
+    const most = Math.max(1, ...spec.trips.map((one) => (one.fate === "under way" ? 0 : one.staleness || 0)));
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
@@ -193,7 +193,7 @@ const charts = (() => {
       const y = plot.valToPos(row, "y", true);
       const from = plot.valToPos(one.start, "x", true), to = plot.valToPos(one.end, "x", true);
       const flying = one.fate === "under way", counted = flying || one.fate === "counted";
-      ctx.strokeStyle = ctx.fillStyle = counted ? staleColour((one.staleness || 0) / most) : look.ink;
+      ctx.strokeStyle = ctx.fillStyle = counted ? staleColour(Math.min(1, (one.staleness || 0) / most)) : look.ink;
       ctx.lineWidth = (counted ? 2.2 : 1.2) * pixel;
       ctx.setLineDash(counted ? [] : [2 * pixel, 3 * pixel]);
       ctx.beginPath();
