@@ -1,4 +1,4 @@
-"""BASGD (Yang, Li), Algorithm 2: a robust mean of the means of buckets, when no bucket is empty."""
+"""BASGD (Yang, Li): a robust mean of the means of buckets, when no bucket is empty."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""BASGD: "BASGD: Buffered Asynchronous SGD for Byzantine Learning" (Yang, Li), Algorithm 2."""
+"""BASGD: "BASGD: Buffered Asynchronous SGD for Byzantine Learning" (Yang, Li)."""
 
 from __future__ import annotations
 

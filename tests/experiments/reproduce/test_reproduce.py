@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,19 @@ def test_momentum_approximation_pays_for_private_versions(size):
         assert config.privacy.versions == ("private" if label.startswith("MA") else "public"), label
         assert config.privacy.version_overhead == 1.1
         assert config.privacy.clip == (0.1 if task.startswith("FLAIR") else 0.2)
+
+
+@pytest.mark.parametrize("name", ["fedbuff/table1", "fedbuff/table2"])
+def test_clients_of_fedbuffs_own_simulator_arrive_at_a_constant_rate(name):
+    """Appendix B.2; 1000 are at work on average, because a half-normal delay has the mean sqrt(2 / pi)."""
+    for (_, label), config in configs_of(name, "paper").items():
+        if config.algorithm.kind in ("fedbuff", "fedasync"):
+            assert config.pace.kind == "arrivals", label
+            assert config.pace.process == "constant"
+            assert config.pace.rate * config.delay.scale * math.sqrt(2 / math.pi) == pytest.approx(
+                1000, rel=1e-3
+            )
+            assert config.pace.concurrency >= 1500, "the cap is never reached"
 
 
 TABLE_3 = {  # of FedBuff's paper: local lr, server lr (of a sum), beta, clip
