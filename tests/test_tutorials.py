@@ -1,5 +1,6 @@
 """The pages that can be followed: every command works, and prints what the page shows."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def test_page_can_be_followed_and_prints_what_it_shows(page, commands, tmp_path)
     clone.mkdir()
     commands.for_shells(bin_folder)
     steps = steps_of(page.read_text())
-    follow(steps, clone, str(bin_folder))
+    follow(steps, clone, f"{bin_folder}:{Path(sys.executable).parent}")
     assert [line for step in steps if isinstance(step, Command) for line in differences(step)] == []
 
 

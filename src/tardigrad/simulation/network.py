@@ -98,8 +98,13 @@ def _rate(value: object) -> object:
     return {"kind": "constant", "rate": value} if number else value
 
 
-_Law = Annotated[ConstantBandwidth | LogNormalBandwidth | BandwidthTrace, Field(discriminator="kind")]
-Bandwidth = Annotated[_Law, BeforeValidator(_rate, json_schema_input_type=float | _Law)]
+Bandwidth = Annotated[
+    ConstantBandwidth | LogNormalBandwidth | BandwidthTrace,
+    Field(discriminator="kind"),
+    BeforeValidator(
+        _rate, json_schema_input_type=float | ConstantBandwidth | LogNormalBandwidth | BandwidthTrace
+    ),
+]
 
 
 class Network(Setting):
