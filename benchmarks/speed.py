@@ -1,11 +1,13 @@
 """Our trips per second over a bare PyTorch loop: the same minibatch steps, no federation at all.
 
     python benchmarks/speed.py --rounds 5
+    python benchmarks/speed.py --rounds 5 --beside
 
 1 worker trains in the engine's own process, 2 workers are that process and another; one thread each. "2 bare
 loops" are two processes with a bare loop each, which know nothing of each other: what two cores can do. The
 variants take turns, several rounds, so that a noisy machine is noisy for all. Processor time is that of all
-processes, for a trip; other work on the machine disturbs it less than the rate. The last line is JSON.
+processes, for a trip; other work on the machine disturbs it less than the rate. With --beside there is one
+more variant: two workers beside an engine that trains nothing, so three processes. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from job import CLIENTS, EXAMPLES, JOBS, LR, Bare, Client, Job, trips_in
@@ -26,11 +29,18 @@ from torch import nn
 
 import tardigrad as td
 from tardigrad.core.events import UploadReceived
+from tardigrad.data.clients import Clients
 from tardigrad.experiments.runs.simulation_assembly import build
+from tardigrad.learning.local import Trainer
+from tardigrad.simulation.executors import choose
+from tardigrad.simulation.executors.dispatch import Dispatcher
+from tardigrad.simulation.executors.processes import FLOW, ForkedWorker, ForkedWorkers
 from tardigrad.simulation.executors.processor_time import processor_seconds
 
 CHARACTERS, LENGTH = 90, 20
 WORKERS = {"1 worker": 0, "2 workers": 2}
+BESIDE = "2 and engine"
+"""Two workers, and an engine in a process of its own that trains nothing."""
 SECONDS = 2.0
 RUN_IN = 0.3
 """Seconds that are not counted each time: workers have work lying ready when they come back from a pause,
@@ -74,7 +84,8 @@ ALL_JOBS = JOBS | {"LSTM, batch 10": Job(lstm, texts, 10, warm=4)}
 class Ours:
     """A simulation that is warmed up and then driven for some trips at a time."""
 
-    def __init__(self, job: Job, data: Sequence[Client], workers: int) -> None:
+    def __init__(self, job: Job, data: Sequence[Client], workers: int, beside: bool = False) -> None:
+        """`beside`: the workers are all beside the engine's process."""
         config = td.Config(
             algorithm=td.FedBuff(lr=1.0),
             pace=td.Asynchronous(concurrency=1000),
@@ -83,7 +94,10 @@ class Ours:
             stop=td.Stop(trips=10**9),
             evaluation=td.Evaluation(every_steps=10**9),
         )
-        self._simulation = build(config, model=job.model(), clients=dict(enumerate(data)), workers=workers)
+        with mock.patch.object(choose, "process_executor", _beside if beside else choose.process_executor):
+            self._simulation = build(
+                config, model=job.model(), clients=dict(enumerate(data)), workers=workers
+            )
         self._events = self._simulation.engine.run()
         self._workers = workers
         for _ in range(job.warm * max(1, workers)):
@@ -110,6 +124,10 @@ class Ours:
 
     def close(self) -> None:
         self._simulation.executor.close()
+
+
+def _beside(trainer: Trainer, clients: Clients, workers: int) -> Dispatcher[ForkedWorker]:
+    return Dispatcher(ForkedWorkers(trainer, clients, workers), workers, FLOW, trainer.profile)
 
 
 class TwoBare:
@@ -154,13 +172,20 @@ def bare_turn(bare: Bare, seconds: float) -> Turn:
 
 
 def measure_job(
-    name: str, job: Job, rounds: int, seconds: float, others: dict[str, Callable[[], float]] | None = None
+    name: str,
+    job: Job,
+    rounds: int,
+    seconds: float,
+    others: dict[str, Callable[[], float]] | None = None,
+    beside: bool = False,
 ) -> Turns:
     """The bare loop, ours with 1 and 2 workers, and others, in turns of so many seconds."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     data = job.data()
     ours = {variant: Ours(job, data, workers) for variant, workers in WORKERS.items()}
+    if beside:
+        ours[BESIDE] = Ours(job, data, 2, beside=True)
     bare = Bare(job, data)
     two = TwoBare(name, bare)
     found: Turns = {variant: [] for variant in ("bare", TWICE, *ours, *(others or {}))}
@@ -207,12 +232,14 @@ def _processor_summary(turns: Sequence[Turn], loop: Sequence[Turn]) -> dict[str,
     }
 
 
-def measure(rounds: int, seconds: float = SECONDS, jobs: Iterable[str] = tuple(ALL_JOBS)) -> dict[str, Any]:
+def measure(
+    rounds: int, seconds: float = SECONDS, jobs: Iterable[str] = tuple(ALL_JOBS), beside: bool = False
+) -> dict[str, Any]:
     """Trips per second and ratios, by job and variant.
 
     >>> measure(5)["MLP, batch 50"]["2 workers"]["ratio"]  # doctest: +SKIP
     """
-    return {name: summary(measure_job(name, ALL_JOBS[name], rounds, seconds)) for name in jobs}
+    return {name: summary(measure_job(name, ALL_JOBS[name], rounds, seconds, beside=beside)) for name in jobs}
 
 
 def main() -> None:
@@ -220,8 +247,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each variant in a round")
     parser.add_argument("--job", action="append", choices=list(ALL_JOBS), help="only this one (may repeat)")
+    parser.add_argument("--beside", action="store_true", help="also two workers beside an idle engine")
     given = parser.parse_args()
-    table = measure(given.rounds, given.seconds, given.job or ALL_JOBS)
+    table = measure(given.rounds, given.seconds, given.job or ALL_JOBS, given.beside)
     print(f"{'':16}{'':14}{'trips/s':^20}{'over the bare loop':^20}{'processor time':^20}")
     print(
         f"{'job':16}{'variant':14}{'best':>10}{'median':>10}{'best':>10}{'median':>10}{'ms/trip':>10}{'ratio':>10}"

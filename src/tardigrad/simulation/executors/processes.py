@@ -203,13 +203,14 @@ class ForkedWorkers:
             while True:
                 orders: list[ProcessOrder] = pipe.recv()
                 replies: dict[int, ProcessReply | Failure] = {}
-                began = time.perf_counter()
+                began, used = time.perf_counter(), time.process_time()
                 for order in orders:
                     replies[order.trip] = self._train(order)
-                    seconds = time.perf_counter() - began
-                    if seconds > FLOW.batch_seconds or order is orders[-1]:
-                        pipe.send(BatchReport(replies, seconds, profile.take(), time.process_time()))
-                        replies, began = {}, time.perf_counter()
+                    now = time.process_time()
+                    late = time.perf_counter() - began > FLOW.queue_seconds
+                    if now - used > FLOW.batch_seconds or late or order is orders[-1]:
+                        pipe.send(BatchReport(replies, now - used, profile.take(), now))
+                        replies, began, used = {}, time.perf_counter(), now
 
     def _train(self, order: ProcessOrder) -> ProcessReply | Failure:
         version = self._versions.read(*order.position)

@@ -44,7 +44,7 @@ class BatchReport(NamedTuple, Generic[R]):
     results: dict[int, R | Failure]
     """By trip: some or all jobs of one batch."""
     seconds: float
-    """How long they took."""
+    """How long they took, or the processor seconds, which other work on the machine does not increase."""
     profile: dict[str, float]
     used: float
     """The processor seconds of the worker since it started."""
