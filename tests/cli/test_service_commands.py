@@ -183,3 +183,105 @@ def test_join_with_a_wrong_address_or_authority_file_ends_at_once(address, ca, s
     (tmp_path / "ca.pem").write_bytes(ca)
     with pytest.raises(ConfigError, match=said):
         command("join", address, "--app", EXAMPLE / "my_client.py:client", "--key", tmp_path / "ann.key")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a.toml", "b.toml"], "--out: give the folder of the runs"),
+        (["a.toml", "sub/a.toml", "--out", "live"], "both are called a; rename one"),
+        (["a.toml", "sub", "--out", "live"], "sub: is a folder; give several configs, or one folder"),
+        (["a.toml", "b b.toml", "--out", "live"], r"b b\.toml: run 'b b': a name is up to 64 letters"),
+        (["a.toml", "b.toml", "--out", "live", "--model", "m.py:m"], "--model: is for one run"),
+        (["a.toml", "b.toml", "--out", "live", "--flower", "app"], "--flower: is for one run"),
+        (["a.toml", "b.toml", "--out", "live", "--run-config", "x=1"], "--run-config: is for one run"),
+        (
+            ["a.toml", "b.toml", "--out", "live", "--guard", "none"],
+            "--guard none: with several runs it must be",
+        ),
+        (["a.toml", "bad.toml", "--out", "live"], r"bad\.toml: .*stop\.tripss"),
+        (["a.toml", "poisson.toml", "--out", "live"], r"poisson\.toml: pace\.kind: 'poisson'"),
+        (["empty"], "empty: has neither configs"),
+        (["a.toml"], "--out: give the folder of the run"),
+    ],
+)
+def test_several_runs_that_cannot_be_served_are_refused_with_a_sentence(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command("enroll", *NAMES)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "empty").mkdir()
+    text = f'[model]\nkind = "{EXAMPLE / "my_client.py"}:model"\n[pace]\nkind = "asynchronous"\n'
+    text += "concurrency = 2\n"
+    for name in ("a", "b", "b b", "sub/a"):
+        (tmp_path / f"{name}.toml").write_text(text)
+    (tmp_path / "bad.toml").write_text("[stop]\ntripss = 3\n")
+    (tmp_path / "poisson.toml").write_text(
+        text.replace("asynchronous", "poisson").replace("concurrency = 2", "")
+    )
+    with pytest.raises(ConfigError, match=said) as caught:
+        command("serve", *words, "--port", 0, "--insecure")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "live").exists()
+
+
+def test_a_folder_of_runs_is_served_and_shown(commands, tmp_path):
+    """Configs in a folder are started there; later the folders of their runs go on by themselves."""
+    folder, keys = tmp_path / "runs", tmp_path / "keys"
+    folder.mkdir()
+    (folder / "simulated").mkdir()
+    (folder / "simulated" / "config.toml").write_text("")
+    command("enroll", *NAMES, "--keys", keys)
+    command("enroll", "joe", "--run", "lung", "--keys", keys)
+    for name, trips in (("heart", 6), ("lung", 1_000_000)):
+        (folder / f"{name}.toml").write_text(
+            f'[model]\nkind = "{EXAMPLE / "my_client.py"}:model"\n[stop]\ntrips = {trips}\n'
+            '[pace]\nkind = "asynchronous"\nconcurrency = 2\n[buffer]\nsize = 1\n'
+        )
+
+    def serve():
+        return commands.start(
+            "serve", folder, "--keys", keys, "--port", 0, "--set", "service.linger_seconds=0"
+        )
+
+    def first_lines(process):
+        said = [process.stdout.readline()]
+        while not said[-1].startswith("listening on "):
+            assert said[-1], process.stderr.read()
+            said.append(process.stdout.readline())
+        return said
+
+    process = serve()
+    try:
+        *left_out, line = first_lines(process)
+        assert "simulated: holds a run that no server has begun" in left_out[0]
+        words = ["--app", f"{EXAMPLE / 'my_client.py'}:client", "--ca", keys / "ca.pem"]
+        ann = commands.start("join", line.split()[-1], "--run", "heart", "--key", keys / "ann.key", *words)
+        assert "the run is over (trips)" in ann.communicate()[0]
+        joe = commands.start("join", line.split()[-1], "--run", "heart", "--key", keys / "joe.key", *words)
+        assert "joe is not enrolled for a run 'heart' here" in joe.communicate()[1]
+        assert joe.returncode == 2
+        assert process.stdout.readline().startswith("heart: the run is over (trips): tardigrad show")
+        shown = command("status", folder, "--once")
+        assert (
+            shown.index("heart") < shown.index("over (trips)") < shown.index("lung") < shown.index("goes on")
+        )
+        rows = [json.loads(row) for row in command("status", folder, "--once", "--json").splitlines()]
+        assert [row["run"] for row in rows] == ["heart", "lung"]
+        assert rows[0]["software"]["ann"].startswith("tardigrad ")
+        assert "lung" in command("status", folder, "--run", "lung", "--once")
+        asked = ["--key", keys / "ann.key", "--once", "--json"]
+        watched = command("status", line.split()[-1], "--run", "lung", *asked)
+        assert json.loads(watched)["over"] == ""
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+        assert "stopped; the same command goes on" in process.stdout.read()
+        (folder / "heart.toml").unlink()
+        (folder / "lung.toml").unlink()
+        process = serve()
+        assert any("heart: the run is over (trips)" in line for line in first_lines(process))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -5,7 +5,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from service_harness import FakeClock
 
 from tardigrad.errors import ConfigError
-from tardigrad.service.access.enrolment import LIST, Enrolled, make_key, public_text, read_key
+from tardigrad.service.access.enrolment import (
+    LIST,
+    Enrolled,
+    EnrolledFor,
+    clients_of_run,
+    make_key,
+    public_text,
+    read_key,
+)
 from tardigrad.service.access.new_clients import add_clients, enroll_clients
 from tardigrad.service.access.signed_requests import RequestVerifier, Signer
 
@@ -82,3 +90,35 @@ def test_a_key_file_that_cannot_be_used_is_named(content, said, tmp_path):
     with pytest.raises(ConfigError) as caught:
         read_key(file)
     assert str(caught.value) == f"{file}: {said}"
+
+
+def test_a_third_word_is_the_runs_that_a_client_is_for(tmp_path):
+    enroll_clients(tmp_path, ["ann"])
+    enroll_clients(tmp_path, ["bob", "eve"], runs=["heart", "lung", "heart"])
+    lines = (tmp_path / LIST).read_text().splitlines()
+    assert [line.split()[2:] for line in lines[1:]] == [[], ["heart,lung"], ["heart,lung"]]
+    enrolled = Enrolled(tmp_path / LIST)
+    heart, liver = EnrolledFor(enrolled, "heart"), clients_of_run(tmp_path, tmp_path / "runs" / "liver")
+    assert (len(enrolled), len(heart), len(liver)) == (3, 3, 1)
+    assert [heart.knows(name) for name in ("ann", "bob", "zoe")] == [True, True, False]
+    assert [liver.knows(name) for name in ("ann", "bob", "zoe")] == [True, False, False]
+    key = read_key(tmp_path / "bob.key")
+    assert heart.signed("bob", key.sign(b"content"), b"content")
+    assert not liver.signed("bob", key.sign(b"content"), b"content")
+    (tmp_path / LIST).write_text("\n".join(lines[1:]).replace("heart,lung", "liver"))
+    heart.refresh()
+    assert (len(heart), len(liver)) == (1, 1)  # each list is read when it is asked to
+    liver.refresh()
+    assert len(liver) == 3
+
+
+@pytest.mark.parametrize("runs", ["heart,", "heart,,lung", "he/art", "heart lung", "../keys"])
+def test_runs_that_are_no_names_are_refused_with_the_line_number(runs, tmp_path):
+    enroll_clients(tmp_path, ["ann"])
+    line = (tmp_path / LIST).read_text().splitlines()[1]
+    (tmp_path / LIST).write_text(f"{line} {runs}\n")
+    with pytest.raises(ConfigError, match=rf"{LIST}, line 1: (run '.*': a name is|must be a name, a public)"):
+        Enrolled(tmp_path / LIST)
+    with pytest.raises(ConfigError, match=r"--run '.*': a name is"):
+        enroll_clients(tmp_path, ["eve"], runs=[runs])
+    assert not (tmp_path / "eve.key").exists()

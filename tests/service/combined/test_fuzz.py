@@ -15,6 +15,7 @@ import pytest
 import torch
 from google.protobuf.message import DecodeError
 from service_harness import app_of, fetched, serving
+from several_runs import serving_several
 
 import tardigrad as td
 from tardigrad.experiments.runs.simulation_assembly import build
@@ -338,6 +339,57 @@ def test_malformed_messages_change_nothing(encoding, where_large, messages, tmp_
             running.connect("bob") as bob,
         ):
             await fuzz(running, ann, bob)
+
+    asyncio.run(scene())
+
+
+def test_malformed_messages_to_a_server_with_several_runs_change_nothing(tmp_path, caplog):
+    caplog.set_level(logging.CRITICAL, "tardigrad")
+    simulation, chance = build(CONFIG), random.Random(13)
+
+    async def scene():
+        async with (
+            serving_several(tmp_path, {"heart": CONFIG, "lung": CONFIG}) as running,
+            running.connect("ann", "heart") as ann,
+            running.connect("bob", "lung") as bob,
+            grpc.aio.insecure_channel(running.address) as channel,
+        ):
+            running.port = int(running.address.split(":")[1])
+            finished = {}
+            for client, (name, connection) in enumerate((("ann", ann), ("bob", bob))):
+                found = await fetched(connection)
+                finished[name] = ClientTrainer(str(client), app_of(simulation, client)).train(found, {})
+            coordinators = [run.coordinator for run in running.runs.values()]
+            before = [(one.run_state.state(), one._store.entries(0)) for one in coordinators]
+            fuzzer = Fuzzer(running, channel, ann, bob, chance)
+            right, statuses = fuzzer.header, {}
+
+            def header(name, finished, **changes):  # bob's are of the other run
+                return right(name, finished, **({"run": bob.run} if name == "bob" else {}) | changes)
+
+            def signed(name, method, content=b""):  # sometimes with a session of the other run, or of none
+                signer = fuzzer.signers[name]
+                session = signer.session
+                others = (ann._signer.session, bob._signer.session, b"", chance.randbytes(16), bytes(900))
+                if chance.random() < 0.3:
+                    signer.session = chance.choice([other for other in others if other != session])
+                message = signer.sign(method, content)
+                signer.session = session
+                return message
+
+            fuzzer.header = header
+            for _ in range(MESSAGES // 2):
+                fuzzer.signed = signed if chance.random() < 0.5 else Fuzzer.signed.__get__(fuzzer)
+                what, status = await fuzzer.one(finished)
+                statuses.setdefault(status, what)
+            assert grpc.StatusCode.OK not in statuses
+            assert grpc.StatusCode.UNKNOWN not in statuses  # how gRPC says that a handler has crashed
+            assert [(one.run_state.state(), one._store.entries(0)) for one in coordinators] == before
+            while any(run.calls or run.coordinator.busy for run in running.runs.values()):
+                await asyncio.sleep(0.05)
+            for name, connection in (("ann", ann), ("bob", bob)):
+                assert (await connection.deliver(finished[name])).accepted
+            assert not any(one.ended.done() for one in coordinators)
 
     asyncio.run(scene())
 

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import logging
 import os
+import queue
 import random
 import signal
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
@@ -17,13 +19,15 @@ from test_kills import Servers, Survivor, ended
 
 import tardigrad as td
 from tardigrad.errors import ConfigError, RunError
+from tardigrad.experiments.runs import hosted_run
 from tardigrad.experiments.runs.simulation_assembly import build
-from tardigrad.service.access.enrolment import LIST, make_key, public_text
+from tardigrad.service.access.enrolment import LIST, make_key, public_text, read_key
 from tardigrad.service.access.new_clients import add_clients
 from tardigrad.service.access.signed_requests import Signer
 from tardigrad.service.client.client_memory import ClientMemory
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import Connection
+from tardigrad.service.client.participant import Participant
 from tardigrad.service.monitor.status import read_status
 from tardigrad.service.protocol.refusals import Cause
 from tardigrad.service.protocol.v1 import service_pb2 as v1
@@ -247,33 +251,54 @@ def test_a_first_call_is_not_made_twice_whatever_run_it_goes_to(tmp_path):
     done(scene())
 
 
-def test_clients_that_take_any_run_are_spread_and_move_on(tmp_path):
+def any_clients(running, simulations, went, count=4):
+    """Clients that take any run, at work; `went` is told by client which runs they were sent to."""
+    return [
+        asyncio.ensure_future(
+            running.any_run(
+                str(client),
+                lambda run, client=client: app_of(simulations[run], client),
+                went.setdefault(client, []).append,
+            )
+        )
+        for client in range(count)
+    ]
+
+
+def test_clients_that_take_any_run_end_when_all_are_over(tmp_path):
     configs = {"heart": SMALL, "lung": OTHER}
     simulations = {name: build(config) for name, config in configs.items()}
-    went = {}
 
     async def scene():
         async with serving_several(tmp_path, configs) as running:
-            everybody = [
-                running.any_run(
-                    str(client),
-                    lambda run, client=client: app_of(simulations[run], client),
-                    went.setdefault(client, []).append,
-                )
-                for client in range(4)
-            ]
-            reasons = await asyncio.gather(*everybody)
+            reasons = await asyncio.gather(*any_clients(running, simulations, {}))
             await running.work
             return reasons
 
     assert done(scene()) == ["heart: trips; lung: trips"] * 4
-    assert {runs[0] for runs in went.values()} == {"heart", "lung"}  # two at work are enough for each
-    assert any(len(runs) > 1 for runs in went.values())
     for name, config in configs.items():
-        assert (
-            json.loads((tmp_path / "runs" / name / "summary.json").read_text())["trips"] == config.stop.trips
-        )
-        assert read_status(tmp_path / "runs" / name).software["0"].startswith("tardigrad ")
+        status = read_status(tmp_path / "runs" / name)
+        assert status.trips == config.stop.trips
+        assert set(status.software.values()) == {f"tardigrad {td.__version__}"}
+
+
+def test_clients_that_take_any_run_are_spread_and_move_on(tmp_path):
+    configs = {"heart": SMALL, "lung": FOREVER}
+    simulations, went = {name: build(config) for name, config in configs.items()}, {}
+
+    async def scene():
+        async with serving_several(tmp_path, configs) as running:
+            clients = any_clients(running, simulations, went)
+            while any(runs[-1:] != ["lung"] for runs in went.values()):
+                await asyncio.sleep(0.01)
+            assert running.runs["heart"].over == "trips"
+            for client in clients:
+                client.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
+
+    done(scene())
+    assert {runs[0] for runs in went.values()} == {"heart", "lung"}  # two at work are enough for each
+    assert ["heart", "lung"] in went.values()
 
 
 def test_a_kept_upload_goes_to_the_run_that_it_belongs_to(tmp_path):
@@ -304,17 +329,17 @@ def test_a_kept_upload_goes_to_the_run_that_it_belongs_to(tmp_path):
     done(scene())
 
 
-@pytest.mark.parametrize("how", ["raises", "cannot be finished"])
+@pytest.mark.parametrize("how", ["raises", "exits", "cannot be finished"])
 def test_a_run_that_fails_does_not_touch_the_others(tmp_path, how, caplog):
     caplog.set_level(logging.INFO, "tardigrad.service")
     configs = {"heart": SMALL, "lung": OTHER}
     simulations = {name: build(config) for name, config in configs.items()}
 
     def fail(*_):
-        raise RunError("the disk has burnt")
+        raise (SystemExit if how == "exits" else RunError)("the disk has burnt")
 
     def prepare(name, run):
-        if name == "heart" and how == "raises":
+        if name == "heart" and how != "cannot be finished":
             run.plan.aggregator.add = fail
         elif name == "heart":
             object.__setattr__(run, "finish", fail)
@@ -346,7 +371,7 @@ def test_a_run_that_fails_does_not_touch_the_others(tmp_path, how, caplog):
     assert runs["lung"].served.reason == "trips"
     assert (tmp_path / "runs" / "lung" / "summary.json").exists()
     assert not (tmp_path / "runs" / "heart" / "summary.json").exists()
-    assert read_status(tmp_path / "runs" / "heart").failed == "the disk has burnt"
+    assert read_status(tmp_path / "runs" / "heart").failed.endswith("the disk has burnt")
     assert (tmp_path / "runs" / "heart" / "journal.sqlite").exists()  # it can go on
     assert not read_status(tmp_path / "runs" / "lung").failed
 
@@ -466,3 +491,45 @@ def test_a_config_that_is_wrong_is_named_before_anything_is_written(tmp_path):
         td.serve_all({"he art": SMALL}, out=tmp_path / "runs", endpoint=endpoint)
     with pytest.raises(ConfigError, match="no run to serve"):
         td.serve_all({}, out=tmp_path / "runs", endpoint=endpoint)
+
+
+def test_a_run_that_has_failed_is_told_when_the_others_have_ended(tmp_path, monkeypatch):
+    enroll(tmp_path / "keys", "0")
+    simulation, said, finish = build(SMALL), queue.Queue(), hosted_run.finish
+
+    def failing(assembly, folder, served, seconds):
+        if folder.path.name == "heart":
+            raise RunError("the disk has burnt")
+        finish(assembly, folder, served, seconds)
+
+    monkeypatch.setattr(hosted_run, "finish", failing)
+
+    def clients():
+        address = said.get(timeout=PATIENCE).split()[-1]
+        key = read_key(tmp_path / "keys" / "0.key")
+
+        async def take_part(run):
+            trainer, state = ClientTrainer("0", app_of(simulation, 0)), tmp_path / "0.state"
+            signer = Signer("0", key)
+            return await Participant(
+                address, signer, None, trainer, state, PATIENCE, run=run, moves_on=True
+            ).take_part()
+
+        return [asyncio.run(take_part(run)) for run in ("heart", "lung")]
+
+    service = SMALL.service.model_copy(update={"linger_seconds": 1.0})
+    configs = dict.fromkeys(("heart", "lung"), SMALL.model_copy(update={"service": service}))
+    endpoint = td.Endpoint(keys=tmp_path / "keys", insecure=True)
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(clients)
+        with pytest.raises(RunError, match=r"^heart has failed: the disk has burnt$") as caught:
+            td.serve_all(configs, out=tmp_path / "runs", endpoint=endpoint, say=said.put)
+        assert working.result() == ["trips", "trips"]
+    assert caught.value.exit_code == 3
+    assert said.get().startswith("lung: the run is over (trips)")
+    monkeypatch.undo()  # the run that has failed goes on from its journal, and is over
+    results = td.serve_all(configs, out=tmp_path / "runs", endpoint=endpoint, say=said.put)
+    assert {name: result.stopped_by for name, result in results.items()} == {
+        "heart": "trips",
+        "lung": "trips",
+    }

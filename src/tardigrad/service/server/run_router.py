@@ -144,6 +144,10 @@ class RunRouter(v1_grpc.FederationServicer):
             first = await unless_silent(context.read(), FIRST_SECONDS)
         except Refused as refused:
             await self._refuse(context, "", "Deliver", refused)
+        except Exception:
+            if not context.done():
+                raise
+            return v1.Answer()  # the client has hung up, so nobody is told
         begins = isinstance(first, v1.UploadPart) and first.WhichOneof("part") == "header"
         header = first.header if begins else v1.Signed()
         with _under_way(await self._run_of(header, "Deliver", context)) as run:

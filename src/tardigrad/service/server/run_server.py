@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tardigrad.errors import RunError
 from tardigrad.service.access.enrolment import Enrolled, EnrolledFor
 from tardigrad.service.access.signed_requests import RequestVerifier
 from tardigrad.service.monitor.logs import served_run
@@ -64,7 +65,7 @@ class RunServer:
 
     def __init__(self, run: RunToServe, enrolled: Enrolled, durable: bool, alone: bool) -> None:
         """Open the store of the run. `alone`: whether it is the only run of the process."""
-        self.name, self.folder, self._run = run.name, run.folder, run
+        self.name, self.folder, self._run, self._alone = run.name, run.folder, run, alone
         self._context = copy_context()
         """Tasks of the run have its name in their log lines, if there are several runs."""
         if not alone:
@@ -186,6 +187,9 @@ class RunServer:
         """Log the end of the run and write its result; raise the error if the run has failed."""
         self._finishing = True
         try:
+            error = self.coordinator.failure
+            if error is not None and not (self._alone or isinstance(error, Exception)):
+                raise RunError(f"{type(error).__name__}: {error}")  # sys.exit in own code ends its run alone
             self.coordinator.ended.result()
             served = served_run_of(self.coordinator, self.servicer)
             log_end(served)
