@@ -18,7 +18,6 @@ from tardigrad.service.monitor.progress_record import over_text
 from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.lifecycle import serve_several
 from tardigrad.service.server.run_server import RunToServe, ServedRun
-from tardigrad.service.server.service_settings import ServiceSettings
 
 
 def serve_all(
@@ -77,7 +76,7 @@ def serve_all(
             if run is not None:
                 runs[name] = replace(run, closed=_telling(name, run, say))
         finished = {
-            name: (one.over, (one.plan.settings or ServiceSettings()).linger_seconds)
+            name: (one.over, one.plan.settings.linger_seconds)
             for name, one in hosted.items()
             if name not in runs
         }

@@ -155,8 +155,8 @@ def _refusals(counts: Mapping[str, int]) -> Metric:
     requests = CounterMetricFamily(
         "tardigrad_requests_refused", "Requests that were refused, by cause.", labels=["why"]
     )
-    for why, count in {**dict.fromkeys(Cause, 0), **counts}.items():
-        requests.add_metric([why], count)
+    for why in sorted({*Cause, *counts}):
+        requests.add_metric([why], counts.get(why, 0))
     return requests
 
 
