@@ -74,8 +74,8 @@ class Quiet:
         """Keep the results as `write` does, unless the machine was busy: then say so, and keep nothing."""
         speedup = results["two_loops_over_one"] = min(self._before, _two_over_one())
         if speedup < QUIET:
-            print(f"The machine was not quiet: two bare loops did {speedup:.2f} times as much as one, and should "
-                  f"do {QUIET}. benchmarks/{name}.json and {PAGE.name} are left as they were.")  # fmt: skip
+            print(f"The machine was not quiet: two bare loops did {speedup:.2f} times as much as one (quiet: "
+                  f"{QUIET}). benchmarks/{name}.json and {PAGE.name} are left as they were.")  # fmt: skip
         else:
             write(name, text, results)
 
