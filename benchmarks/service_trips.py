@@ -2,10 +2,10 @@
 
     python benchmarks/service_trips.py --rounds 5
 
-200 clients in 4 processes fetch a task of 10,000 float32 and deliver an upload of as many, over and over. Every
-request is signed, the connection has TLS, and our server is durable. The bare server is gRPC's own with TLS; it
-answers the same calls with messages of the same size and checks nothing. The two take turns. The clients share
-the cores with the server, so the processor time of the server for a trip says more than the rate.
+200 clients in 4 processes fetch a task of 10,000 float32 and deliver an upload of as many, over and over.
+Every request is signed, the connection has TLS, and our server is durable. The bare server is gRPC's own with
+TLS; it answers the same calls with messages of the same size and checks nothing. The two take turns. The
+clients share the cores with the server, so its processor time for a trip says more than the rate.
 Results: benchmarks/service_trips.json, docs/performance.md.
 """
 
@@ -36,7 +36,8 @@ from tardigrad.service.protocol.wire import chunks, digest_of, layout_of, to_wir
 SMALL = 10_000
 NAMES, TRIPS = 200, 5
 AT_ONCE = 8
-"""Trips under way in one process; all use one connection, which may have 16 calls at once, also those that are being closed."""
+"""Trips under way in one process. All use one connection, which may have 16 calls at once; those that have
+just ended still count."""
 OURS, BARE = "our server", "bare server with TLS"
 MODEL = """
 import torch
@@ -143,9 +144,10 @@ def rows_of(results: dict[str, Any]) -> list[list[str]]:
     rate, bare = (statistics.median(rates[name]) for name in (OURS, BARE))
     spent, least = (statistics.median(costs[name]) for name in (OURS, BARE))
     return [
-        ["a model of 10,000 parameters", "ratio to the bare TLS server", "aim", "figures (this machine only)"],
-        ["whole trips a second", f"{ratios['rate']:.2f}", "0.5, or 600 a second", f"{rate:.0f} over {bare:.0f}"],
-        ["the server's processor time for a trip", f"{ratios['cost']:.2f}", "", f"{spent:.2f} over {least:.2f} ms"],
+        ["a model of 10,000 parameters", "ratio to the bare server", "aim", "figures (this machine only)"],
+        ["whole trips a second", f"{ratios['rate']:.2f}", "0.5, or 600/s", f"{rate:.0f} over {bare:.0f}"],
+        ["the server's processor time for a trip", f"{ratios['cost']:.2f}", "",
+         f"{spent:.2f} over {least:.2f} ms"],
         ["peak of the server's resident memory", "", "400 MB", f"{results['peak_mb']:.0f} MB"],
     ]  # fmt: skip
 

@@ -43,9 +43,11 @@ def in_files(monkeypatch):
         monkeypatch.setattr(f"tardigrad.service.{name}", 64)
 
 
-@pytest.fixture(params=["in memory", "in files"])
-def where_large(request):
-    """How uploads and old versions are kept: as those of small models, or as those of large ones."""
+@pytest.fixture(params=["together", "in memory", "in files"])
+def where_large(request, monkeypatch):
+    """How uploads and old versions are kept: as those of small models, larger ones, or large ones."""
     if request.param == "in files":
         request.getfixturevalue("in_files")
+    elif request.param == "in memory":
+        monkeypatch.setattr("tardigrad.service.server.upload_reception.SMALL", 0)
     return request.param

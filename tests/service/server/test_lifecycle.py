@@ -35,12 +35,12 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
     key = enrolled_key(tmp_path / "keys", "0")
     run = build_server(CONFIG)
     writing, written, listening, finished = threading.Event(), threading.Event(), asyncio.Queue(), []
-    write = run_server.SqliteStore.write
+    write = run_server.SqliteStore.write_together
 
-    def slow_write(store, trip, payload):
+    def slow_write(store, payloads):
         writing.set()
         assert written.wait(PATIENCE)
-        return write(store, trip, payload)
+        return write(store, payloads)
 
     add = run.plan.aggregator.add
 
@@ -48,7 +48,7 @@ def stopped_while_the_last_upload_is_written(tmp_path, monkeypatch, then):
         then()
         add(*given)
 
-    monkeypatch.setattr(run_server.SqliteStore, "write", slow_write)
+    monkeypatch.setattr(run_server.SqliteStore, "write_together", slow_write)
     monkeypatch.setattr(run.plan.aggregator, "add", adding)
 
     async def client():

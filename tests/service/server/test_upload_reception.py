@@ -88,26 +88,29 @@ def test_a_full_disk_refuses_and_keeps_what_was_acknowledged(where, where_large,
     assert asyncio.run(scene()) == {Cause.DISK: 1}
 
 
-def test_complete_upload_is_applied_although_its_client_has_hung_up(tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["write", "write_together"])
+def test_complete_upload_is_applied_although_its_client_has_hung_up(method, tmp_path, monkeypatch):
     """Neither its ticket expires nor a second delivery begins until it counts."""
+    if method == "write":
+        monkeypatch.setattr("tardigrad.service.server.upload_reception.SMALL", 0)
     written, hung_up = threading.Event(), asyncio.Event()
 
     async def scene():
         async with two_clients(tmp_path) as (running, ann, _):
             coordinator = running.coordinator
             begun, loop = asyncio.Event(), asyncio.get_running_loop()
-            write, end_arrival = coordinator.write, coordinator.busy.end_arrival
+            write, end_arrival = getattr(coordinator._store, method), coordinator.busy.end_arrival
 
-            def slowly(trip, payload):
+            def slowly(*given):
                 loop.call_soon_threadsafe(begun.set)
                 assert written.wait(PATIENCE)
-                return write(trip, payload)
+                return write(*given)
 
             def first_call_ended(trip):
                 end_arrival(trip)
                 hung_up.set()
 
-            monkeypatch.setattr(coordinator, "write", slowly)
+            monkeypatch.setattr(coordinator._store, method, slowly)
             monkeypatch.setattr(coordinator.busy, "end_arrival", first_call_ended)
             finished = await trained(ann)
             delivery = asyncio.ensure_future(ann.deliver(finished))

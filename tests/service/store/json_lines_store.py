@@ -97,6 +97,9 @@ class JsonLinesStore(MemoryStore):
             self._change("write", name, payload.tobytes().hex())
             return name
 
+    def write_together(self, payloads):
+        return [self.write(-1, payload) for payload in payloads]
+
     def receive(self, trip):
         return ReceivedPayload(self.temporary(), lambda payload: self.write(trip, payload))
 

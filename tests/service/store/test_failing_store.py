@@ -54,12 +54,24 @@ async def is_done(puppet, what, trip):
         (lambda folder: MemoryStore(), "append"),
         (SqliteStore, "append"),
         (SqliteStore, "write"),
+        (SqliteStore, "write_together"),
         (SqliteStore, "sync"),
         (JsonLinesStore, "append"),
     ],
-    ids=["memory, append", "sqlite, append", "sqlite, write", "sqlite, sync", "json lines, append"],
+    ids=[
+        "memory, append",
+        "sqlite, append",
+        "sqlite, write",
+        "sqlite, together",
+        "sqlite, sync",
+        "json, append",
+    ],
 )
-def test_a_failed_write_changes_nothing_and_the_run_ends_with_the_same_bits(make, method, tmp_path):
+def test_a_failed_write_changes_nothing_and_the_run_ends_with_the_same_bits(
+    make, method, tmp_path, monkeypatch
+):
+    if method == "write":
+        monkeypatch.setattr("tardigrad.service.server.upload_reception.SMALL", 0)
     simulation, events, steps = trace_of(CONFIG)
 
     async def scene(store):

@@ -194,6 +194,7 @@ def is_stored(store, name, trip):
 def test_a_store_that_is_not_durable_keeps_no_payloads(kind, store):
     assert store.durable == (kind in ON_DISK)
     assert bool(store.write(0, PAYLOAD)) == store.durable
+    assert [bool(name) for name in store.write_together([PAYLOAD, PAYLOAD])] == [store.durable] * 2
     for change in (store.sync, store.checkpoint, lambda: store.recycle([]), lambda: store.keep_only(set())):
         change()
     with pytest.raises(StoreError):
@@ -237,6 +238,42 @@ def test_recycled_payloads_make_room_for_others_and_the_rest_stays(store):
     store.recycle(new)  # so that there is a longer file to write into
     shorter = store.write(20, PAYLOAD[:10])
     assert (store.read(shorter, 10, digest(PAYLOAD[:10])) == PAYLOAD[:10]).all()
+
+
+def together(store, trips):
+    """The names of payloads that are written together, by trip."""
+    names = store.write_together([PAYLOAD + trip for trip in trips])
+    store.sync()
+    return dict(zip(trips, names, strict=True))
+
+
+@pytest.mark.parametrize("kind", ON_DISK, indirect=True)
+def test_payloads_that_are_written_together_are_released_one_by_one(store):
+    names = together(store, range(3)) | together(store, range(10, 12))
+    assert len(set(names.values())) == 5
+    assert all(is_stored(store, name, trip) for trip, name in names.items())
+    with pytest.raises(StoreError, match="not what was acknowledged"):
+        store.read(names[1], 999, digest(PAYLOAD + 1))
+    for _ in range(3):  # as often as there are payloads: a second time changes nothing
+        store.discard(names[0])
+    store.recycle([names[1], names[10]])
+    assert all(is_stored(store, names[trip], trip) for trip in (2, 11))
+    store.recycle([names[2]])
+    new = together(store, range(20, 24))  # in the space of the first three
+    assert all(is_stored(store, name, trip) for trip, name in ({11: names[11]} | new).items())
+
+
+@pytest.mark.parametrize("kind", ON_DISK, indirect=True)
+def test_payloads_that_were_written_together_are_kept_for_each_other(store):
+    """As after a restart: what is kept is released one by one, and the rest is gone with the last of it."""
+    names, others = together(store, range(3)), together(store, range(5, 7))
+    store.keep_only({names[0], names[2]})
+    assert all(is_stored(store, names[trip], trip) for trip in (0, 2))
+    assert not any(is_stored(store, name, trip) for trip, name in others.items())
+    store.discard(names[2])
+    assert is_stored(store, names[0], 0)
+    store.discard(names[0])
+    assert not any(is_stored(store, name, trip) for trip, name in names.items())
 
 
 def test_a_payload_can_be_written_piece_by_piece(store):

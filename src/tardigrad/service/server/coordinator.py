@@ -226,17 +226,23 @@ class Coordinator:
         self._store.discard(name)
 
     async def deliver(
-        self, entry: JournalEntry, vectors: Callable[[], Vectors], release: Callable[[], None]
+        self,
+        entry: JournalEntry,
+        vectors: Callable[[], Vectors],
+        release: Callable[[], None],
+        payload: np.ndarray | None = None,
     ) -> RecordedAnswer | None:
         """Journal and apply an upload that was stored. Return its answer, or None if the run was over first.
         `vectors` returns its values when they are applied; `release` is called when they were, or are not
-        needed."""
+        needed. `payload`: the bytes of a small upload that is not stored yet."""
         with self.busy.ending(entry.trip):
             try:
                 if self.link is not None:
                     answer = await self.link.offers.deliver(entry, vectors, release)
                 else:
-                    await self._queue.put(entry, lambda: upload_of(entry, vectors()), release)
+                    await self._queue.put(
+                        entry, lambda: upload_of(entry, vectors()), release, payload=payload
+                    )
                     answer = await self.recovery.answer(entry.trip)
             except BaseException:
                 if self.link is None:

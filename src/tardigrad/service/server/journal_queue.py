@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from tardigrad.core.upload import Upload
 from tardigrad.service.monitor.counters import Counters
 from tardigrad.service.protocol.refusals import Cause, Refused, log
@@ -35,6 +37,8 @@ class PendingEntry:
     """Whether the payload belongs to an offer, so that it stays if the entry cannot be journaled."""
     joined: bool = False
     """Whether the next entry is journaled in the same transaction."""
+    payload: np.ndarray | None = None
+    """The bytes of a small upload, which are stored together with those of the others that wait."""
 
 
 class JournalQueue:
@@ -57,11 +61,12 @@ class JournalQueue:
         release: Callable[[], None] | None = None,
         offered: bool = False,
         joined: bool = False,
+        payload: np.ndarray | None = None,
     ) -> asyncio.Future[Effects]:
-        """Append an entry. The caller of `write_batch` gives the future its result. `offered` and `joined`:
-        as in `PendingEntry`."""
+        """Append an entry. The caller of `write_batch` gives the future its result. `offered`, `joined` and
+        `payload`: as in `PendingEntry`."""
         effects: asyncio.Future[Effects] = asyncio.get_running_loop().create_future()
-        self._pending.append(PendingEntry(entry, upload, effects, release, offered, joined))
+        self._pending.append(PendingEntry(entry, upload, effects, release, offered, joined, payload))
         self._idle.clear()
         self._wake.set()
         return effects
@@ -93,19 +98,23 @@ class JournalQueue:
         now = self._run_time.now()
         for one in batch:  # times are set here, so that they ascend in the order of the entries
             one.entry = replace(one.entry, time=now)
-        entries = [one.entry for one in batch]
         try:
             if self._store.durable:
-                last = await self._threads.on_disk(self._append, entries)
+                last = await self._threads.on_disk(self._append, batch)
             else:  # a store in memory never waits for a disk
-                last = self._append(entries)
+                last = self._append(batch)
         except StoreError as error:
             for one in batch:
                 self._refuse(one, error)
             return []
         return list(enumerate(batch, start=last - len(batch) + 1))
 
-    def _append(self, entries: list[JournalEntry]) -> int:
+    def _append(self, batch: list[PendingEntry]) -> int:
+        small = {place: one.payload for place, one in enumerate(batch) if one.payload is not None}
+        if small:
+            for place, name in zip(small, self._store.write_together(list(small.values())), strict=True):
+                batch[place].entry = replace(batch[place].entry, file=name)
+        entries = [one.entry for one in batch]
         if any(entry.file for entry in entries):
             self._store.sync()
         began = time.perf_counter()

@@ -19,6 +19,9 @@ from tardigrad.service.store.payload_file import PayloadFile, as_array
 
 T = TypeVar("T")
 Chunks = deque[bytes | memoryview]
+SMALL = 1 << 16
+"""Uploads of at most so many bytes are checked in the event loop, which takes less time than to wake up a
+thread, and are stored together with others when they are journaled."""
 IN_MEMORY = 16 * CHUNK
 """Uploads of more bytes are received into a file."""
 TOGETHER = 4 * CHUNK
@@ -85,6 +88,11 @@ class BodyInMemory:
             self._digest.update(chunk)
             payload[self._end : self._end + len(chunk)] = np.frombuffer(chunk, np.uint8)
             self._end += len(chunk)
+
+    @property
+    def payload(self) -> np.ndarray:
+        """All bytes."""
+        return self._payload
 
     def digest(self) -> bytes:
         """Return the digest of all bytes."""

@@ -16,6 +16,7 @@ from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.limits import SLOWEST, UploadMemory, unless_silent
 from tardigrad.service.server.upload_body import (
     MOST_CHUNKS,
+    SMALL,
     TOGETHER,
     BodyInFile,
     BodyInMemory,
@@ -33,6 +34,8 @@ class UploadReception:
     def __init__(self, coordinator: Coordinator, private: bool) -> None:
         self._coordinator, self._private = coordinator, private
         self.memory = UploadMemory(coordinator.settings.reception_bytes)
+        # what waits for the helpers of a secure run is stored before it is journaled
+        self._small = coordinator.uploads.size <= SMALL and coordinator.link is None
 
     async def receive(
         self,
@@ -131,8 +134,13 @@ class UploadReception:
                 self.memory.give_back(reserved.pop())
                 body.close()
 
+        file, payload = "", None
         try:
-            file, norm, refusal = await asyncio.to_thread(self._store, body, rest, header)
+            if self._small and isinstance(body, BodyInMemory):
+                norm, refusal = self._checked(body, rest, header)
+                payload = None if refusal else body.payload
+            else:
+                file, norm, refusal = await asyncio.to_thread(self._store, body, rest, header)
         except BaseException:
             release()
             raise
@@ -141,18 +149,14 @@ class UploadReception:
             header.digest, reported.evaluated, json.dumps(reported.metrics), norm=norm, refusal=refusal,
             epoch=header.epoch, signed=signed,
         )  # fmt: skip
-        return await self._coordinator.deliver(entry, body.vectors, release)
+        return await self._coordinator.deliver(entry, body.vectors, release, payload)
 
     def _store(self, body: UploadBody, rest: Chunks, header: v1.UploadHeader) -> tuple[str, float, str]:
-        """Put the rest of the bytes into the body, check the values and store them; in a thread. Return the
-        name of their file, their norm, and why they do not count or "". Values that do not count are not
-        stored."""
-        coordinator, admission = self._coordinator, self._coordinator.run_state.admission
+        """Check the values as `_checked` does, and store them; in a thread. Return the name of their file
+        besides. Values that do not count are not stored."""
         try:
-            body.put(rest)
-            norm = check_body(body, header.digest, coordinator.uploads, self._private)
-            refusal = None if admission is None else admission.refusal(norm)
-            if refusal is None:
+            norm, refusal = self._checked(body, rest, header)
+            if not refusal:
                 return body.store(), norm, ""
             body.drop()
             return "", norm, refusal
@@ -161,6 +165,14 @@ class UploadReception:
             if isinstance(error, StoreError):
                 raise _disk(error) from None
             raise
+
+    def _checked(self, body: UploadBody, rest: Chunks, header: v1.UploadHeader) -> tuple[float, str]:
+        """Put the rest of the bytes into the body and check the values. Return their norm, and why they do
+        not count or ""."""
+        body.put(rest)
+        norm = check_body(body, header.digest, self._coordinator.uploads, self._private)
+        admission = self._coordinator.run_state.admission
+        return norm, (None if admission is None else admission.refusal(norm)) or ""
 
 
 def _disk(error: StoreError) -> Refused:

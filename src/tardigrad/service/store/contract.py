@@ -7,7 +7,7 @@ deterministic, so a snapshot and the entries after it are enough to recover a ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, get_args
 
@@ -157,6 +157,10 @@ class Store(Protocol):
 
     def write(self, trip: int, payload: np.ndarray) -> str:
         """Store the bytes of an upload and return the name of the payload, or "" if none are kept."""
+
+    def write_together(self, payloads: Sequence[np.ndarray]) -> list[str]:
+        """Store the bytes of several small uploads, which is faster than one after the other; return their
+        names, in order, as `write` does. A payload that is discarded may be there until all of them are."""
 
     def receive(self, trip: int) -> PayloadFile:
         """Return a payload to be filled piece by piece, for uploads that are too large to be in memory. It is
