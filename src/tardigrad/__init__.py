@@ -49,6 +49,7 @@ _WHERE = {
     "tardigrad.algorithms.fedavg": ["FedAvg"],
     "tardigrad.algorithms.fedavgm": ["FedAvgM"],
     "tardigrad.algorithms.fedbuff": ["FedBuff"],
+    "tardigrad.algorithms.fedbuff_corollary": ["FedBuffCorollary"],
     "tardigrad.algorithms.fedopt": ["FedAdaGrad", "FedAdam", "FedYogi"],
     "tardigrad.algorithms.fedprox": ["FedProx"],
     "tardigrad.algorithms.heloco": ["HeLoCo"],
@@ -186,6 +187,7 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.algorithms.fedavg import FedAvg as FedAvg
     from tardigrad.algorithms.fedavgm import FedAvgM as FedAvgM
     from tardigrad.algorithms.fedbuff import FedBuff as FedBuff
+    from tardigrad.algorithms.fedbuff_corollary import FedBuffCorollary as FedBuffCorollary
     from tardigrad.algorithms.fedopt import FedAdaGrad as FedAdaGrad
     from tardigrad.algorithms.fedopt import FedAdam as FedAdam
     from tardigrad.algorithms.fedopt import FedYogi as FedYogi

@@ -25,6 +25,7 @@ ASYNCHRONOUS = {"pace": td.Asynchronous(concurrency=30), "buffer": td.Buffer(sta
 CASES = {
     "fedbuff": (td.FedBuff(lr=1.0), ASYNCHRONOUS),
     "fedbuff, adam": (td.FedBuff(lr=0.02, momentum=td.EMA(beta=0.5), preconditioner=td.Adam()), ASYNCHRONOUS),
+    "fedbuff_corollary": (td.FedBuffCorollary(), ASYNCHRONOUS),
     "robust_fedbuff": (td.RobustFedBuff(norm_bound=2.0), ASYNCHRONOUS),
     "approximation": (td.FedBuff(lr=1.0, momentum=td.Approximation(beta=0.8)), ASYNCHRONOUS),
     "light approximation": (td.FedBuff(lr=1.0, momentum=td.LightApproximation(beta=0.8)), ASYNCHRONOUS),

@@ -84,6 +84,7 @@ CASES = {
         td.FedBuff(lr=0.05, momentum=td.LightApproximation(beta=0.8), preconditioner=ADAM), SCRIPTED,
     ),
     "fedbuff, minimum norm": (td.FedBuff(lr=0.5, momentum=td.MinimumNormApproximation()), SCRIPTED),
+    "fedbuff_corollary": (td.FedBuffCorollary(), SCRIPTED),
     "robust_fedbuff": (td.RobustFedBuff(), SCRIPTED),
     "weight_prediction": (td.WeightPrediction(lr=0.5, decay=0.7), SCRIPTED),
     "weight_prediction, expected, ema and adam": (

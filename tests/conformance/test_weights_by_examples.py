@@ -329,6 +329,14 @@ class NaiveDelayedNesterov(Naive):
             self.x, self.accumulated = self.x - self.lr * 0.9 * self.m, np.zeros(SIZE)
 
 
+class NaiveCorollary(Naive):
+    """lr = K, eta = 1 / (K sqrt(T Q))."""
+
+    def trip(self, i, staleness, x):
+        eta = 1 / (BUFFER * math.sqrt((len(SCRIPT) // BUFFER) * LOCAL_STEPS))
+        return {"delta": x - self.descend(i, x, lr=eta)}
+
+
 class NaiveLookAhead(Naive):
     def step(self, buffer):
         r = self.mean(buffer)
@@ -351,15 +359,8 @@ class NaiveAdam(Naive):
         self.x = self.x - self.lr * m / (np.sqrt(v) + 1e-8)
 
 
-class NaiveLatest(Naive):
+class NaiveLatest(NaiveCached):
     """ACE: the mean of the last deltas of all clients."""
-
-    memory = True
-    h = np.zeros(SIZE)
-
-    def trip(self, i, staleness, x):
-        before, self.table[i] = self.table[i].copy(), x - self.descend(i, x)
-        return {"difference": self.table[i] - before}
 
     def step(self, buffer):
         self.h = self.of_all()
@@ -408,6 +409,7 @@ ALONE = {"size": 1, "bound": None, "clients": [3], "pace": td.Asynchronous(concu
 
 CASES = {
     "fedbuff": (td.FedBuff(lr=0.7), Naive(lr=0.7, s=root), {}),
+    "fedbuff_corollary": (td.FedBuffCorollary(), NaiveCorollary(lr=BUFFER), {}),
     "robust_fedbuff": (
         RobustFedBuff(lr=0.7, mean=TrimmedMean(fraction=0.2)), NaiveTrimmed(lr=0.7, s=root), {},
     ),

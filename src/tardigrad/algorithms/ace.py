@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import PositiveFloat
-from torch import Tensor
 
-from tardigrad.algorithms.algorithm import Metrics, Rule, SumOnly
-from tardigrad.algorithms.ca2fl import CachingRule
-from tardigrad.core.situation import Situation
+from tardigrad.algorithms.algorithm import Metrics
+from tardigrad.algorithms.ca2fl import CA2FL
 from tardigrad.core.state import State
-from tardigrad.core.upload import Task, Vectors, WeightedSum
+from tardigrad.core.upload import WeightedSum
 
 
-class ACE(SumOnly):
+class ACE(CA2FL):
     """Every upload replaces the last one of its client, and the model moves by the mean of the last uploads
     of *all* clients, so that fast clients count no more than slow ones.
 
@@ -24,10 +21,8 @@ class ACE(SumOnly):
     with CA2FL: the numbers are the same, and the sum over the buffer is enough.
     """
 
-    kind: Literal["ace"] = "ace"
-    remembers: ClassVar[bool] = True
+    kind: Literal["ace"] = "ace"  # type: ignore[assignment]
     default_buffer: ClassVar[int] = 1
-    undiscounted: ClassVar[frozenset[str]] = frozenset({"difference"})
     tuning_space: ClassVar[dict[str, dict[str, object]]] = {
         "algorithm.lr": {"low": 0.01, "high": 1.0, "log": True},
     }
@@ -39,23 +34,8 @@ class ACE(SumOnly):
     beginning. Otherwise clients that have not come yet count as 0."""
 
     @property
-    def averages_memories(self) -> bool:
-        return True
-
-    @property
-    def changes_training(self) -> bool:
-        return False  # a client's memory follows from where it started and where it came to
-
-    @property
     def opening(self) -> bool:
         return self.first_pass
-
-    def start(self, model: Tensor, situation: Situation) -> State:
-        state = super().start(model, situation)
-        return state | {"cache": torch.zeros_like(model), "mass": situation.mass}
-
-    def rule(self, task: Task, memory: Vectors, lr: float) -> Rule:
-        return CachingRule(task, memory, lr)
 
     def step(self, state: State, buffer: WeightedSum) -> Metrics:
         change = buffer.change_of_mean("difference", float(state["mass"]))  # (new u_i - old u_i) / N

@@ -23,7 +23,7 @@ def bucket_of(client: int | str, buckets: int) -> int:
     number has one that follows from its name.
 
     >>> bucket_of(7, 5), bucket_of("7", 5), bucket_of("ann", 5)
-    (2, 2, 1)
+    (2, 2, 2)
     """
     name = str(client)
     if not (name.isascii() and name.isdecimal()):

@@ -21,6 +21,7 @@ from tardigrad.algorithms.fedasync import FedAsync
 from tardigrad.algorithms.fedavg import FedAvg
 from tardigrad.algorithms.fedavgm import FedAvgM
 from tardigrad.algorithms.fedbuff import FedBuff
+from tardigrad.algorithms.fedbuff_corollary import FedBuffCorollary
 from tardigrad.algorithms.fedopt import FedAdaGrad, FedAdam, FedYogi
 from tardigrad.algorithms.fedprox import FedProx
 from tardigrad.algorithms.heloco import HeLoCo
@@ -38,6 +39,7 @@ from tardigrad.errors import ConfigError
 
 BuiltIn = Annotated[
     FedBuff
+    | FedBuffCorollary
     | RobustFedBuff
     | WeightPrediction
     | FedAsync

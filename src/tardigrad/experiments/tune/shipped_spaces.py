@@ -32,6 +32,7 @@ PRACTICAL: dict[str, Space] = {
         "algorithm.gamma": Dimension(low=1e-3, high=1.0, log=True),
     },
     "adamasfl": {},  # its step sizes follow from the length of the run
+    "fedbuff_corollary": {},  # the same
     "ca2fl": {"local.lr": LOCAL_LR, "algorithm.lr": MEAN_LR},
     "fadas": {"local.lr": LOCAL_LR, "algorithm.lr": Dimension(low=1e-4, high=0.1, log=True)},
     "defedavg": {"local.lr": LOCAL_LR, "algorithm.lr": MEAN_LR},
