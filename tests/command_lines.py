@@ -4,7 +4,7 @@ import re
 import shlex
 
 import typer
-from typer._click.exceptions import ClickException
+from typer._click.exceptions import ClickException, NoArgsIsHelpError
 
 from tardigrad.cli import app
 
@@ -15,7 +15,7 @@ COMMAND = re.compile(r"(?:^|[;&|(]|\bdo|\bthen|\|\||&&)\s*((?:\.venv/bin/|\S*/bi
 def command_lines(text):
     """Return the command lines in a shell text; lines that a backslash joins are one."""
     joined = re.sub(r"\\\n\s*(?:> )?", " ", text)
-    lines = [re.sub(r"^\s*[$>] ", "", line) for line in joined.splitlines()]
+    lines = [re.sub(r"^\s*\w*[$>] ", "", line) for line in joined.splitlines()]
     return [found[1] for line in lines if (found := COMMAND.search(line))]
 
 
@@ -32,32 +32,31 @@ def words_of(line):
     return words[:-1] if words[-1] == "2" else words
 
 
+def parsed(words):
+    """Read the words of a command as the CLI does, without running it; return the context of the command.
+
+    Values are not used: files need not exist, and NAME may stand for a name.
+    """
+    command, context, name = typer.main.get_command(app), None, "tardigrad"
+    while True:
+        context = command.make_context(name, list(words), parent=context)
+        if not hasattr(command, "commands"):
+            return context
+        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+
+
 def wrong_with(line, partial=False):
     """Return what the command would say to the words of a line, or None if it understands them.
 
-    Values are not used: files need not exist, and NAME may stand for a name. With `partial`, arguments and
-    values may be missing, as in a sentence that speaks of `tardigrad serve`.
+    With `partial`, arguments and values may be missing, as in a sentence that speaks of `tardigrad serve`.
     """
     words = words_of(line)[1:]
-    command = typer.main.get_command(app)
-    context = command.make_context("tardigrad", [], resilient_parsing=True)
-    while hasattr(command, "commands"):
-        if not words or words[0] in (
-            "--help",
-            "-h",
-            "--version",
-            "--install-completion",
-            "--show-completion",
-        ):
-            return None
-        name, *words = words
-        if name not in command.commands:
-            return f"there is no command {name!r}"
-        command = command.commands[name]
-    if "--help" in words:
+    if {"--help", "-h", "--version", "--install-completion", "--show-completion"} & set(words):
         return None
     try:
-        command.make_context(command.name, words, parent=context)
+        parsed(words)
+    except NoArgsIsHelpError as error:  # the bare name of a group
+        return None if partial else f"a command of {error.ctx.command.name} is missing"
     except ClickException as error:
         said = error.format_message()
         missing = said.startswith("Missing ") or said.endswith(" requires an argument.")
