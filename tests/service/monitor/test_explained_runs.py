@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import tardigrad as td
 from tardigrad.cli import app
-from tardigrad.errors import ConfigError
+from tardigrad.errors import RunError
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.access.enrolment import make_key
 from tardigrad.service.access.signed_requests import Signer
@@ -304,7 +304,7 @@ def test_a_status_of_an_operator_has_everything_and_that_of_a_client_no_names(tm
                 told.append(await anext(source))
                 await source.aclose()
             source = told_status(running.address, running.signer("eve"), None, run="another")
-            with pytest.raises(ConfigError, match="--run: only an operator's key"):
+            with pytest.raises(RunError, match="eve is not enrolled for a run 'another' here"):
                 await anext(source)
             return told
 

@@ -82,8 +82,13 @@ class UploadFiles:
             return self._create(trip)
 
     def _create(self, trip: int | str) -> tuple[str, int]:
-        name = f"{trip}-{os.getpid()}-{next(self._numbers)}"
-        descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        while True:
+            name = f"{trip}-{os.getpid()}-{next(self._numbers)}"
+            try:
+                descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                break
+            except FileExistsError:
+                continue  # of an earlier process with the same number, as in a container
         self._made.set()
         return name, descriptor
 
