@@ -48,8 +48,10 @@ bench-quick: $(VENV)/.installed-dev  ## the same, less exact: two minutes on a q
 bench-peers: $(VENV)/.installed-dev  ## the same job in other simulators, each in its own virtual environment
 	$(BIN)/python benchmarks/peers.py
 
-bench-service: $(VENV)/.installed-dev  ## how many uploads the server takes, beside bare ones: some minutes
+bench-service: $(VENV)/.installed-dev  ## what an upload and a trip cost the server, beside bare ones: some ten minutes on a quiet machine
 	$(BIN)/python benchmarks/service.py
+	$(BIN)/python benchmarks/service_parts.py
+	$(BIN)/python benchmarks/service_trips.py
 
 bench-secure: $(VENV)/.installed-dev  ## what secure aggregation costs clients, server and helper: some minutes
 	$(BIN)/python benchmarks/secure.py

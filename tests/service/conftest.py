@@ -38,6 +38,7 @@ def in_files(monkeypatch):
     """Uploads and old versions are kept as those of large models, whatever their size."""
     for name in (
         "server.upload_body.IN_MEMORY", "server.upload_body.UNDER_WAY", "server.model_state.LARGE",
+        "server.upload_reception.TOGETHER",
         "server.rpc.LARGEST_KEPT", "store.upload_files.IN_MEMORY", "store.upload_files.LARGEST_SPARE",
     ):  # fmt: skip
         monkeypatch.setattr(f"tardigrad.service.{name}", 64)

@@ -9,6 +9,7 @@ import torch
 
 from tardigrad.core.upload import TypedVector
 from tardigrad.service.protocol.wire import digest
+from tardigrad.service.server.payload_buffers import KEPT, PayloadBuffers
 from tardigrad.service.server.upload_body import (
     IN_MEMORY,
     UNDER_WAY,
@@ -35,7 +36,7 @@ def folder(tmp_path):
 def body(request, folder):
     store = folder[0]
     if request.param == "memory":
-        return BodyInMemory(FORM, lambda payload: store.write(3, payload))
+        return BodyInMemory(FORM, PayloadBuffers(FORM.size), lambda payload: store.write(3, payload))
     return BodyInFile(FORM, lambda: store.receive(3), store.discard)
 
 
@@ -81,6 +82,34 @@ def test_bytes_that_come_after_a_body_was_dropped_leave_no_file(folder):
     filled(body)
     body.drop()
     assert list(uploads.iterdir()) == []
+
+
+def test_memory_of_a_closed_body_is_used_again_unless_somebody_still_has_it():
+    buffers = PayloadBuffers(FORM.size)
+    body = filled(BodyInMemory(FORM, buffers, lambda payload: ""))
+    kept = body.vectors()
+    body.close()
+    body.close()  # a second time does nothing
+    body = filled(BodyInMemory(FORM, buffers, lambda payload: ""))
+    first = body.payload.ctypes.data
+    assert first != kept["codes"].data_ptr()
+    del kept
+    body.close()
+    body = filled(BodyInMemory(FORM, buffers, lambda payload: ""))
+    assert body.payload.ctypes.data == first
+    view = body.payload[3:]  # as of a thread that still copies
+    body.close()
+    assert buffers.take().ctypes.data != view.ctypes.data - 3
+
+
+def test_few_unused_buffers_are_kept():
+    buffers = PayloadBuffers(KEPT // 2)
+    taken = [[buffers.take()] for _ in range(3)]
+    places = [one[0].ctypes.data for one in taken]
+    for one in taken:
+        buffers.give_back(one)
+    assert len(buffers._free) == 2
+    assert {buffers.take().ctypes.data for _ in range(2)} <= set(places)
 
 
 def test_memory_of_a_large_upload_does_not_depend_on_its_size():

@@ -13,8 +13,8 @@ from blake3 import blake3
 
 from tardigrad.core.upload import Vectors
 from tardigrad.service.protocol.wire import CHUNK, unpacked
+from tardigrad.service.server.payload_buffers import PayloadBuffers
 from tardigrad.service.server.upload_form import UploadForm
-from tardigrad.service.store.direct_write import page_aligned
 from tardigrad.service.store.payload_file import PayloadFile, as_array
 
 T = TypeVar("T")
@@ -67,22 +67,18 @@ def memory_for(size: int, most: int) -> int:
 class BodyInMemory:
     """An upload in memory."""
 
-    def __init__(self, form: UploadForm, write: Callable[[np.ndarray], str]) -> None:
+    def __init__(self, form: UploadForm, buffers: PayloadBuffers, write: Callable[[np.ndarray], str]) -> None:
         """`write`: stores the bytes and returns their name."""
-        self._form, self._write = form, write
-        self._made: np.ndarray | None = None
+        self._form, self._buffers, self._write = form, buffers, write
+        self._made: list[np.ndarray] = []  # the buffer, from the first bytes until this is closed
         self._end = 0
         self._digest = blake3()
 
-    @property
-    def _payload(self) -> np.ndarray:
-        if self._made is None:
-            self._made = page_aligned(self._form.size)
-        return self._made
-
     def put(self, chunks: Chunks) -> None:
         """Copy the next bytes, each chunk while the digest has it in the processor's cache."""
-        payload = self._payload
+        if not self._made:
+            self._made.append(self._buffers.take())
+        payload = self.payload
         while chunks:
             chunk = chunks.popleft()
             self._digest.update(chunk)
@@ -92,7 +88,7 @@ class BodyInMemory:
     @property
     def payload(self) -> np.ndarray:
         """All bytes."""
-        return self._payload
+        return self._made[0]
 
     def digest(self) -> bytes:
         """Return the digest of all bytes."""
@@ -100,7 +96,7 @@ class BodyInMemory:
 
     def vectors(self) -> Vectors:
         """Return the vectors as views of the bytes."""
-        return unpacked(self._payload, self._form.layout)
+        return unpacked(self.payload, self._form.layout)
 
     def read(self, each: Callable[[Vectors], Iterator[T]]) -> Iterator[T]:
         """Yield what `each` yields of the vectors."""
@@ -108,13 +104,15 @@ class BodyInMemory:
 
     def store(self) -> str:
         """Write the bytes."""
-        return self._write(self._payload)
+        return self._write(self.payload)
 
     def drop(self) -> None:
-        """Do nothing: the bytes are released with this object."""
+        """Do nothing: the bytes are released when this is closed."""
 
     def close(self) -> None:
-        """Do nothing: the bytes are released with this object."""
+        """Let another upload have the memory."""
+        if self._made:
+            self._buffers.give_back(self._made)
 
 
 class BodyInFile:

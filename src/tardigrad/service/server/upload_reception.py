@@ -14,6 +14,7 @@ from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.wire import CHUNK
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.limits import SLOWEST, UploadMemory, unless_silent
+from tardigrad.service.server.payload_buffers import PayloadBuffers
 from tardigrad.service.server.upload_body import (
     MOST_CHUNKS,
     SMALL,
@@ -34,6 +35,7 @@ class UploadReception:
     def __init__(self, coordinator: Coordinator, private: bool) -> None:
         self._coordinator, self._private = coordinator, private
         self.memory = UploadMemory(coordinator.settings.reception_bytes)
+        self._buffers = PayloadBuffers(coordinator.uploads.size)
         # what waits for the helpers of a secure run is stored before it is journaled
         self._small = coordinator.uploads.size <= SMALL and coordinator.link is None
 
@@ -77,7 +79,7 @@ class UploadReception:
         coordinator = self._coordinator
         if not in_file:
             body: UploadBody = BodyInMemory(
-                coordinator.uploads, lambda payload: coordinator.write(trip, payload)
+                coordinator.uploads, self._buffers, lambda payload: coordinator.write(trip, payload)
             )
             return body, await self._fill(body, context)
         body = BodyInFile(coordinator.uploads, lambda: coordinator.receive(trip), coordinator.discard)
