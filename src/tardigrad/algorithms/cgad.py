@@ -38,7 +38,7 @@ class CGAD(SumOnly):
     """Share of the past in v."""
     adaptivity: PositiveFloat = 1e-8
     """Added to the root of v (Adam's epsilon)."""
-    staleness: StalenessLaw = CosineGate()
+    staleness: CosineGate = CosineGate()
     """sigma(staleness)."""
 
     @property
