@@ -8,6 +8,7 @@ from typer._click.exceptions import ClickException, NoArgsIsHelpError
 
 from tardigrad.cli import app
 
+COMMANDS = typer.main.get_command(app)
 COMMAND = re.compile(r"(?:^|[;&|(]|\bdo|\bthen|\|\||&&)\s*((?:\.venv/bin/|\S*/bin/)?tardigrad\s.*)$")
 """A line of a shell that calls the command, perhaps after another one."""
 
@@ -37,7 +38,7 @@ def parsed(words):
 
     Values are not used: files need not exist, and NAME may stand for a name.
     """
-    command, context, name = typer.main.get_command(app), None, "tardigrad"
+    command, context, name = COMMANDS, None, "tardigrad"
     while True:
         context = command.make_context(name, list(words), parent=context)
         if not hasattr(command, "commands"):

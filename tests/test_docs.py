@@ -29,7 +29,7 @@ EXAMPLES = ("NAME", "path/to/")
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WRITTEN = re.compile(r'title="([^"]+)"')
 """A file that the reader of a tutorial writes."""
-SCHEMA = Config.model_json_schema()
+CONFIG = jsonschema.Draft202012Validator(Config.model_json_schema())
 
 
 def missing(text):
@@ -87,9 +87,7 @@ def wrong_config(text):
     else:
         tables = [found]
     for table in tables:
-        try:
-            jsonschema.validate(table, SCHEMA)
-        except jsonschema.ValidationError as error:
+        if error := jsonschema.exceptions.best_match(CONFIG.iter_errors(table)):
             return f"{error.json_path}: {error.message}"
     return None
 
