@@ -34,8 +34,8 @@ def bucket_of(state: State, client: int | str, buckets: int) -> int:
 
 
 class BASGD(Individual):
-    """Clients are dealt to buckets in turn, and each bucket keeps the mean of what its clients have sent. When no
-    bucket is empty, the model moves by a robust mean of these means, and the buckets are emptied.
+    """Clients are dealt to buckets in turn, and each bucket keeps the mean of what its clients have sent.
+    When no bucket is empty, the model moves by a robust mean of these means, and the buckets are emptied.
 
     A malicious client spoils one bucket and no more, however often it comes. The median withstands malicious
     clients in fewer than half of the buckets; so there must be more than twice as many buckets as malicious
