@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from service_harness import PATIENCE, Puppet, app_of, enrolled_key
+from service_harness import PATIENCE, Puppet, Running, app_of, enrolled_key
 
 from tardigrad.experiments.runs.hosted_run import HostedRun, with_clients_data
 from tardigrad.service.access.enrolment import LIST
@@ -29,6 +29,8 @@ class SeveralRunning:
         if name not in self.signers:
             self.signers[name] = enrolled_key(self.keys, name)
         return Signer(name, self.signers[name])
+
+    operator = Running.operator
 
     def connect(self, name, run=""):
         return Connection(self.address, self.signer(name), None, run=run)

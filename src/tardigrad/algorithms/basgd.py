@@ -18,22 +18,24 @@ from tardigrad.core.upload import Received
 from tardigrad.errors import ConfigError
 
 
-def bucket_of(client: int | str, buckets: int) -> int:
-    """Return the bucket of a client: its number modulo the number of buckets. A client whose name is not a
-    number has one that follows from its name.
+def bucket_of(state: State, client: int | str, buckets: int) -> int:
+    """Return the bucket of a client. Clients are dealt to the buckets in turn, in the order in which they
+    first come: `state["clients"]` has a digest of each name in this order.
 
-    >>> bucket_of(7, 5), bucket_of("7", 5), bucket_of("ann", 5)
-    (2, 2, 2)
+    >>> state: State = {"clients": torch.zeros(0, dtype=torch.int64)}
+    >>> [bucket_of(state, client, 2) for client in ("ann", "bob", "eve", "bob")]
+    [0, 1, 0, 1]
     """
-    name = str(client)
-    if not (name.isascii() and name.isdecimal()):
-        return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) % buckets
-    return int(name) % buckets
+    digest = int.from_bytes(blake2b(str(client).encode(), digest_size=8).digest(), signed=True)
+    clients = tensor_of(state, "clients")
+    if not (clients == digest).any():
+        clients = state["clients"] = torch.cat([clients, clients.new_tensor([digest])])
+    return int((clients == digest).nonzero()[0]) % buckets
 
 
 class BASGD(Individual):
-    """Clients are dealt to buckets, and each bucket keeps the mean of what its clients have sent. When no
-    bucket is empty, the model moves by a robust mean of these means, and the buckets are emptied.
+    """Clients are dealt to buckets in turn, and each bucket keeps the mean of what its clients have sent.
+    When no bucket is empty, the model moves by a robust mean of these means, and the buckets are emptied.
 
     A malicious client spoils one bucket and no more, however often it comes. The median withstands malicious
     clients in fewer than half of the buckets; so there must be more than twice as many buckets as malicious
@@ -66,13 +68,15 @@ class BASGD(Individual):
         return super().start(model, situation) | {
             "buckets": model.new_zeros(self.buckets, *model.shape),
             "counts": torch.zeros(self.buckets, dtype=torch.float64),
+            "clients": torch.zeros(0, dtype=torch.int64),
         }
 
     def step(self, state: State, buffer: Sequence[Received], version: int) -> Metrics:
         (received,) = buffer
         means, counts = tensor_of(state, "buckets"), tensor_of(state, "counts")
-        delta, bucket = received.upload.vectors["delta"], bucket_of(received.client, self.buckets)
+        delta = received.upload.vectors["delta"]
         if torch.isfinite(delta).all():
+            bucket = bucket_of(state, received.client, self.buckets)
             counts[bucket] += 1
             means[bucket] += (delta - means[bucket]) / float(counts[bucket])  # the mean of what came
         full = bool((counts > 0).all())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -169,6 +170,7 @@ def join(
     def ask(wanted: str, moves_on: bool = False) -> Awaitable[OfferedRun | RunIsOver]:
         return ask_run(address, signer, authority, patience, wanted, moves_on)
 
+    @lru_cache(maxsize=1)  # a client may come back to the run that it has left
     def trainer_for(offered: OfferedRun) -> TripTrainer:
         if made is not None:
             return made

@@ -27,8 +27,8 @@ from tardigrad.errors import RunError
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import RetryLater
-from tardigrad.service.protocol.refusals import Cause
-from tardigrad.service.server.steering import PAUSED, STOPPED
+from tardigrad.service.protocol.refusals import PAUSED, Cause
+from tardigrad.service.server.steering import STOPPED
 from tardigrad.service.store.audit_verification import verified
 
 SERVICE = {"requests_per_second": 10_000, "snapshot_seconds": 1e6, "poll_seconds": 0.05}

@@ -8,7 +8,7 @@ from pathlib import Path
 from tardigrad.errors import ConfigError
 from tardigrad.service.client.client_memory import kept_runs
 from tardigrad.service.client.connection import RunIsOver
-from tardigrad.service.client.reconnecting import OfferedRun, RunHasFailed
+from tardigrad.service.client.reconnecting import CannotTakePart, OfferedRun
 from tardigrad.service.protocol.refusals import log
 
 
@@ -31,7 +31,7 @@ async def take_part_in_any(
             offered = await ask(name)
             if isinstance(offered, OfferedRun):
                 reason = await take_part(offered)
-        except RunHasFailed as error:
+        except CannotTakePart as error:
             log.warning("%s; asking for another run", error)
             continue
         except ConfigError as error:

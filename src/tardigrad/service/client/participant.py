@@ -18,9 +18,9 @@ from tardigrad.service.client.client_memory import ClientMemory, TrainedUpload
 from tardigrad.service.client.client_trainer import Assignment, TripTrainer
 from tardigrad.service.client.connection import Connection, RetryLater, RunIsOver
 from tardigrad.service.client.guardrails import Guardrails
-from tardigrad.service.client.reconnecting import Reconnecting
+from tardigrad.service.client.reconnecting import CannotTakePart, Reconnecting
 from tardigrad.service.client.secure_trips import SecureTrips, secure_trips
-from tardigrad.service.protocol.refusals import log
+from tardigrad.service.protocol.refusals import PAUSED, log
 from tardigrad.service.protocol.task_settings import LocalNoise, local_noise
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 
@@ -54,8 +54,7 @@ class Participant(Reconnecting):
         moves_on: bool = False,
     ) -> None:
         """`declaration`: what the server declared, if the client was made of it and of a table. `run`: the
-        name of the run, on a server with several. `moves_on`: whether a `RunHasFailed` is raised if the run
-        has failed; otherwise the client waits until it is started again."""
+        name of the run, on a server with several. `moves_on`: as in `Reconnecting`."""
         super().__init__(address, signer, authority, patience, run, moves_on)
         self._guardrails, self._declaration = guardrails or Guardrails(), declaration
         self._secure: SecureTrips | None = None
@@ -107,6 +106,8 @@ class Participant(Reconnecting):
                 return found.reason
             if isinstance(found, RetryLater):
                 log.info("no task now: %s", found.reason)
+                if found.reason == PAUSED and self._moves_on and connection.joined.name:
+                    raise CannotTakePart(f"the run {connection.joined.name} is {PAUSED}")
                 await asyncio.sleep(found.seconds)
                 continue
             over = await self._trip(connection, found)

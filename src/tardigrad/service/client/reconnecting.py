@@ -31,8 +31,8 @@ TEMPORARY = (
 T = TypeVar("T")
 
 
-class RunHasFailed(RunError):
-    """The run has failed, while the server may have others."""
+class CannotTakePart(RunError):
+    """The run has failed, is paused, or an operator has ejected this client; the server may have others."""
 
 
 class Reconnecting:
@@ -48,7 +48,8 @@ class Reconnecting:
         moves_on: bool = False,
     ) -> None:
         """`patience`: the seconds after which a server that does not answer is given up. `run`: the name of
-        the run that is wanted; "" for any. `moves_on`: raise `RunHasFailed` instead of waiting for it."""
+        the run that is wanted; "" for any. `moves_on`: raise `CannotTakePart` instead of waiting for it
+        if it has failed or is paused, and if this client was ejected from it."""
         self._address, self._signer, self._authority = address, signer, authority
         self._wanted, self._moves_on = run, moves_on
         self._backoff, self._pace = Backoff(patience), RequestPace()
@@ -89,8 +90,8 @@ class Reconnecting:
             sentence = f"the server refused for now: {error.details()}"
             await self._backoff.failed(sentence, float(metadata.get("tardigrad-retry-after", 0.0)))
             return
-        if why == Cause.FAILED and self._moves_on:
-            raise RunHasFailed(f"the server refused: {error.details()}")
+        if why in (Cause.FAILED, Cause.EJECTED) and self._moves_on:
+            raise CannotTakePart(f"the server refused: {error.details()}")
         silent = error.code() is grpc.StatusCode.UNAVAILABLE and why is None
         if silent and not self._joined:  # is it possible to join?
             fault = await asyncio.to_thread(tls_fault, self._address, self._authority)
@@ -128,8 +129,8 @@ async def ask_run(
     run: str = "",
     moves_on: bool = False,
 ) -> OfferedRun | RunIsOver:
-    """Return the run of this name, or with "" the one that the server chooses; or why all are over. With
-    `moves_on` a `RunHasFailed` is raised if it has failed."""
+    """Return the run of this name, or with "" the one that the server chooses; or why all are over.
+    `moves_on`: as in `Reconnecting`."""
 
     async def session(connection: Connection) -> OfferedRun:
         return OfferedRun(connection.joined.name, connection.declaration)

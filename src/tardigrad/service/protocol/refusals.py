@@ -16,6 +16,8 @@ from tardigrad.service.protocol.refusal_streaks import RefusalStreaks
 log = logging.getLogger("tardigrad.service")
 OVER = "tardigrad-over"
 """The key of the trailing metadata that says why the run is over."""
+PAUSED = "paused by the operator"
+"""Why there is no task now, if the run is paused. A client that takes any run asks for another then."""
 LONGEST = 500
 """The longest sentence in characters, because a part of it may come from a client."""
 LONGEST_NAME = 64

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar, cast
 
 import grpc
@@ -51,8 +52,7 @@ class SteeredRun:
     @property
     def state(self) -> str:
         """Whether it is running, paused, over or failed."""
-        ended = self.coordinator.ended
-        if ended.done() and (ended.cancelled() or ended.exception() is not None):
+        if self.coordinator.failure is not None:
             return "failed"
         if self.coordinator.run_state.over is not None:
             return "over"
@@ -62,9 +62,14 @@ class SteeredRun:
 class AdminServicer(admin_v1_grpc.AdministrationServicer):
     """The four calls of operators, to all runs of one server."""
 
-    def __init__(self, runs: Mapping[str, SteeredRun], admins: Admins) -> None:
-        """`runs`: by their names."""
-        self._runs, self._admins = runs, admins
+    def __init__(
+        self,
+        runs: Mapping[str, SteeredRun],
+        admins: Admins,
+        finished: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`runs`: by their names. `finished`: why those have ended that were over when the server began."""
+        self._runs, self._admins, self._finished = runs, admins, finished
         self.gate = RequestVerifier(admins)
         """Has a session and nonces of its own, apart from those of the clients."""
         self.refusals = Refusals()
@@ -108,10 +113,16 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
 
     def _run(self, name: str) -> SteeredRun:
         """Return the run of this name; without a name, the only one."""
-        if not name and len(self._runs) == 1:
+        if not name and len(self._runs) == 1 and not self._finished:
             return next(iter(self._runs.values()))
+        if name in self._finished:
+            raise Refused(
+                Cause.ACT,
+                f"the run {name} was over ({self._finished[name]}) when the server began; its result is in "
+                "its folder there",
+            )
         if name not in self._runs:
-            names = ", ".join(sorted(self._runs)) or "none"
+            names = ", ".join(sorted([*self._runs, *self._finished])) or "none"
             raise Refused(
                 Cause.ACT,
                 f"{name[:64]!r} is not a run of this server; its runs are {names}"
@@ -127,6 +138,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
                 admin_v1.RunListing(name=run.name, run=run.coordinator.run, state=run.state)
                 for run in self._runs.values()
             ]
+            runs += [admin_v1.RunListing(name=name, state="over") for name in self._finished]
             return admin_v1.Entered(session=self.gate.session, runs=runs)
 
     async def Steer(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> admin_v1.Steered:
@@ -139,6 +151,8 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
                 return self._steered(run)
             entry = self._entry(run, admin, wanted)
             _check_alive(coordinator)
+            if coordinator.run_state.over is not None:
+                return self._steered(run)
             effects = await coordinator.acts.act(entry)
             steered = self._steered(run)
             steered.changed, steered.audit = effects.acted, effects.audit
@@ -186,6 +200,8 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
             run, reason = self._run(wanted.run), _reason(wanted.reason)
             coordinator, idle = run.coordinator, run.coordinator.settings.idle_seconds
             _check_alive(coordinator)
+            if coordinator.stopping:
+                raise Refused(Cause.ACT, "the run is over, and its model is in its folder on the server")
             async with self._exporting.setdefault(run.name, asyncio.Lock()):
                 version, model = await coordinator.acts.released_model()
                 wall, where = self._wall(), coordinator.run_state.where()
@@ -252,10 +268,9 @@ def admin_handlers(servicer: AdminServicer) -> grpc.GenericRpcHandler:
 
 def _check_alive(coordinator: Coordinator) -> None:
     """Raise `Refused` if nothing can be journaled any more."""
-    ended = coordinator.ended
-    if ended.done() and (ended.cancelled() or ended.exception() is not None):
-        raise Refused(Cause.STOPPING, "the run has failed; the server's log says why")
-    if coordinator.stopping:
+    if coordinator.failure is not None:
+        raise Refused(Cause.FAILED, "the run has failed; the server's log says why")
+    if coordinator.stopping and coordinator.run_state.over is None:
         raise Refused(Cause.STOPPING, "the server is about to stop; ask again when it is back")
 
 

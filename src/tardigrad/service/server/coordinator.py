@@ -90,6 +90,8 @@ class Coordinator:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why the run is over, or the exception that ended it, which was logged."""
         self.ended.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.unfinished: BaseException | None = None
+        """Why the result of a run that is over could not be written."""
         self.acts = OperatorActs(
             run_state, model_state, self._queue, self._check_ins, self.recovery, self._threads, self.moved
         )
@@ -123,7 +125,9 @@ class Coordinator:
     @property
     def failure(self) -> BaseException | None:
         """The exception that ended the run; None if it goes on or is over."""
-        return self.ended.exception() if self.ended.done() and not self.ended.cancelled() else None
+        if self.unfinished is not None or not self.ended.done() or self.ended.cancelled():
+            return self.unfinished
+        return self.ended.exception()
 
     @property
     def stopping(self) -> bool:
@@ -165,6 +169,7 @@ class Coordinator:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._queue.fail(Refused(Cause.STOPPING, "the run is not served any more"))
         if self._snapshotting is not None:
             await asyncio.wait({self._snapshotting})
         try:

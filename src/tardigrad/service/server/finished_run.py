@@ -70,6 +70,14 @@ class FinishedRun:
         """Return no clients."""
         return set()
 
+    def has_work_for(self, client: str) -> bool:
+        """Return False."""
+        return False
+
+    def has_ejected(self, client: str) -> bool:
+        """Return False."""
+        return False
+
     async def until_over(self, asked: asyncio.Future[None]) -> None:
         """Wait for the seconds in which clients are told at least, or until `asked` is done."""
         await asyncio.wait({asked}, timeout=self._linger_seconds)

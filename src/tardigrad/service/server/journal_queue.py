@@ -50,6 +50,7 @@ class JournalQueue:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._failure: Exception | None = None
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -66,6 +67,9 @@ class JournalQueue:
         """Append an entry. The caller of `write_batch` gives the future its result. `offered`, `joined` and
         `payload`: as in `PendingEntry`."""
         effects: asyncio.Future[Effects] = asyncio.get_running_loop().create_future()
+        if self._failure is not None:  # nobody journals any more
+            effects.set_exception(self._failure)
+            return effects
         self._pending.append(PendingEntry(entry, upload, effects, release, offered, joined, payload))
         self._idle.clear()
         self._wake.set()
@@ -134,7 +138,8 @@ class JournalQueue:
             )
 
     def fail(self, error: Exception) -> None:
-        """Refuse all entries that wait, because the run has failed."""
+        """Refuse all entries that wait, and those that come, because the run has failed or is stopped."""
+        self._failure = self._failure or error
         while self._pending:
             one = self._pending.popleft()
             if not one.effects.done():

@@ -111,7 +111,11 @@ class ServerProcess:
         servicer = self._servicer()
         server = Server(servicer)
         steered = [SteeredRun(run.name, run.coordinator, run.servicer, run.folder) for run in self.runs]
-        self._administration = AdminServicer({run.name: run for run in steered}, Admins(self._enrolled))
+        self._administration = AdminServicer(
+            {run.name: run for run in steered},
+            Admins(self._enrolled),
+            {run.name: run.over or "" for run in self._finished},
+        )
         server.add(admin_handlers(self._administration))
         expiry = asyncio.ensure_future(warn_of_expiry(self._certificates))
         end_metrics = lambda: None  # noqa: E731

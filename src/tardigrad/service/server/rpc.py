@@ -15,14 +15,13 @@ from google.protobuf.message import DecodeError, Message
 
 from tardigrad.service.access.signed_requests import RequestVerifier
 from tardigrad.service.monitor.progress_record import RunProgress, progress_of
-from tardigrad.service.protocol.refusals import LONGEST_NAME, Cause, Refusals, Refused, abort_refused
+from tardigrad.service.protocol.refusals import LONGEST_NAME, PAUSED, Cause, Refusals, Refused, abort_refused
 from tardigrad.service.protocol.v1 import service_pb2 as v1
 from tardigrad.service.protocol.v1 import service_pb2_grpc as v1_grpc
 from tardigrad.service.protocol.wire import KNOWS_ENCODINGS, to_wire
 from tardigrad.service.server.coordinator import Coordinator
 from tardigrad.service.server.limits import Rates, unless_silent
 from tardigrad.service.server.secure_replies import SecureReplies
-from tardigrad.service.server.steering import PAUSED
 from tardigrad.service.server.task_broadcast import Broadcast
 from tardigrad.service.server.upload_checks import check_header, wrong_encoding
 from tardigrad.service.server.upload_reception import UploadReception

@@ -55,6 +55,12 @@ class RoutedRun(Protocol):
     def at_work(self) -> set[str]:
         """Return the clients that are at work."""
 
+    def has_work_for(self, client: str) -> bool:
+        """Return whether this client could get a task."""
+
+    def has_ejected(self, client: str) -> bool:
+        """Return whether an operator has ejected this client from the run."""
+
 
 class RunRouter(v1_grpc.FederationServicer):
     """The six calls of the protocol, for several runs."""
@@ -104,19 +110,27 @@ class RunRouter(v1_grpc.FederationServicer):
                 f"client {client} is enrolled for no run that is served here; ask for `tardigrad enroll`",
             )
         going_on = [run for run in mine if run.over is None and not run.failed]
+        welcome = [run for run in going_on if not run.has_ejected(client)]
+        if welcome:
+            return min(welcome, key=lambda run: self._load(run, client))
         if going_on:
-            return min(going_on, key=lambda run: self._load(run, client))
+            raise Refused(
+                Cause.EJECTED,
+                f"{client} was ejected by the operator from all its runs that go on; ask for "
+                "`tardigrad admin admit`",
+            )
         if any(run.failed for run in mine):
             raise Refused(Cause.FAILED, "the runs of this client have failed or are over; ask the operator")
         return None
 
-    def _load(self, run: RoutedRun, client: str) -> tuple[bool, float]:
-        """Return what makes a run less fit for a client: not having its trip, and having many clients for its
-        concurrency."""
+    def _load(self, run: RoutedRun, client: str) -> tuple[bool, bool, float]:
+        """Return what makes a run less fit for a client: not having its trip, having no work for it, and
+        having many clients for its concurrency."""
         since = time.monotonic() - JOINED_SECONDS
         busy = run.at_work()
         new = {name for name, (where, when) in self._joined.items() if where == run.name and when >= since}
-        return client not in busy, len((busy | new) - {client}) / run.concurrency
+        others = (busy | new) - {client}
+        return client not in busy, not run.has_work_for(client), len(others) / run.concurrency
 
     async def FetchTask(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> None:
         """Pass the call on to the run of its session."""

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from tardigrad.core.outcomes import Reason
 from tardigrad.errors import RunError
 from tardigrad.service.access.enrolment import Enrolled, EnrolledFor
 from tardigrad.service.access.signed_requests import RequestVerifier
@@ -105,7 +106,7 @@ class RunServer:
     @property
     def failed(self) -> bool:
         """Whether the run has ended with an error."""
-        return self.failure is not None or self.coordinator.failure is not None
+        return self.coordinator.failure is not None
 
     @property
     def concurrency(self) -> int:
@@ -120,6 +121,17 @@ class RunServer:
     def at_work(self) -> set[str]:
         """Return the clients that have a trip under way."""
         return {str(ticket.client) for ticket in self.coordinator.run_state.book.in_flight.values()}
+
+    def has_work_for(self, client: str) -> bool:
+        """Return whether this client could get a task: the run is not paused, and privacy and the buffer
+        allow it."""
+        run_state = self.coordinator.run_state
+        objection = run_state.book.objection(client)
+        return run_state.steering.paused is None and objection in (None, Reason.TRAINING)
+
+    def has_ejected(self, client: str) -> bool:
+        """Return whether an operator has ejected this client from the run."""
+        return client in self.coordinator.run_state.steering.ejected
 
     def reload(self) -> None:
         """Read the list of clients again."""
@@ -174,11 +186,8 @@ class RunServer:
                 task.cancel()
             await asyncio.gather(*self._background, return_exceptions=True)
             await self.coordinator.stop()
-            status = status_of(self.coordinator, self.servicer)
-            if self.failure is not None:
-                status = replace(status, failed=" ".join(str(self.failure).split()))
             with suppress(OSError):
-                write_status(self.folder, status)
+                write_status(self.folder, status_of(self.coordinator, self.servicer))
             counts = dict(self.servicer.refusals.counts)
             log.info("stopped; refused: %s", counts or "nothing", extra={"event": "stopped"})
             if self.coordinator.ended.done() and not self._finishing:
@@ -201,7 +210,7 @@ class RunServer:
             log_end(served)
             await asyncio.to_thread(self._run.finish, served)
         except BaseException as error:
-            self.failure = error
+            self.failure = self.coordinator.unfinished = error
             raise
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -15,7 +15,6 @@ from tardigrad.core.pace import Asynchronous
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.service.store.contract import JournalEntry
 
-PAUSED = "paused by the operator"
 STOPPED = "stopped by the operator"
 SERVICE_LIMITS = ("requests_per_second", "ticket_seconds")
 """Settings of the table `service` that may change while a run goes on."""
