@@ -45,7 +45,7 @@ def test_a_server_without_clients_says_so_in_its_folder(tmp_path):
         for name in ("ann", "bob"):
             running.signer(name)
         status = status_of(running.coordinator, running.server.servicer)
-        write_status(tmp_path, replace(status, written=status.written + 1e6))  # it does not grow old meanwhile
+        write_status(tmp_path, replace(status, written=status.written + 1e6))  # it does not grow old
 
     scene_of(CONFIG, tmp_path, act)
     told = CliRunner().invoke(app, ["status", str(tmp_path), "--explain"]).stdout
