@@ -209,3 +209,13 @@ def test_large_files_are_deleted_and_small_ones_used_again(tmp_path, monkeypatch
         store.recycle([small, large])
         assert [file.name for file in (tmp_path / UPLOADS).iterdir()] == [small]
         assert store.write(2, np.ones(100, np.uint8)) == small
+
+
+def test_a_store_that_is_opened_again_by_the_same_process_number_finds_free_names(tmp_path):
+    """As in a container, where the server always has the same number."""
+    payload, names = np.arange(100, dtype=np.uint8), []
+    for _ in range(2):
+        store = SqliteStore(tmp_path)
+        names += [*store.write_together([payload]), store.write(0, payload)]
+        store.close()
+    assert len(set(names)) == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import tempfile
 import threading
 from collections import defaultdict, deque
@@ -38,6 +39,7 @@ class UploadFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._numbers = itertools.count()
+        self._process = secrets.token_hex(4)  # in a container, every process may have the same number
         self._spare: deque[str] = deque()
         self._places: dict[str, set[int]] = {}  # by file: where payloads begin that are still needed
         self._lock = threading.Lock()
@@ -82,13 +84,8 @@ class UploadFiles:
             return self._create(trip)
 
     def _create(self, trip: int | str) -> tuple[str, int]:
-        while True:
-            name = f"{trip}-{os.getpid()}-{next(self._numbers)}"
-            try:
-                descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-                break
-            except FileExistsError:
-                continue  # of an earlier process with the same number, as in a container
+        name = f"{trip}-{self._process}-{next(self._numbers)}"
+        descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         self._made.set()
         return name, descriptor
 
