@@ -23,6 +23,7 @@ LONG = {
     "test_reproduce.py", "test_contract.py", "test_ray.py", "test_kills.py", "test_tune.py", "test_run.py",
     "test_compare.py", "test_write.py", "test_quickstart.py", "test_network_partition.py", "test_trace.py",
     "test_sites_with_tables.py", "test_service_commands.py", "test_norm_limits.py", "test_page.py",
+    "test_tutorials.py", "test_site.py",
 }  # fmt: skip
 """Files that take half a minute or more. They come first, so that no worker ends alone with one of them."""
 
