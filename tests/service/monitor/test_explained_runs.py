@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import tardigrad as td
 from tardigrad.cli import app
-from tardigrad.errors import ConfigError
+from tardigrad.errors import RunError
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.access.enrolment import make_key
 from tardigrad.service.access.signed_requests import Signer
@@ -291,6 +291,28 @@ def test_a_paused_run_and_an_ejected_client(tmp_path):
     assert "tardigrad admin admit" in ejected[0].remedy
 
 
+def test_an_ejected_client_that_still_comes_gives_nothing_to_the_buffer(tmp_path):
+    changes = {
+        "data": td.Digits(partition=td.IID(clients=4)),
+        "buffer": td.Buffer(size=2, once_per_client=True),
+    }
+    config = CONFIG.model_copy(update=changes)
+
+    async def act(running):
+        running.signer("bob")  # enrolled, and away
+        async with two_puppets(running, build(config), ("ann", "eve")) as (ann, eve):
+            async with running.operator() as root:
+                await eve.fetch()
+                await ann.deliver(await ann.fetch())
+                await root.steer("eject", client="eve")
+            assert await failed(eve.connection.give_up(99, 1)) is grpc.StatusCode.PERMISSION_DENIED
+            return explained(running)
+
+    waits = [one.sentence for one in scene_of(config, tmp_path, act) if "It waits for others" in one.sentence]
+    assert len(waits) == 1
+    assert "the 1 client that came in the last minutes may give only 0 to it" in waits[0]
+
+
 def test_a_status_of_an_operator_has_everything_and_that_of_a_client_no_names(tmp_path):
     simulation = build(CONFIG)
     (tmp_path / "config.toml").write_text("")
@@ -304,7 +326,7 @@ def test_a_status_of_an_operator_has_everything_and_that_of_a_client_no_names(tm
                 told.append(await anext(source))
                 await source.aclose()
             source = told_status(running.address, running.signer("eve"), None, run="another")
-            with pytest.raises(ConfigError, match="--run: only an operator's key"):
+            with pytest.raises(RunError, match="client eve is not enrolled for a run 'another' here"):
                 await anext(source)
             return told
 

@@ -59,6 +59,7 @@ OF_REQUESTS: dict[Cause, str] = {
     "this run's helpers.",
     Cause.EJECTED: "An operator has ejected this client; `tardigrad admin admit` lets it in again.",
     Cause.ACT: "An operator has asked for something that is not possible; it was told why.",
+    Cause.FAILED: "Remove the cause, which the server's log tells, and start the server again.",
     Cause.HELPER_AWAY: "Start the helper again. The clients keep their uploads and come again.",
 }
 
