@@ -359,3 +359,37 @@ def test_stopped_run_is_over_after_a_kill_before_its_end_was_written(tmp_path):
 
     assert run(again())[-1]["event"] == "end"
     assert acts(copy) == ["stop"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "broken"])
+def test_damaged_audit_log_is_accepted_once(tmp_path, damage):
+    async def straight(record):
+        async with serving(CONFIG, tmp_path / "run", record) as running, running.operator() as root:
+            for act in ("pause", "resume", "pause"):
+                await root.steer(act)
+        return running.signers  # a snapshot was made at the end
+
+    first = Memory()
+    signers = run(straight(first))
+    audit = tmp_path / "run" / "audit.jsonl"
+    lines = audit.read_text().splitlines(keepends=True)
+    audit.write_text(lines[0] if damage == "cut" else "".join(lines).replace("root", "ruth"))
+
+    async def accepting(record):
+        given = {"snapshot": first.snapshots[-1], "signers": signers, "accept_loss": True}
+        async with serving(CONFIG, tmp_path / "run", record, **given) as running, running.operator() as root:
+            await root.steer("resume")
+            while not record.snapshots:
+                await asyncio.sleep(0.01)
+            killed(tmp_path / "run")
+
+    second = Memory()
+    run(accepting(second))
+
+    async def again():
+        given = {"snapshot": second.snapshots[0], "signers": signers}
+        async with serving(CONFIG, tmp_path / "run-killed", **given) as running, running.operator() as root:
+            assert (await root.steer("pause")).changed
+
+    run(again())
+    assert acts(tmp_path / "run-killed") == ["pause"] * (damage == "cut") + ["resume", "pause"]

@@ -217,6 +217,12 @@ def test_the_run_is_paused():
     assert found.since == 33.0
 
 
+def test_the_run_is_paused_and_a_helper_is_away():
+    found = explain(known(paused_by="olga", paused=33.0, helper_away=5.0))
+    assert [one.severity for one in found] == ["error", "warning"]
+    assert "A helper of this secure run cannot be reached" in found[0].sentence
+
+
 def test_what_a_server_tells_any_client_is_not_more_than_it_knows():
     assert explain(RunFacts(in_flight=2))[0].sentence == "2 trips are under way."
     assert explain(RunFacts())[0].sentence == "No trip is under way, and no client waits for one."

@@ -293,6 +293,28 @@ def test_a_paused_run_and_an_ejected_client(tmp_path):
     assert "tardigrad admin admit" in ejected[0].remedy
 
 
+def test_an_ejected_client_that_still_comes_gives_nothing_to_the_buffer(tmp_path):
+    changes = {
+        "data": td.Digits(partition=td.IID(clients=4)),
+        "buffer": td.Buffer(size=2, once_per_client=True),
+    }
+    config = CONFIG.model_copy(update=changes)
+
+    async def act(running):
+        running.signer("bob")  # enrolled, and away
+        async with two_puppets(running, build(config), ("ann", "eve")) as (ann, eve):
+            async with running.operator() as root:
+                await eve.fetch()
+                await ann.deliver(await ann.fetch())
+                await root.steer("eject", client="eve")
+            assert await failed(eve.connection.give_up(99, 1)) is grpc.StatusCode.PERMISSION_DENIED
+            return explained(running)
+
+    waits = [one.sentence for one in scene_of(config, tmp_path, act) if "It waits for others" in one.sentence]
+    assert len(waits) == 1
+    assert "the 1 client that came in the last minutes may give only 0 to it" in waits[0]
+
+
 def test_a_status_of_an_operator_has_everything_and_that_of_a_client_no_names(tmp_path):
     simulation = build(CONFIG)
     (tmp_path / "config.toml").write_text("")

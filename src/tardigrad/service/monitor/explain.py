@@ -49,12 +49,13 @@ def explain(facts: RunFacts) -> list[Explanation]:
     """Return why the run is where it is, the gravest reason first; at least one."""
     if facts.over:
         return [_over(facts)]
-    if facts.paused_by:
-        return [_paused(facts)]
     found = [*_helper(facts), *_refused_uploads(facts), *_refused_requests(facts)]
-    found += [*_buffer(facts), *_silent_trips(facts)]
-    if not any(one.severity == "error" for one in found):
-        found += _clients(facts, alone=not found)
+    if facts.paused_by:  # and what hinders the uploads of trips under way
+        found.append(_paused(facts))
+    else:
+        found += [*_buffer(facts), *_silent_trips(facts)]
+        if not any(one.severity == "error" for one in found):
+            found += _clients(facts, alone=not found)
     return sorted(found, key=lambda one: ORDER.index(one.severity))
 
 

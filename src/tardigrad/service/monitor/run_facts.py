@@ -102,11 +102,12 @@ def gather_facts(coordinator: Coordinator, servicer: Servicer) -> RunFacts:
     """Return the facts of a served run as it is now. Must be called in the event loop's thread."""
     run_state, counters = coordinator.run_state, coordinator.counters
     book, link, now = run_state.book, coordinator.link, time.monotonic()
-    active, paused = counters.active_clients(), run_state.steering.paused
+    paused, ejected = run_state.steering.paused, run_state.steering.ejected
+    active = [client for client in counters.active_clients() if client not in ejected]
     streaks = servicer.refusals.streaks
     heard = max(streaks.last_answer(call) or 0.0 for call in ("FetchTask", "Deliver"))
     under_way = {str(ticket.client) for ticket in book.in_flight.values()}
-    enrolled, ejected = servicer.enrolled, run_state.steering.ejected
+    enrolled = servicer.enrolled
     members = len(enrolled) - sum(enrolled.knows(client) for client in ejected)
 
     def is_member(client: str) -> bool:

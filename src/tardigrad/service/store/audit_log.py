@@ -134,13 +134,14 @@ class AuditLog:
             self.synced = AuditHead(last["number"], last["hash"])
             del self._pending[: len(lines)]
 
-    def recover(self, accept_loss: bool) -> None:
+    def recover(self, accept_loss: bool) -> bool:
         """Compare the file with what the run knows, after all entries were repeated, and write the lines that
         it lacks. Raise a RunError if acts were lost or lines changed, unless that is accepted; then the log
-        goes on after its last line, or a new file is begun if it is broken."""
+        goes on after its last line, or a new file is begun if it is broken. Return whether it was accepted; then
+        the last snapshot does not fit the log."""
         self.synced = self.head
         if self.file is None:
-            return
+            return False
         expected = [json.loads(line) for line in self._pending]
         known = self.head.number - len(expected)  # lines that are on disk by the snapshot's word
         try:
@@ -162,9 +163,10 @@ class AuditLog:
                     "lost"
                 ) from None
             self._go_on_anyway()
-            return
+            return True
         del self._pending[: len(lines) - known]
         self.sync()
+        return False
 
     def _go_on_anyway(self) -> None:
         assert self.file is not None

@@ -79,7 +79,7 @@ class Recovery:
         self._used: list[str] = []  # payloads of entries since the last snapshot
         self._written = time.monotonic()
         self._private = private
-        self._must_snapshot = False  # the last snapshot does not fit the journal
+        self._must_snapshot = False  # the last snapshot does not fit the journal or the audit log
 
     @property
     def age(self) -> float:
@@ -123,7 +123,7 @@ class Recovery:
                 f"(trips {trips}): journal.sqlite, its -wal file or the snapshot was lost or put back",
                 accept_loss,
             )
-        self.audit.recover(accept_loss)
+        self._must_snapshot |= self.audit.recover(accept_loss)
         self._record.recovered()
         offers = [] if self._run_state.secure is None else self._run_state.secure.offers.values()
         self._store.keep_only({entry.file for _, entry in entries if entry.file} | {o.file for o in offers})
