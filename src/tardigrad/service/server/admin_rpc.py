@@ -226,7 +226,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
 
     async def Follow(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> None:
         """Send the config, the status every second, and new lines of the events, until the run has ended."""
-        async with self._answering("Follow", request, context) as (_, content):
+        async with self._answering("Follow", request, context) as (admin, content):
             wanted = _parsed(admin_v1.FollowRequest(), content)
             run = self._run(wanted.run)
             coordinator, idle = run.coordinator, run.coordinator.settings.idle_seconds
@@ -250,6 +250,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
                 if ended:
                     return
                 await asyncio.sleep(SECONDS)
+                await self.gate.check_still_known(admin)
 
 
 def admin_handlers(servicer: AdminServicer) -> grpc.GenericRpcHandler:
