@@ -199,10 +199,10 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
             wanted = _parsed(admin_v1.ExportRequest(), content)
             run, reason = self._run(wanted.run), _reason(wanted.reason)
             coordinator, idle = run.coordinator, run.coordinator.settings.idle_seconds
-            _check_alive(coordinator)
-            if coordinator.stopping:
-                raise Refused(Cause.ACT, "the run is over, and its model is in its folder on the server")
             async with self._exporting.setdefault(run.name, asyncio.Lock()):
+                _check_alive(coordinator)
+                if coordinator.stopping:
+                    raise Refused(Cause.ACT, "the run is over, and its model is in its folder on the server")
                 version, model = await coordinator.acts.released_model()
                 wall, where = self._wall(), coordinator.run_state.where()
                 facts: dict[str, str | int | float]
