@@ -155,7 +155,8 @@ def _refusals(counts: Mapping[str, int]) -> Metric:
     requests = CounterMetricFamily(
         "tardigrad_requests_refused", "Requests that were refused, by cause.", labels=["why"]
     )
-    for why, count in {**dict.fromkeys(Cause, 0), **counts}.items():
+    known: dict[str, int] = dict.fromkeys(Cause, 0)
+    for why, count in (known | dict(counts)).items():
         requests.add_metric([why], count)
     return requests
 
