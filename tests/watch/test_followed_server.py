@@ -117,3 +117,20 @@ def test_lines_in_any_pieces_are_the_events_of_the_file(tmp_path, monkeypatch):
             assert len(lines._rest) <= 2000
         assert found[-len(expected) :] == expected
         assert lines.damaged == 2
+
+
+def test_a_run_that_has_failed_is_told_as_failed_and_followed_when_it_is_started_again(monkeypatch):
+    monkeypatch.setattr(server_reader, "AWAY_SECONDS", 0.0)
+    states, statuses = [], [told(3, 9, failed="the disk has burnt"), told(3, 9), told(4, 12, over="trips")]
+
+    async def source(_):
+        states.append(reader.run.state())
+        yield FollowedConfig("")
+        yield replace(statuses.pop(0), written=time.time())
+        if not statuses[1:]:
+            yield replace(statuses.pop(0), written=time.time())
+
+    reader = ServerReader("host:1", source)
+    asyncio.run(reader.follow())
+    assert states == ["waiting", "failed"]
+    assert reader.run.state() == "over"

@@ -35,13 +35,14 @@ class ServerReader:
 
     async def follow(self) -> None:
         """Take what comes until the run is over or the server says why it tells nothing. A server that told
-        everything and is away is asked again."""
+        everything and is away is asked again, and so is one whose run has failed: it may be started again."""
         while True:
             try:
                 async for part in self._source(self._offset):
                     self.run.problem = ""
                     self._take(part)
-                return
+                if self.run.status is None or not self.run.status.failed:
+                    return
             except TardigradError as error:
                 self.run.problem = str(error)
                 if not self._all or isinstance(error, ConfigError):

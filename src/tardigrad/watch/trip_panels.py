@@ -58,7 +58,7 @@ def trips(run: WatchedRun) -> dict[str, object]:
 def _under_way(run: WatchedRun) -> list[dict[str, object]]:
     """Return the trips under way that began last, as the server's status names them."""
     status = run.status
-    if status is None or run.state() == "over":
+    if status is None or run.state() in ("over", "failed"):
         return []
     now, version = max(status.time, run.position.time), max(status.version, run.position.version)
     begun = sorted(status.started.items(), key=lambda one: one[1])[-FLYING:]

@@ -215,9 +215,11 @@ class WatchedRun:
         return quiet if self.status is None else min(quiet, self.status.age)
 
     def state(self) -> str:
-        """Return the state in one word: reading, waiting, over, silent or running."""
+        """Return the state in one word: reading, waiting, over, failed, silent or running."""
         if self.reading < 1.0:
             return "reading"
+        if self.status is not None and self.status.failed:
+            return "failed"
         if self.over is not None or (self.status is not None and self.status.over):
             return "over"
         if not self.started and self.status is None:
@@ -226,7 +228,7 @@ class WatchedRun:
 
     def pace(self) -> dict[str, float] | None:
         """Return trips, steps, time and bytes a second of the last seconds; None if that is not known."""
-        if len(self._pace) < 2 or self.state() == "over":
+        if len(self._pace) < 2 or self.state() in ("over", "failed"):
             return None
         (before, first), (now, last) = self._pace[0], self._pace[-1]
         seconds = max(now - before, 1e-9)

@@ -12,6 +12,7 @@ import tardigrad as td
 from tardigrad.errors import RunError
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_trainer import ClientTrainer
+from tardigrad.service.monitor.operator_following import told_status
 from tardigrad.service.monitor.status import STATUS
 from tardigrad.service.protocol.refusals import Cause
 
@@ -122,6 +123,8 @@ def test_acts_on_a_run_that_has_failed_are_refused_with_a_sentence(tmp_path, how
                     )  # fmt: skip
                 parts = await all_of(root.follow("heart"))
                 assert STATUS.validate_json(parts[1].status).failed == "the disk has burnt"
+            told = told_status(running.address, running.signer("root"), None, "heart")
+            assert [status.failed for status in await all_of(told)] == ["the disk has burnt"]  # and it ends
 
     run(scene())
 

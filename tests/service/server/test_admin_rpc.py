@@ -296,3 +296,19 @@ def test_errors_of_a_connection_are_one_sentence(tmp_path):
                 pass
 
     run(scene())
+
+
+def test_streams_end_when_their_reader_is_taken_off_the_list(tmp_path):
+    async def scene():
+        (tmp_path / "config.toml").touch()
+        serves = serving(CONFIG, tmp_path)
+        async with serves as running, running.operator() as root, running.connect("ann") as ann:
+            for stream, file in ((root.follow(), ADMINS), (ann.watch(), LIST)):
+                await anext(stream)
+                (running.keys / file).write_text("")
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    async for _ in stream:
+                        pass
+                assert caught.value.details().endswith("is not enrolled here any more")
+
+    run(scene())

@@ -98,6 +98,13 @@ class RequestVerifier:
         """Return whether there is a key of this name."""
         return self._enrolled.knows(client)
 
+    async def check_still_known(self, client: str) -> None:
+        """Raise `Refused` if a client whose call goes on for long was taken off the list meanwhile."""
+        if self._must_refresh(client):
+            await asyncio.to_thread(self._refresh)
+        if not self._enrolled.knows(client):
+            raise Refused(Cause.NOT_ENROLLED, f"{client} is not enrolled here any more")
+
     def admit(self, signed: v1.Signed, method: str) -> tuple[str, bytes]:
         """Return the client and the content of its request, or raise `Refused`."""
         claim = claim_of(signed)

@@ -48,14 +48,14 @@ async def follow_server(
     address: str, signer: Signer, authority: bytes | None, run: str = "", offset: int = 0
 ) -> AsyncIterator[Followed]:
     """Yield what a server tells an operator about a run: its config, its status every second, and its events
-    from this offset on. It ends when the run has ended; after interruptions it goes on where it was.
+    from this offset on. It ends when the run is over or has failed; after interruptions it goes on.
 
     `run`: the name of the run; it may be empty if the server has only one.
     """
     failures, wait, known = 0, FIRST_WAIT, offset > 0
     while True:
         connection = OperatorConnection(address, signer, authority)
-        over = False
+        ended = False
         try:
             await connection.enter()
             async for part in connection.follow(run, offset):
@@ -65,7 +65,7 @@ async def follow_server(
                         yield FollowedConfig(part.config)
                     case "status":
                         status = STATUS.validate_json(part.status)
-                        over = bool(status.over) and not status.steps_waiting
+                        ended = status.ended
                         yield status
                     case "events":
                         offset += len(part.events)
@@ -73,7 +73,7 @@ async def follow_server(
                     case "restart":
                         offset = 0
                         yield FollowedRestart()
-            if over:
+            if ended:
                 return
         except grpc.aio.AioRpcError as error:
             trailing = dict(error.trailing_metadata() or ())

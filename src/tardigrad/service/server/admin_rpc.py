@@ -199,10 +199,10 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
             wanted = _parsed(admin_v1.ExportRequest(), content)
             run, reason = self._run(wanted.run), _reason(wanted.reason)
             coordinator, idle = run.coordinator, run.coordinator.settings.idle_seconds
-            _check_alive(coordinator)
-            if coordinator.stopping:
-                raise Refused(Cause.ACT, "the run is over, and its model is in its folder on the server")
             async with self._exporting.setdefault(run.name, asyncio.Lock()):
+                _check_alive(coordinator)
+                if coordinator.stopping:
+                    raise Refused(Cause.ACT, "the run is over, and its model is in its folder on the server")
                 version, model = await coordinator.acts.released_model()
                 wall, where = self._wall(), coordinator.run_state.where()
                 facts: dict[str, str | int | float]
@@ -226,7 +226,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
 
     async def Follow(self, request: v1.Signed, context: grpc.aio.ServicerContext) -> None:
         """Send the config, the status every second, and new lines of the events, until the run has ended."""
-        async with self._answering("Follow", request, context) as (_, content):
+        async with self._answering("Follow", request, context) as (admin, content):
             wanted = _parsed(admin_v1.FollowRequest(), content)
             run = self._run(wanted.run)
             coordinator, idle = run.coordinator, run.coordinator.settings.idle_seconds
@@ -250,6 +250,7 @@ class AdminServicer(admin_v1_grpc.AdministrationServicer):
                 if ended:
                     return
                 await asyncio.sleep(SECONDS)
+                await self.gate.check_still_known(admin)
 
 
 def admin_handlers(servicer: AdminServicer) -> grpc.GenericRpcHandler:

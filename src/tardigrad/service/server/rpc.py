@@ -276,6 +276,7 @@ class Servicer(v1_grpc.FederationServicer):
                 async with coordinator.moved:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(coordinator.moved.wait(), WATCH_SECONDS)
+                await self._gate.check_still_known(call.client)
 
 
 def _progress_message(progress: RunProgress) -> v1.Progress:

@@ -137,8 +137,8 @@ class AuditLog:
     def recover(self, accept_loss: bool) -> bool:
         """Compare the file with what the run knows, after all entries were repeated, and write the lines that
         it lacks. Raise a RunError if acts were lost or lines changed, unless that is accepted; then the log
-        goes on after its last line, or a new file is begun if it is broken. Return whether it was accepted; then
-        the last snapshot does not fit the log."""
+        goes on after its last line, or a new file is begun if it is broken. Return whether it was accepted;
+        then the last snapshot does not fit the log."""
         self.synced = self.head
         if self.file is None:
             return False

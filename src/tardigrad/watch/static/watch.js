@@ -78,7 +78,7 @@
     found.forEach((one, at) => { $("why").children[at].querySelector("span").textContent = since(one); });
   }
 
-  const STATES = { reading: "reading", waiting: "waiting", running: "running", over: "over", silent: "silent" };
+  const STATES = { reading: "reading", waiting: "waiting", running: "running", over: "over", failed: "failed", silent: "silent" };
 
   function facts(one) {
     if (!one) {
