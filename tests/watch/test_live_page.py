@@ -132,17 +132,21 @@ def test_all_runs_of_a_comparison_are_shown_and_can_be_chosen(browser, tmp_path)
         page = browser.open(address)
         page.until(READY)
         page.until("document.querySelectorAll('#runs tbody tr').length === 2")
-        append(tmp_path / "FedBuff-seed1-01234567", a_run(trips=50, end=False, seed=1))
+        append(tmp_path / "FedAvg-seed1-01234567", a_run(trips=50, end=False, seed=1))
         page.until("document.querySelectorAll('#runs tbody tr').length === 3")
         assert dict(page.value(PAINTED))["all-runs"] > 0
         rows = page.value("[...document.querySelectorAll('#runs tbody tr')].map((row) => row.innerText)")
         assert [row.split("\t")[:4] for row in rows] == [
             ["FedAvg", "0", "over", "100"],
+            ["FedAvg", "1", "running", "50"],
             ["FedBuff", "0", "over", "100"],
-            ["FedBuff", "1", "running", "50"],
         ]
-        page.value("document.querySelectorAll('#runs tbody tr')[2].click()")
-        page.until("document.getElementById('title').textContent === 'FedBuff, seed 1'")
+        marks = page.value(
+            "[...document.querySelectorAll('#runs .mark')].map((mark) => getComputedStyle(mark).backgroundColor)"
+        )
+        assert marks == ["rgb(0, 114, 178)", "rgb(0, 114, 178)", "rgb(200, 85, 0)"]  # those of the chart's lines
+        page.value("document.querySelectorAll('#runs tbody tr')[1].click()")
+        page.until("document.getElementById('title').textContent === 'FedAvg, seed 1'")
         assert page.until(f"({TILES}).trips === '50'")
         assert page.trouble() == []
 

@@ -210,15 +210,23 @@
     $("log").replaceChildren(...items.reverse());
   }
 
+  const COLOURS = 7; // --c0 to --c6
+  const entries = (all) => [...new Set(all.map((one) => one.entry))];
+
   function runs(found) {
     document.body.classList.toggle("several", found.runs.length > 1);
     if (found.runs.length < 2) return;
     $("several-heading").textContent = `All runs (${found.runs.length}${found.unlisted ? ", and more that are not shown" : ""})`;
-    const rows = found.runs.map((one, at) => {
+    const names = entries(found.runs), place = (one) => names.indexOf(one.entry);
+    const listed = found.runs.map((one, at) => [one, at]); // the address of a run is its place in the message
+    listed.sort(([a], [b]) => place(a) - place(b) || (a.seed || 0) - (b.seed || 0));
+    const rows = listed.map(([one, at]) => {
       const link = make("a", one.entry === one.name ? one.name : one.entry);
       link.href = `#${at}`;
       const name = make("td", null, "name");
-      name.append(link);
+      const mark = make("span", null, "mark");
+      mark.style.background = `var(--c${place(one) % COLOURS})`;
+      name.append(mark, link);
       const line = row([name, make("td", known(one.seed) ? one.seed : ""), make("td", one.state),
         make("td", whole(one.trips)), make("td", whole(one.version)), make("td", shown(one.value, one.percent))]);
       line.setAttribute("aria-selected", String(at === state.run));
@@ -230,7 +238,7 @@
 
   function compare(all) {
     if (!all || all.length < 2) return;
-    const entries = [...new Set(all.map((one) => one.entry))];
+    const names = entries(all);
     const first = all.find((one) => Object.keys(one.metrics).length) || all[0];
     const main = Object.keys(first.metrics).find((name) => name !== "loss") || "loss";
     $("all-runs-title").textContent = `${first.words[main] || "metric"} of all runs`;
@@ -238,7 +246,7 @@
       percent: first.percent.includes(main), whole: state.over === "trips",
       lines: all.filter((one) => one.metrics[main]).map((one) => ({
         label: known(one.seed) ? `${one.entry}, seed ${one.seed}` : one.entry,
-        x: one.over[state.over], y: one.metrics[main], colour: entries.indexOf(one.entry) })) });
+        x: one.over[state.over], y: one.metrics[main], colour: names.indexOf(one.entry) })) });
   }
 
   // -- clients ------------------------------------------------------------------------------------
