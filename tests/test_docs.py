@@ -7,6 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import tomli_w
+import torch
 
 from command_lines import command_lines, wrong_with
 from tardigrad.experiments.config.schema import Config
@@ -128,6 +129,16 @@ def test_command_lines_in_documents_are_understood(page):
     wrong = {line: why for line in typed if (why := wrong_with(line))}
     wrong |= {line: why for line in spoken if (why := wrong_with(line, partial=True))}
     assert wrong == {}
+
+
+def test_the_readme_s_python_runs_as_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (text,) = blocks(ROOT / "README.md", "python")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        exec(compile(text, "README.md", "exec"), {})
+    assert float(capsys.readouterr().out) > 0.7
+    assert (tmp_path / "curves.png").stat().st_size > 0
 
 
 def test_every_kind_of_block_is_found():

@@ -201,6 +201,7 @@ def test_join_with_a_wrong_address_or_authority_file_ends_at_once(address, ca, s
         ),
         (["a.toml", "bad.toml", "--out", "live"], r"bad\.toml: .*stop\.tripss"),
         (["a.toml", "poisson.toml", "--out", "live"], r"poisson\.toml: pace\.kind: 'poisson'"),
+        (["a.toml", "bare.toml", "--out", "live"], r"bare\.toml: model: .*model = \"FILE\.py:NAME\" in it"),
         (["empty"], "empty: has neither configs"),
         (["a.toml"], "--out: give the folder of the run"),
     ],
@@ -215,6 +216,7 @@ def test_several_runs_that_cannot_be_served_are_refused_with_a_sentence(words, s
     for name in ("a", "b", "b b", "sub/a"):
         (tmp_path / f"{name}.toml").write_text(text)
     (tmp_path / "bad.toml").write_text("[stop]\ntripss = 3\n")
+    (tmp_path / "bare.toml").write_text("[stop]\ntrips = 3\n")
     (tmp_path / "poisson.toml").write_text(
         text.replace("asynchronous", "poisson").replace("concurrency = 2", "")
     )

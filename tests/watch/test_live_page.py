@@ -141,10 +141,10 @@ def test_all_runs_of_a_comparison_are_shown_and_can_be_chosen(browser, tmp_path)
             ["FedAvg", "1", "running", "50"],
             ["FedBuff", "0", "over", "100"],
         ]
-        marks = page.value(
-            "[...document.querySelectorAll('#runs .mark')].map((mark) => getComputedStyle(mark).backgroundColor)"
+        colours = page.value(
+            "[...document.querySelectorAll('#runs .mark')].map((m) => getComputedStyle(m).backgroundColor)"
         )
-        assert marks == ["rgb(0, 114, 178)", "rgb(0, 114, 178)", "rgb(200, 85, 0)"]  # those of the chart's lines
+        assert colours == ["rgb(0, 114, 178)", "rgb(0, 114, 178)", "rgb(200, 85, 0)"]  # as in the chart
         page.value("document.querySelectorAll('#runs tbody tr')[1].click()")
         page.until("document.getElementById('title').textContent === 'FedAvg, seed 1'")
         assert page.until(f"({TILES}).trips === '50'")

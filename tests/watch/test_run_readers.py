@@ -135,6 +135,24 @@ def test_a_server_s_words_become_curves_and_counts():
         "last": None,
     }
     assert all(panel(reader.run) is not None for panel in PANELS.values())
+    assert found["progress_only"]
+    assert found["refused"] == 4
+    assert [found[name] for name in ("accepted", "fill", "clients")] == [None] * 3  # not told, so not 0
+    assert refusals(reader.run)["accepted"] is None
+
+
+def test_trips_before_the_page_was_opened_are_no_pace():
+    async def source(offset):
+        yield
+
+    reader = ServerReader("host:1", source)
+    reader.run.tick(0.0)
+    reader.take(told(400, 1200))
+    reader.run.tick(1.0)
+    assert facts(reader.run)["rate"] is None
+    reader.take(told(402, 1206))
+    reader.run.tick(3.0)
+    assert facts(reader.run)["rate"] == 3.0
 
 
 def test_a_server_that_refuses_is_quoted():

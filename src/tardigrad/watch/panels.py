@@ -39,6 +39,7 @@ def overview(run: WatchedRun) -> dict[str, object]:
 def facts(run: WatchedRun) -> dict[str, object]:
     """Return the numbers at the top of the page."""
     pace, status, found = run.pace(), run.status, run.best_evaluations
+    told = not run.progress_only
     metrics = found[-1].metrics if found else {}
     names = sorted(metrics, key=lambda name: (name != run.metric.name, name != "loss"))
     return {
@@ -53,18 +54,19 @@ def facts(run: WatchedRun) -> dict[str, object]:
         "damaged": run.damaged,
         "version": run.position.version,
         "trips": run.position.trips,
-        "accepted": run.accepted,
+        "progress_only": run.progress_only,
+        "accepted": run.accepted if told else None,
         "time": _finite(run.position.time),
         "bytes": run.position.bytes,
         "rate": pace["trips"] if pace else None,
         "left": _left(run)._asdict(),
-        "fill": run.fill,
+        "fill": run.fill if told else None,
         "buffer": _setting(run.config, "buffer", "size"),
         "staleness": _staleness(run),
-        "clients": len(run.clients),
+        "clients": len(run.clients) if told else None,
         "in_flight": status.in_flight if status else None,
         "waiting": status.waiting if status else None,
-        "refused": sum(one.times for one in run.refused.get("upload", {}).values()),
+        "refused": _uploads_refused(run),
         "helper_away": status.helper_away if status else None,
         "metrics": {
             str(Metric.named(name)): [_finite(_number(metrics[name])), Metric.named(name).percent]
@@ -133,7 +135,8 @@ def refusals(run: WatchedRun) -> dict[str, object]:
             if what == "request" or reason not in known
         ]
     rows.sort(key=lambda row: -int(str(row["count"])))
-    return {"rows": rows[:50], "accepted": run.accepted, "trips": run.position.trips}
+    accepted = None if run.progress_only else run.accepted
+    return {"rows": rows[:50], "accepted": accepted, "trips": run.position.trips}
 
 
 def privacy(run: WatchedRun) -> dict[str, object]:
@@ -218,6 +221,12 @@ def _explanations(run: WatchedRun) -> list[dict[str, object]]:
     age = run.status.age
     found = run.status.explained()[:MOST_EXPLANATIONS]
     return [asdict(replace(one, since=one.since and math.floor(one.since + age))) for one in found]
+
+
+def _uploads_refused(run: WatchedRun) -> int:
+    if run.progress_only and run.status is not None:
+        return sum(run.status.uploads_refused.values())
+    return sum(one.times for one in run.refused.get("upload", {}).values())
 
 
 def _staleness(run: WatchedRun) -> float | None:

@@ -74,7 +74,7 @@ class ServerReader:
         """Note a status that is all that is told."""
         run = self.run
         events: list[Event] = []
-        run.started = True
+        run.started = run.progress_only = True
         if status.metrics and status.metrics != self._metrics:
             self._metrics = dict(status.metrics)
             events.append(

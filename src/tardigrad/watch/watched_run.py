@@ -67,6 +67,8 @@ class WatchedRun:
         """The content of config.toml, if there is one."""
         self.status: Status | None = None
         """What its server wrote or sent last."""
+        self.progress_only = False
+        """Whether its server tells the progress alone, because the key is not an operator's."""
         self.problem = ""
         """Why nothing new is heard, in a sentence; empty if all is well."""
         self.reading = 1.0
@@ -190,8 +192,8 @@ class WatchedRun:
 
     def tick(self, now: float) -> None:
         """Note the position at a moment of the monotonic clock. Only a run that is read up to its end has a
-        pace."""
-        if self.reading < 1.0:
+        pace, and only from its first known trip on: a server may have made many before it is asked."""
+        if self.reading < 1.0 or not self.position.trips:
             self._pace.clear()
             return
         self._pace.append((now, self.position))

@@ -94,7 +94,8 @@ class WatchPage:
         runs = self.runs
         private = any("epsilon" in one.metrics for run in runs[:1] for one in run.steps.points()[:1])
         is_served = any(run.status is not None for run in runs[:1])
-        parts = {"several": len(runs) > 1, "private": private, "served": is_served}
+        progress = any(run.progress_only for run in runs[:1])
+        parts = {"several": len(runs) > 1, "private": private, "served": is_served, "progress": progress}
         classes = " ".join(name for name, on in parts.items() if on)
         return Response(asset("watch.html").replace("{classes}", classes), media_type=TYPES["watch.html"])
 

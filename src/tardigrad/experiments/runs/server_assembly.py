@@ -41,7 +41,10 @@ from tardigrad.service.server.secure_plan import SecurePlan, authority_of
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.simulation.device import Device
 
-NO_MODEL = "model: give --model FILE.py:NAME, or model (and data, unless the clients have it) in the config"
+NO_MODEL = (
+    'model: the config names none; write model = "FILE.py:NAME" in it, or a built-in one with the data, '
+    "or give --model FILE.py:NAME (if the server has one run)"
+)
 
 
 def assemble_server(

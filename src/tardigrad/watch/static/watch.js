@@ -88,6 +88,7 @@
     $("title").textContent = one.name;
     document.title = `${one.name}: ${whole(one.trips)} trips`;
     document.body.classList.toggle("served", one.served);
+    document.body.classList.toggle("progress", one.progress_only);
     why(one.explanations);
     const stuck = one.state === "running" && one.explanations.some((each) => each.severity === "error");
     $("state").dataset.state = stuck ? "silent" : one.state;
@@ -97,13 +98,14 @@
     if (known(one.seed) && !one.served) notes.push(`seed ${one.seed}`);
     if (one.state === "reading") notes.push(`reading the events: ${fixed(100 * one.reading, 0)} %`);
     if (one.state === "silent") notes.push(one.problem || `nothing was heard for ${duration(one.silence)}`);
+    if (one.progress_only) notes.push("the key is a client's, which sees the progress; an operator's key shows uploads and clients, too");
     if (one.damaged) notes.push(`${whole(one.damaged)} lines of the events cannot be read`);
     if (known(one.helper_away)) notes.push(`the helper is away since ${duration(one.helper_away)}`);
     $("note").textContent = notes.join(" · ") || "\u00a0";
     const left = one.left;
     const limit = left.rule ? `${left.rule} ${number(left.limit)}` : "no limit is known";
     const tiles = [
-      tile("version", whole(one.version), `${whole(one.accepted)} uploads counted`),
+      tile("version", whole(one.version), known(one.accepted) ? `${whole(one.accepted)} uploads counted` : ""),
       tile("trips", whole(one.trips), left.rule === "trips" ? `of ${whole(left.limit)}` : ""),
       tile("trips a second", fixed(one.rate, 1), "in the last 30 s"),
       tile("time left", one.state === "over" ? "0 s" : duration(left.seconds), limit),
@@ -158,7 +160,8 @@
     const rows = one.rows.map((each) =>
       row([make("td", each.what), make("td", each.reason), make("td", whole(each.count))]));
     if (!rows.length) {
-      const cell = make("td", `Nothing was refused: ${whole(one.accepted)} of ${whole(one.trips)} uploads counted.`, "words");
+      const counted = known(one.accepted) ? `: ${whole(one.accepted)} of ${whole(one.trips)} uploads counted` : "";
+      const cell = make("td", `Nothing was refused${counted}.`, "words");
       cell.colSpan = 3;
       rows.push(row([cell]));
     }
