@@ -52,6 +52,7 @@ def test_operator_steers_a_served_run(serve, tmp_path):  # noqa: F811
         "pause", "eject", "limits", "export", "admit", "resume", "stop",
     ]  # fmt: skip
     assert shown[0].endswith("(a look)")
+    assert shown[2].endswith(" limits ticket_seconds=60")
     assert command("audit-log", "verify", out).startswith("whole: 7 acts; first hash ")
     lines = (out / "audit.jsonl").read_text().splitlines()
     (out / "audit.jsonl").write_text("\n".join(lines[:-1]) + "\n")

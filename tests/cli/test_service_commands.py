@@ -185,6 +185,13 @@ def test_join_with_a_wrong_address_or_authority_file_ends_at_once(address, ca, s
         command("join", address, "--app", EXAMPLE / "my_client.py:client", "--key", tmp_path / "ann.key")
 
 
+def test_join_with_a_wrong_path_of_the_key_names_the_key(tmp_path):
+    with pytest.raises(ConfigError, match=r"ann\.key: there is no such key"):
+        command(
+            "join", "localhost:7433", "--app", EXAMPLE / "my_client.py:client", "--key", tmp_path / "ann.key"
+        )
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

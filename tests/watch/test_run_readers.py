@@ -166,6 +166,18 @@ def test_a_server_that_refuses_is_quoted():
     assert facts(reader.run)["problem"] == "nobody listens on host:1"
 
 
+def test_a_server_that_refuses_at_once_is_quoted():
+    async def source(offset):
+        raise ConfigError("this server has several runs; name one of a, b (--run NAME)")
+        yield
+
+    reader = ServerReader("host:1", source)
+    assert facts(reader.run)["state"] == "waiting"
+    asyncio.run(reader.follow())
+    assert facts(reader.run)["state"] == "silent"
+    assert "name one of a, b" in facts(reader.run)["problem"]
+
+
 def test_an_old_run_that_never_ended_is_silent(tmp_path):
     append(tmp_path, a_run(end=False))
     reader = FolderReader(tmp_path)

@@ -57,7 +57,10 @@ def show(where: Where, as_json: AsJson = False) -> None:
         arguments = line["arguments"]
         told = [str(line["number"]), str(line["time"]), str(line["admin"]), str(line["act"])]
         if isinstance(arguments, dict):
-            told += [f"{name}={value}" for name, value in arguments.items()]
+            told += [
+                f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+                for name, value in arguments.items()
+            ]
         if line["reason"]:
             told.append(f"({line['reason']})")
         say(harmless(" ".join(told)))

@@ -154,11 +154,11 @@ def join(
         raise ConfigError("--key: give the client's key; `tardigrad enroll NAME --key-only` makes one")
     if fault := fault_of(address):
         raise ConfigError(f"the server's address must be HOST:PORT, but {fault}")
+    client = check_name(name or key.stem)
+    signer = Signer(client, read_key(key))
     authority = None if insecure else authority_of(ca, key)
     log_to_stderr(log_format.value, log_level.value)
     torch.set_num_threads(1)
-    client = check_name(name or key.stem)
-    signer = Signer(client, read_key(key))
     demanded = guardrails_of(guardrails, helper, least_clients, most_epsilon, most_weight)
     flower_app = None if flower is None else _flower_app(flower, node_config)
     folder = state or key.parent / f"{client}.state"

@@ -225,7 +225,7 @@ class WatchedRun:
         if self.over is not None or (self.status is not None and self.status.over):
             return "over"
         if not self.started and self.status is None:
-            return "waiting"
+            return "silent" if self.problem else "waiting"
         return "silent" if self.problem or self.silence > SILENT else "running"
 
     def pace(self) -> dict[str, float] | None:

@@ -217,7 +217,9 @@ class Servicer(v1_grpc.FederationServicer):
             return v1.TaskPart(
                 wait=v1.Wait(seconds=random.uniform(0.5, 1.5), reason="the server is stopping")
             )
-        reason = "there is no room" if self._coordinator.run_state.steering.paused is None else PAUSED
+        reason = "enough clients are at work, or this one must wait for the next step"
+        if self._coordinator.run_state.steering.paused is not None:
+            reason = PAUSED
         return v1.TaskPart(wait=v1.Wait(seconds=random.uniform(0.0, 0.5), reason=reason))
 
     async def Deliver(self, _: AsyncIterator[v1.UploadPart], context: grpc.aio.ServicerContext) -> v1.Answer:
