@@ -3,6 +3,10 @@
 import sys
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip("flwr")
+
 from tutorials import Command, differences, follow, steps_of
 
 PAGE = Path(__file__).parents[2] / "docs/tutorials/from-flower.md"

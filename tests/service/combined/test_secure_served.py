@@ -62,7 +62,9 @@ def test_every_algorithm_that_needs_only_sums_is_served_as_simulated(tmp_path, n
     if algorithm.oracle:
         algorithm = algorithm.model_copy(update={"expected_staleness": 1.0})
     if not algorithm.synchronous:
-        pace = algorithm.default_pace(6).model_copy(update={"concurrency": 5})
+        pace = algorithm.default_pace(6)
+        pace = td.Asynchronous() if isinstance(pace, td.Synchronous) else pace
+        pace = pace.model_copy(update={"concurrency": 5})
     buffer = td.Buffer(size=None if algorithm.synchronous else 3)
     tables = {"algorithm": algorithm, "pace": pace, "buffer": buffer, "stop": td.Stop(steps=3)}
     tables |= {"model": td.MLP(hidden=())}

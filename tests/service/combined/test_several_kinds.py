@@ -33,7 +33,8 @@ PRIVATE = PLAIN.model_copy(update={"privacy": NOISE, "algorithm": td.FedBuff(), 
 
 def secured(helper):
     secure = SECURE.secure.model_copy(update={"helpers": (helper.address,)})
-    return SECURE.model_copy(update={"secure": secure, "service": td.ServiceSettings(**SERVICE)})
+    service = td.ServiceSettings(**(SERVICE | {"linger_seconds": PATIENCE}))  # clients may have to come again
+    return SECURE.model_copy(update={"secure": secure, "service": service})
 
 
 def test_plain_private_and_secure_runs_are_served_together(tmp_path):
@@ -60,6 +61,7 @@ def test_plain_private_and_secure_runs_are_served_together(tmp_path):
                     for client in range(6)
                 ]
                 reasons = await asyncio.gather(*(client.take_part() for client in clients))
+                running.process._ask_to_stop()  # all clients have heard the end
                 await running.work
                 version = running.runs["secure"].coordinator.run_state.book.version
                 assert helper.state.receipt.receipt.version == version

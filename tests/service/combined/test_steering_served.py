@@ -63,7 +63,8 @@ def killed(folder):
     return copy
 
 
-def test_paused_and_resumed_run_has_the_bits_and_events_of_one_that_was_not(tmp_path):
+def test_paused_and_resumed_run_has_the_bits_and_events_of_one_that_was_not(tmp_path, monkeypatch):
+    monkeypatch.setattr("tardigrad.service.server.admin_rpc.REQUESTS_PER_SECOND", 1e6)
     simulation, events, steps = trace_of(CONFIG)
 
     async def served():
@@ -157,7 +158,8 @@ def test_ejected_client_is_refused_at_once_and_its_trip_ends(tmp_path):
     assert acts(tmp_path) == ["eject", "admit"]
 
 
-def test_upload_that_is_being_received_does_not_count_after_an_eject(tmp_path):
+def test_upload_that_is_being_received_does_not_count_after_an_eject(tmp_path, monkeypatch):
+    monkeypatch.setattr("tardigrad.service.server.upload_reception.SMALL", 0)  # it is stored before its entry
     simulation = build(CONFIG)
 
     async def scene():
