@@ -162,8 +162,11 @@ def trips(running, name):
 
 
 async def cancelled(*clients):
+    """Cancel clients until they have ended: gRPC may swallow a cancellation that meets the end of a call."""
     for client in clients:
-        client.cancel()
+        while not client.done():
+            client.cancel()
+            await asyncio.wait({client}, timeout=0.1)
     await asyncio.gather(*clients, return_exceptions=True)
 
 

@@ -147,7 +147,8 @@ class Connection:
         request = v1.FetchRequest(holding=list(holding), has=self._downloads.has).SerializeToString()
         call = self._stub.FetchTask(self._signer.sign("FetchTask", request))
         try:
-            first = await asyncio.wait_for(call.read(), POLL_SECONDS)
+            async with asyncio.timeout(POLL_SECONDS):  # `wait_for` of Python 3.11 may swallow a cancellation
+                first = await call.read()
             if first is grpc.aio.EOF:
                 await call.code()  # raises the error of the call, if it has one
                 raise RunError("the server ended its answer without a task")
@@ -163,7 +164,8 @@ class Connection:
             self._check(layout, encoding, header)
             payload, offset = empty(layout), 0
             while offset < len(payload):
-                part = await asyncio.wait_for(call.read(), IDLE_SECONDS)
+                async with asyncio.timeout(IDLE_SECONDS):
+                    part = await call.read()
                 if part is grpc.aio.EOF or not part.chunk or offset + len(part.chunk) > len(payload):
                     raise RunError("the server's task has another length than its header says")
                 payload[offset : offset + len(part.chunk)] = np.frombuffer(part.chunk, np.uint8)
