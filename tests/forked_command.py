@@ -91,13 +91,17 @@ class Command:
     """A command that was started: as much of `subprocess.Popen` as tests need."""
 
     def __init__(self, pid, status, stdin, output, errors):
-        self.pid, self.returncode, self._status = pid, None, status
+        self.pid, self.returncode, self._status, self._interrupted = pid, None, status, False
         self.stdin, self.stdout, self.stderr = open(stdin, "w"), open(output), open(errors)  # noqa: SIM115, PTH123
 
     def poll(self):
         return self._ended(0)
 
     def wait(self, timeout=300):
+        if self._interrupted and self._ended(60) is None:
+            self.send_signal(
+                signal.SIGINT
+            )  # Python drops an interrupt that meets the callback of a weak reference
         if self._ended(timeout) is None:
             raise subprocess.TimeoutExpired("tardigrad", timeout)
         return self.returncode
@@ -109,6 +113,7 @@ class Command:
         return self.returncode
 
     def send_signal(self, number):
+        self._interrupted = number == signal.SIGINT
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):  # it has ended since
                 os.kill(self.pid, number)
