@@ -3,8 +3,9 @@
     python benchmarks/speed.py --rounds 5
     python benchmarks/speed.py --rounds 5 --beside
 
-1 worker trains in the engine's own process, 2 workers are that process and another; one thread each. "2 bare
-loops" are two processes with a bare loop each, which know nothing of each other: what two cores can do. The
+1 worker trains in the engine's own process, 2 workers are that process and another; one thread each. The bare
+loop has a process of its own, in which nothing is tuned. "2 bare loops" are two such processes, which know
+nothing of each other: what two cores can do. The
 variants take turns, several rounds, so that a noisy machine is noisy for all. Processor time is that of all
 processes, for a trip; other work on the machine disturbs it less than the rate. With --beside there is one
 more variant: two workers beside an engine that trains nothing, so three processes. The last line is JSON.
@@ -31,6 +32,7 @@ import tardigrad as td
 from tardigrad.core.events import UploadReceived
 from tardigrad.data.clients import Clients
 from tardigrad.experiments.runs.simulation_assembly import build
+from tardigrad.learning.freed_memory import keep_freed_memory
 from tardigrad.learning.local import Trainer
 from tardigrad.simulation.executors import choose
 from tardigrad.simulation.executors.dispatch import Dispatcher
@@ -130,33 +132,40 @@ def _beside(trainer: Trainer, clients: Clients, workers: int) -> Dispatcher[Fork
     return Dispatcher(ForkedWorkers(trainer, clients, workers), workers, FLOW, trainer.profile)
 
 
-class TwoBare:
-    """The bare loop in two processes at once: what the machine gives to those who have nothing to share."""
+class BareLoop:
+    """The bare loop in a process of its own: plain PyTorch, with nothing of ours in it."""
 
-    def __init__(self, name: str, bare: Bare) -> None:
-        self._bare = bare
+    def __init__(self, name: str) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._line, there = spawn.Pipe()
-        self._other = spawn.Process(target=_bare_elsewhere, args=(name, there), daemon=True)
-        self._other.start()
+        self._process = spawn.Process(target=_bare_elsewhere, args=(name, there), daemon=True)
+        self._process.start()
         self._line.recv()  # it is warm
 
-    def __call__(self, seconds: float) -> Turn:
+    def begin(self, seconds: float) -> None:
         self._line.send(seconds)
-        own = bare_turn(self._bare, seconds)
-        other: Turn = self._line.recv()
-        rate = own.rate + other.rate
-        assert own.processor is not None
-        assert other.processor is not None
-        return Turn(rate, (own.rate * own.processor + other.rate * other.processor) / rate)
+
+    def end(self) -> Turn:
+        turn: Turn = self._line.recv()
+        return turn
 
     def close(self) -> None:
         self._line.send(None)
-        self._other.join()
+        self._process.join()
+
+
+def bare_turns(loops: Sequence[BareLoop], seconds: float) -> Turn:
+    """One turn of bare loops that run at once and know nothing of each other."""
+    for loop in loops:
+        loop.begin(seconds)
+    turns = [loop.end() for loop in loops]
+    rate = sum(turn.rate for turn in turns)
+    return Turn(rate, sum(turn.rate * (turn.processor or 0.0) for turn in turns) / rate)
 
 
 def _bare_elsewhere(name: str, line: Any) -> None:
     torch.set_num_threads(1)
+    torch.manual_seed(0)
     job = ALL_JOBS[name]
     bare = Bare(job, job.data())
     line.send("ready")
@@ -181,23 +190,23 @@ def measure_job(
 ) -> Turns:
     """The bare loop, ours with 1 and 2 workers, and others, in turns of so many seconds."""
     torch.set_num_threads(1)
+    keep_freed_memory()  # as every run does
     torch.manual_seed(0)
     data = job.data()
     ours = {variant: Ours(job, data, workers) for variant, workers in WORKERS.items()}
     if beside:
         ours[BESIDE] = Ours(job, data, 2, beside=True)
-    bare = Bare(job, data)
-    two = TwoBare(name, bare)
+    loops = [BareLoop(name), BareLoop(name)]
     found: Turns = {variant: [] for variant in ("bare", TWICE, *ours, *(others or {}))}
     for turn in range(rounds):
         print(f"{name}: round {turn + 1} of {rounds}", file=sys.stderr)
-        found["bare"].append(bare_turn(bare, seconds))
-        found[TWICE].append(two(seconds))
+        found["bare"].append(bare_turns(loops[:1], seconds))
+        found[TWICE].append(bare_turns(loops, seconds))
         for variant, run in ours.items():
             found[variant].append(run(seconds))
         for variant, other in (others or {}).items():
             found[variant].append(Turn(other()))
-    for run in (two, *ours.values()):
+    for run in (*loops, *ours.values()):
         run.close()
     return found
 

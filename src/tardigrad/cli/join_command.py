@@ -127,6 +127,7 @@ def join(
     """Take part in a served run until it is over."""
     import torch
 
+    from tardigrad.learning.freed_memory import keep_freed_memory
     from tardigrad.service.access.enrolment import check_name, read_key
     from tardigrad.service.access.signed_requests import Signer
     from tardigrad.service.client.any_run import take_part_in_any
@@ -159,6 +160,7 @@ def join(
     authority = None if insecure else authority_of(ca, key)
     log_to_stderr(log_format.value, log_level.value)
     torch.set_num_threads(1)
+    keep_freed_memory()
     demanded = guardrails_of(guardrails, helper, least_clients, most_epsilon, most_weight)
     flower_app = None if flower is None else _flower_app(flower, node_config)
     folder = state or key.parent / f"{client}.state"

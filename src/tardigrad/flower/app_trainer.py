@@ -32,6 +32,7 @@ from tardigrad.flower.grid_run import assemble_nodes, check_no_statistics_in
 from tardigrad.flower_grid.named_arrays import ArraysModule, BadReply
 from tardigrad.flower_grid.node_evaluation import CentralEvaluation
 from tardigrad.flower_grid.node_trips import NodeTrips
+from tardigrad.learning.freed_memory import freed_memory_kept
 from tardigrad.learning.local import Examples, Trainer
 from tardigrad.learning.profile import Profile
 
@@ -131,7 +132,7 @@ def _simulated(
 ) -> Result:
     module = ArraysModule(arrays_of(initial_arrays))
     check_no_statistics_in(module, "simulate")
-    with one_thread():
+    with one_thread(), freed_memory_kept():
         assembly = assemble_nodes(config, module, names, None, examples)
         trainer = ClientAppTrainer(app, assembly, module, nodes, run_config or {}, train_config, numbers)
         parts = training_parts(assembly, 0, trainer, _AppEvaluator(module, evaluate))

@@ -34,6 +34,7 @@ from tardigrad.experiments.runs.private_run import (
 from tardigrad.experiments.runs.result import Result, result_of
 from tardigrad.experiments.runs.run_folder import OWN_CODE, RunFolder, Snapshot
 from tardigrad.experiments.runs.simulation_assembly import Simulation, assemble_simulation, training_parts
+from tardigrad.learning.freed_memory import freed_memory_kept
 from tardigrad.learning.heads import Head
 from tardigrad.learning.local import Local
 from tardigrad.learning.models import Model
@@ -146,7 +147,7 @@ def run(
     workers = _check_workers(workers, config)
     if guard is not None and out is None:
         raise ConfigError("guard: is for a run with a folder; give out too")
-    with one_thread(), ExitStack() as stack:
+    with one_thread(), freed_memory_kept(), ExitStack() as stack:
         chosen = Chosen.read(Path(out) / CHOSEN) if out is not None and resume else None
         assembly = assemble_simulation(config, own_model, clients, test, own_head, chosen)
         parts = training_parts(assembly, workers)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from tardigrad.core.upload import Task, Vectors
+from tardigrad.learning.freed_memory import keep_freed_memory
 from tardigrad.simulation.executors.protocol import TrainingJob
 from tardigrad.simulation.executors.ray.kit import Kit, PackedVectors, pack, unpack, unpack_kit
 from tardigrad.simulation.executors.worker_pool import BatchReport, Failure, train_or_explain
@@ -56,6 +57,7 @@ class Actor:
     def build(self, kit: Kit) -> None:
         """Unpack what trips are trained with."""
         torch.set_num_threads(1)
+        keep_freed_memory()
         self._trainer, self._clients = unpack_kit(kit)
         self._trainer.profile.on = True
         self._versions: dict[int, Vectors] = {}
