@@ -45,13 +45,13 @@ class Step(Setting):
     def move_by_mean(self, state: State, buffer: WeightedSum) -> Tensor:
         """Return the next model, as `move` does from the mean of the buffer. Without momentum and
         preconditioner it is computed in pieces, so that the model is the only vector that takes memory."""
-        if self.momentum != NoMomentum() or self.preconditioner != NoPreconditioner():
+        if not (isinstance(self.momentum, NoMomentum) and isinstance(self.preconditioner, NoPreconditioner)):
             return self.move(state, buffer.mean(), buffer)
         model, total = tensor_of(state, "model"), buffer.sums["delta"]
         moved = torch.empty_like(model, dtype=torch.result_type(model, total))
         pieces = zip(model.split(PIECE), total.split(PIECE), moved.split(PIECE))
         for old, part, new in pieces:
-            torch.sub(old, self.lr * (part / buffer.divisor), out=new)
+            torch.sub(old, (part / buffer.divisor).mul_(self.lr), out=new)
         return moved
 
     def move(self, state: State, r: Tensor, buffer: WeightedSum) -> Tensor:
