@@ -49,6 +49,8 @@ def _trips(*each: int) -> dict[str, int]:
     return dict(zip(JOBS, each))
 
 
+APPFL_NEEDS = ["omegaconf", "colorama", "wandb", "matplotlib", "seaborn", "scikit-learn", "opacus"]
+"""What its simulator imports; all that it names would be Globus, Ray and torchvision as well."""
 FLSIM_NEEDS = ["hydra-core", "omegaconf", "pandas", "tqdm", "scipy", "scikit-learn", "opt_einsum"]
 PEERS = {
     "pfl": Peer("with_pfl.py", [["pfl[pytorch]==0.6.0"]], _trips(1500, 500, 100)),
@@ -57,6 +59,12 @@ PEERS = {
         [FLSIM_NEEDS, ["--no-deps", "flsim==0.1.0", "opacus"]],
         _trips(200, 100, 30),
     ),
+    "APPFL": Peer(
+        "with_appfl.py",
+        [APPFL_NEEDS, ["--no-deps", "appfl==1.12.0"]],
+        _trips(300, 150, 30),
+    ),
+    # 1.42.0 needs a version of certifi that is not on PyPI (November 2026)
     "Flower": Peer("with_flower.py", [["flwr[simulation]==1.41.0"]], _trips(200, 200, 50), processes=2),
 }
 TRIAL = 50
