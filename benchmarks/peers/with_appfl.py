@@ -2,9 +2,9 @@
 
 python with_appfl.py "MLP, batch 50" 150
 
-APPFL keeps a model for each of the 1,000 clients, at work or not. Its setting `optimize_memory`, which is on by
-default, collects garbage several times a trip; it is off here, because that takes most of the time. What it
-logs for each trip is not written.
+APPFL keeps a model for each of the 1,000 clients, at work or not. Its setting `optimize_memory`, which is on
+by default, collects garbage several times a trip; it is off here, because that takes most of the time. What
+it logs for each trip is not written.
 """
 
 # ruff: noqa: E402
@@ -105,7 +105,12 @@ def measure(name: str, trips: int) -> float:
     draw = random.Random(0)
     profiles = {client.get_id(): ClientProfile(compute_factor=abs(draw.gauss(0, 1))) for client in clients}
     driver = Driver(
-        server, clients, profiles, max_in_flight=AT_WORK, logger=logging.getLogger("appfl"), base_step_time=1.0
+        server,
+        clients,
+        profiles,
+        max_in_flight=AT_WORK,
+        logger=logging.getLogger("appfl"),
+        base_step_time=1.0,
     )
     driver.run()
     if len(driver.history) != trips + 1 or not all(driver.verify(trips + 1).values()):
