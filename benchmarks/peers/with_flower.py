@@ -98,7 +98,12 @@ def main() -> None:
         num_supernodes=CLIENTS,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": PROCESSES, "logging_level": "ERROR", "log_to_driver": False},
+            "init_args": {
+                "address": "local",  # not another Ray cluster that runs on this machine
+                "num_cpus": PROCESSES,
+                "logging_level": "ERROR",
+                "log_to_driver": False,
+            },
         },
     )
     print(json.dumps({"trips_per_second": rates[0], "version": version("flwr")}))
