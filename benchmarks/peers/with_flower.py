@@ -15,6 +15,7 @@ from importlib.metadata import version
 from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")  # as all others here; Ray's default is 15
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
