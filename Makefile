@@ -47,6 +47,7 @@ bench-quick: $(VENV)/.installed-dev  ## the same, less exact: two minutes on a q
 
 bench-peers: $(VENV)/.installed-dev  ## the same job in other simulators, each in its own virtual environment
 	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/yardstick.py
 
 bench-service: $(VENV)/.installed-dev  ## what an upload and a trip cost the server, beside bare ones: some ten minutes on a quiet machine
 	$(BIN)/python benchmarks/service.py

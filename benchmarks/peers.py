@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,8 @@ def _trips(*each: int) -> dict[str, int]:
     return dict(zip(JOBS, each))
 
 
+APPFL_NEEDS = ["omegaconf", "colorama", "wandb", "matplotlib", "seaborn", "scikit-learn", "opacus"]
+"""What its simulator imports; all that it names would be Globus, Ray and torchvision as well."""
 FLSIM_NEEDS = ["hydra-core", "omegaconf", "pandas", "tqdm", "scipy", "scikit-learn", "opt_einsum"]
 PEERS = {
     "pfl": Peer("with_pfl.py", [["pfl[pytorch]==0.6.0"]], _trips(1500, 500, 100)),
@@ -57,8 +59,16 @@ PEERS = {
         [FLSIM_NEEDS, ["--no-deps", "flsim==0.1.0", "opacus"]],
         _trips(200, 100, 30),
     ),
+    "APPFL": Peer(
+        "with_appfl.py",
+        [APPFL_NEEDS, ["--no-deps", "appfl==1.12.0"]],
+        _trips(300, 150, 30),
+    ),
+    # 1.42.0 needs a version of certifi that is not on PyPI (November 2026)
     "Flower": Peer("with_flower.py", [["flwr[simulation]==1.41.0"]], _trips(200, 200, 50), processes=2),
 }
+NEWER_PYTHON = {"BlazeFL 3.0.0": (3, 14)}
+"""Simulators that are not measured, and the Python that they need."""
 TRIAL = 50
 
 
@@ -78,6 +88,15 @@ def installed(name: str, folder: Path) -> Path:
         _output([*pip, *step], f"pip cannot install {' '.join(step)}")
     done.write_text(json.dumps(steps))
     return python
+
+
+def not_measured(python: tuple[int, int]) -> Iterator[tuple[str, str]]:
+    """Those that have no script here, and why not, with this Python."""
+    for name, needed in NEWER_PYTHON.items():
+        if python < needed:
+            yield name, "it needs Python {}.{}, and this is {}.{}".format(*needed, *python)
+        else:
+            yield name, f"there is no benchmarks/peers/with_{name.split()[0].lower()}.py"
 
 
 def trips_per_second(peer: Peer, python: Path, job: str, trips: int) -> tuple[float, str]:
@@ -154,7 +173,7 @@ def main() -> None:
     parser.add_argument("--job", action="append", choices=list(JOBS), help="only this one (may repeat)")
     given = parser.parse_args()
     machine = Machine()
-    missing: dict[str, str] = {}
+    missing = {} if given.peer else dict(not_measured(sys.version_info[:2]))
     versions: dict[str, str] = {}
     pythons: dict[str, Path] = {}
     for name in given.peer or PEERS:

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")  # as all others here; Ray's default is 15
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -98,7 +99,12 @@ def main() -> None:
         num_supernodes=CLIENTS,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": PROCESSES, "logging_level": "ERROR", "log_to_driver": False},
+            "init_args": {
+                "address": "local",  # not another Ray cluster that runs on this machine
+                "num_cpus": PROCESSES,
+                "logging_level": "ERROR",
+                "log_to_driver": False,
+            },
         },
     )
     print(json.dumps({"trips_per_second": rates[0], "version": version("flwr")}))
