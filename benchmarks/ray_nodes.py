@@ -82,11 +82,14 @@ def job(options: argparse.Namespace) -> None:
     model = torch.nn.Sequential(
         torch.nn.Linear(PIXELS, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, CLASSES)
     )
-    steps = options.trips // options.buffer[0]
+    buffer = options.buffer[0]
+    steps = options.trips // buffer
+    algorithm, pace = td.FedBuff(), td.Asynchronous(concurrency=options.concurrency)
+    if options.algorithm == "scaffold":  # in rounds, and clients keep a control variate
+        algorithm, pace = td.SCAFFOLD(), td.Synchronous(cohort=buffer)
     td.run(
         model=model, clients=clients, test=clients["client 0"],
-        algorithm=td.FedBuff() if options.algorithm == "fedbuff" else td.SCAFFOLD(),
-        buffer=td.Buffer(size=options.buffer[0]), pace=td.Asynchronous(concurrency=options.concurrency),
+        algorithm=algorithm, pace=pace, buffer=td.Buffer(size=None if pace.kind == "synchronous" else buffer),
         local=td.Local(batch_size=10, lr=0.01), stop=td.Stop(trips=options.trips),
         evaluation=td.Evaluation(every_steps=steps), workers=f"ray:{options.address}",
         observers=(Marks((steps // 4, steps * 3 // 4)),),
@@ -109,8 +112,9 @@ class Net:
     """Namespaces on one bridge. The first is the head's."""
 
     def __init__(self, nodes: int, mbits: int) -> None:
-        self._bridge = f"tgbr{os.getpid()}"
-        self.names = [f"tg{os.getpid()}-{i}" for i in range(nodes + 1)]
+        mark = secrets.token_hex(3)
+        self._bridge = f"tg{mark}"
+        self.names = [f"tg{mark}-{i}" for i in range(nodes + 1)]
         self._mbits = mbits
 
     def __enter__(self) -> Net:
@@ -140,6 +144,7 @@ class Net:
                 with contextlib.suppress(OSError):
                     os.kill(pid, 9)
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+            subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
         subprocess.run(["ip", "link", "del", self._bridge], check=False, capture_output=True)
 
     def _pids(self, name: str) -> list[int]:
