@@ -1,16 +1,16 @@
 """What crosses the network when Ray trains on several nodes, with a network of limited bandwidth.
 
     sudo .venv/bin/python benchmarks/ray_nodes.py
-    sudo .venv/bin/python benchmarks/ray_nodes.py --mbits 100 1000 --nodes 1 2 --hidden 200 1100 --algorithm scaffold
+    sudo .venv/bin/python benchmarks/ray_nodes.py --mbits 1000 --nodes 2 --hidden 1100 --algorithm scaffold
 
-Each node is a network namespace of this machine with a virtual cable to one bridge, and its own Ray with its own
-object store. The head has no CPUs for workers, so everything that is trained crosses the network. Both directions of
-every cable have the bandwidth that is asked for (`tc tbf`). Needs Linux, root and iproute2.
+Each node is a network namespace of this machine with a virtual cable to one bridge, and its own Ray with its
+own object store. The head has no CPUs for workers, so everything that is trained crosses the network. Both
+directions of every cable have the bandwidth that is asked for (`tc tbf`). Needs Linux, root and iproute2.
 
-The counters of the cables are read twice, after some steps and before the last ones. Bytes and processor seconds per
-trip are those in between; they hardly depend on what else the machine does. Trips per second do, unless the network is
-the limit. "model" is docs/scaling.md: an upload to the head for each trip, and each version to each node once. The last
-line is JSON.
+The counters of the cables are read twice, after a quarter of the steps and after three quarters. Bytes and
+processor seconds per trip are those in between; they hardly depend on what else the machine does. Trips per
+second do, unless the network is the limit. The keys that end in "_model" are what docs/scaling.md says: an
+upload to the head for each trip, and each version to each node once. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -188,19 +188,20 @@ def cluster(nodes: int, mbits: int) -> Iterator[tuple[Net, dict[str, str]]]:
     environment = os.environ | {
         "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0",
         "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+        "RAY_worker_niceness": "0",  # Ray's 15 would leave them no time on a busy machine
     }  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="tg", ignore_cleanup_errors=True) as folder:
-        with Net(nodes, mbits) as net:
-            for i, name in enumerate(net.names):
-                role: list[object] = ["--head", f"--port={PORT}", "--num-cpus=0", f"--temp-dir={folder}"]
+    folder = tempfile.TemporaryDirectory(prefix="tg", ignore_cleanup_errors=True)
+    with folder, Net(nodes, mbits) as net:
+        for i, name in enumerate(net.names):
+            role = [f"--address={address(0)}:{PORT}", "--num-cpus=1"]
+            if i == 0:
+                role = ["--head", f"--port={PORT}", "--num-cpus=0", f"--temp-dir={folder.name}"]
                 role += ["--include-dashboard=false"]
-                if i:
-                    role = [f"--address={address(0)}:{PORT}", "--num-cpus=1"]
-                sh(
-                    "ip", "netns", "exec", name, ray, "start", *role, f"--node-ip-address={address(i)}",
-                    f"--object-store-memory={STORE}", "--disable-usage-stats", env=environment,
-                )  # fmt: skip
-            yield net, environment
+            sh(
+                "ip", "netns", "exec", name, ray, "start", *role, f"--node-ip-address={address(i)}",
+                f"--object-store-memory={STORE}", "--disable-usage-stats", env=environment,
+            )  # fmt: skip
+        yield net, environment
 
 
 # -- measuring -------------------------------------------------------------------------------------
@@ -216,21 +217,20 @@ def measured(options: argparse.Namespace, nodes: int, mbits: int, hidden: int, b
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         marks = []
         for line in process.stdout:
             if line.startswith("mark "):
                 now = time.monotonic()
-                marks.append(
-                    (int(line.split()[1]), now, net.received(), net.sent(), net.processor_seconds())
-                )
+                marks.append((int(line.split()[1]), now, net.received(), net.sent(), net.processor_seconds()))
                 process.stdin.write("\n")
                 process.stdin.flush()
         if process.wait():
             raise SystemExit("the job failed")
     (trips, began, *before, used), (end_trips, end, *after, end_used) = marks
     trips = end_trips - trips
-    (head_in, *node_in), (head_out, *node_out) = (
+    (head_in, *node_in), (head_out, *_) = (
         [(b - a) / trips for a, b in zip(old, new)] for old, new in zip(before, after)
     )
     parameters = (PIXELS + 1) * hidden + (hidden + 1) * CLASSES
@@ -266,7 +266,8 @@ def main() -> None:
     parser.add_argument("--address", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
-        return job(options)
+        job(options)
+        return
     if os.geteuid():
         raise SystemExit("network namespaces need root: start this with sudo")
     found = []
