@@ -227,20 +227,21 @@ def test_a_node_is_lost_and_another_one_takes_its_place(nodes, first, second, se
     monkeypatch.setattr(dispatch, "TRIES", 2)  # fewer than the workers that are lost
     settings = SETTINGS | RUNS["client memory"]
     large = nodes.add(cpus=2)
-    others = []
+    lost, others = [], []
 
     def lose(executor):
-        lost = [worker for worker in executor._workers if worker.greeting.node == large.node_id]
+        lost.extend(worker for worker in executor._workers if worker.greeting.node == large.node_id)
         assert len(lost) == 2
-        assert sent[large.node_id]
         nodes.kill(large)
-        listen_until(executor, lambda: not any(worker in executor._workers for worker in lost))
 
     def replace(executor):
+        assert not any(
+            worker in executor._workers for worker in lost
+        )
         # until Ray knows that the node is lost, it may try to start the new workers there
-        listen_until(executor, lambda: large.node_id not in alive())
+        wait_for(lambda: large.node_id not in alive())
         others.append(nodes.add(cpus=2))
         listen_until_ready(executor, 4)
 
-    assert torch.equal(run(settings, 4, {30: lose, 70: replace}), inline(settings))
+    assert torch.equal(run(settings, 4, {35: lose, 75: replace}), inline(settings))
     assert sent.keys() == {node.node_id for node in (first, second, large, *others)}
