@@ -235,9 +235,7 @@ def test_a_node_is_lost_and_another_one_takes_its_place(nodes, first, second, se
         nodes.kill(large)
 
     def replace(executor):
-        assert not any(
-            worker in executor._workers for worker in lost
-        )
+        assert not any(worker in executor._workers for worker in lost)
         # until Ray knows that the node is lost, it may try to start the new workers there
         wait_for(lambda: large.node_id not in alive())
         others.append(nodes.add(cpus=2))
