@@ -9,8 +9,9 @@ directions of every cable have the bandwidth that is asked for (`tc tbf`). Needs
 
 The counters of the cables are read twice, after a quarter of the steps and after three quarters. Bytes and
 processor seconds per trip are those in between. Bytes do not depend on what else the machine does, processor
-seconds a little, and trips per second very much, unless the network is the limit. The keys that end in "_model" are what docs/scaling.md says: an
-upload to the head for each trip, and each version to each node once. The last line is JSON.
+seconds a little, and trips per second very much, unless the network is the limit. The keys that end in
+"_model" are what docs/scaling.md says: an upload to the head for each trip, and each version to each node
+once. The last line is JSON.
 """
 
 from __future__ import annotations
