@@ -2,11 +2,11 @@
 
 import shutil
 import tempfile
-import time
 from collections import defaultdict
 
 import pytest
 import torch
+from test_ray import wait_for
 
 import tardigrad as td
 from tardigrad.experiments.runs.simulation_assembly import build
@@ -36,13 +36,6 @@ RUNS = {
         ),
     },
 }
-
-
-def wait_for(what, seconds=300.0):
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def alive():
