@@ -8,10 +8,10 @@ own object store. The head has no CPUs for workers, so everything that is traine
 directions of every cable have the bandwidth that is asked for (`tc tbf`). Needs Linux, root and iproute2.
 
 The counters of the cables are read twice, after a quarter of the steps and after three quarters. Bytes and
-processor seconds per trip are those in between. Bytes do not depend on what else the machine does, processor
-seconds a little, and trips per second very much, unless the network is the limit. The keys that end in
-"_model" are what docs/scaling.md says: an upload to the head for each trip, and each version to each node
-once. The last line is JSON.
+processor seconds per trip are those in between. Bytes do not depend on what else the machine does. Processor
+seconds do, by a factor of two or three, and trips per second, unless the network is the limit. The keys
+that end in "_model" are what docs/scaling.md says: an upload to the head for each trip, and each version to
+each node once. The last line is JSON.
 """
 
 from __future__ import annotations
