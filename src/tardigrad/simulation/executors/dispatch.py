@@ -57,7 +57,6 @@ class Dispatcher(Generic[W]):
         self._in_hand = 0  # jobs that were sent and not answered
         self._results: dict[int, TrainedTrip | Failure] = {}
         self._tries: dict[int, int] = {}  # by trip, how many workers were lost while they trained it
-        self._failed_starts = 0  # in succession
         self._seconds = 0.0  # running mean of the duration of a trip
         self._last: int | None = None  # the trip whose result is released at the next call
 
@@ -203,11 +202,19 @@ class Dispatcher(Generic[W]):
             elif message is not None:
                 self._receive(worker, message)
             elif worker.ready:
-                self._failed_starts = 0
+                worker.failed_starts = 0
         for worker in list(self._workers):
             if worker.in_hand and worker.silent > SILENCE_SECONDS and self._hangs(worker):
                 self._replace(worker, Lost(f"hung for {SILENCE_SECONDS:.0f} seconds", "it was ended"))
+        self._grow(self._pool.added())
         return bool(messages)
+
+    def _grow(self, workers: int) -> None:
+        """Start so many workers more."""
+        if workers:
+            self._count += workers
+            self.ahead += PLANNED_AHEAD * workers
+            self.start()
 
     def _receive(self, worker: W, report: BatchReport[TrainedTrip]) -> None:
         worker.used = report.used
@@ -235,12 +242,9 @@ class Dispatcher(Generic[W]):
     def _replace(self, worker: W, lost: Lost) -> None:
         """Start another worker in place of a lost one, and make the jobs of the lost one ready again."""
         self._pool.stop(worker)
-        if not worker.ready:
-            self._failed_starts += 1
-            if self._failed_starts >= TRIES:
-                raise RunError(
-                    f"a worker {lost.what} while it started, {self._failed_starts} times ({lost.reason})"
-                )
+        failed = 0 if worker.ready else worker.failed_starts + 1
+        if failed >= TRIES:
+            raise RunError(f"a worker {lost.what} while it started, {failed} times ({lost.reason})")
         batches, worker.batches, worker.in_hand = worker.batches, deque(), 0
         for trip, job in batches[0].items() if batches else ():  # the batch that it was training
             tries = self._tries[trip] = self._tries.get(trip, 0) + 1
@@ -253,4 +257,6 @@ class Dispatcher(Generic[W]):
             self._in_hand -= len(batch)
             for job in batch.values():
                 self.submit(job)
-        self._workers[self._workers.index(worker)] = self._pool.start()
+        place = self._workers.index(worker)
+        self._workers[place] = self._pool.start()
+        self._workers[place].failed_starts = failed

@@ -119,6 +119,9 @@ class ForkedWorkers:
         self._pipes.append(ours)
         return ForkedWorker(process, ours)
 
+    def added(self) -> int:
+        return 0
+
     def send(self, worker: ForkedWorker, jobs: Sequence[TrainingJob]) -> None:
         orders = [self._order(job) for job in jobs]
         with contextlib.suppress(BrokenPipeError):  # the worker has died, which `listen` will report

@@ -84,6 +84,8 @@ class Worker:
     """Seconds that were spent waiting for its messages since the last one."""
     used: float = field(default=0.0, init=False)
     """Its processor seconds at its last message, or when it was last found to be computing."""
+    failed_starts: int = field(default=0, init=False)
+    """How many workers in succession were lost in its place before they were ready."""
 
     @property
     def pid(self) -> int | None:
@@ -105,6 +107,9 @@ class WorkerPool(Protocol[W]):
 
     def start(self) -> W:
         """Start a worker. It need not be ready when this returns."""
+
+    def added(self) -> int:
+        """Return for how many more workers there is room since the last call, because machines were added."""
 
     def send(self, worker: W, jobs: Sequence[TrainingJob]) -> None:
         """Send a batch of jobs to a worker. Does not fail if the worker is dead: `listen` reports that."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -39,6 +40,8 @@ SMALL_VERSION = 1 << 16
 """Bytes up to which a version is sent with the calls, which is cheaper than the object store."""
 START_SECONDS = 45.0
 """How long it may take until the first worker has started."""
+LOOK_SECONDS = 10.0
+"""How often a run looks for nodes that have joined the cluster."""
 LOAD_SECONDS = 600.0
 """How long a worker that has started may take to receive the data."""
 
@@ -64,8 +67,8 @@ class RayWorker(Worker):
 class RayWorkers:
     """A pool of Ray actors.
 
-    `workers`: how many there will be; None means one for each CPU of the cluster. `address`: of the cluster
-    to join; see `RaySession`.
+    `workers`: how many there will be; None means one for each CPU of the cluster, also of nodes that join it
+    later. `address`: of the cluster to join; see `RaySession`.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class RayWorkers:
                     "--workers ray: the cluster offers no CPUs; start its nodes with --num-cpus"
                 )
             self.count = workers or cpus
+            self._grows, self._last_look = workers is None, time.monotonic()
             self._kit: Handle = self._ray.put(kit)
         except BaseException:
             self._session.close()
@@ -120,6 +124,15 @@ class RayWorkers:
         worker = RayWorker(actor, [actor.greet.remote(), actor.build.remote(self._kit)])
         worker.ready = False
         return worker
+
+    def added(self) -> int:
+        if not self._grows or time.monotonic() - self._last_look < LOOK_SECONDS:
+            return 0
+        # a lost node is not subtracted: its workers wait until there is another one
+        more = max(0, self._session.cpus - self.count)
+        self.count += more
+        self._last_look = time.monotonic()
+        return more
 
     def send(self, worker: RayWorker, jobs: Sequence[TrainingJob]) -> None:
         gone = worker.versions - self._versions.keys()
