@@ -1,6 +1,7 @@
 """A Ray for the tests of this folder, and workers on it that have already started."""
 
 import contextlib
+import os
 import secrets
 import signal
 
@@ -15,6 +16,9 @@ try:
     import ray
 except ImportError:
     ray = None
+
+
+os.environ.setdefault("RAY_worker_niceness", "0")  # at Ray's own 15, workers starve beside other tests
 
 
 @contextlib.contextmanager
