@@ -83,7 +83,7 @@ class BodyInMemory:
             chunk = chunks.popleft()
             copy = payload[self._end : self._end + len(chunk)]
             copy[:] = np.frombuffer(chunk, np.uint8)
-            self._digest.update(copy)
+            self._digest.update(copy.data)
             self._end += len(chunk)
 
     @property
