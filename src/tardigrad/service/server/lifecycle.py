@@ -20,6 +20,7 @@ from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.expiry_warnings import warn_of_expiry
 from tardigrad.service.server.finished_run import FinishedRun
 from tardigrad.service.server.listener import Server
+from tardigrad.service.server.malloc_arenas import limit_arenas
 from tardigrad.service.server.run_router import RunRouter
 from tardigrad.service.server.run_server import GRACE, RunServer, RunToServe, ServedRun
 
@@ -62,6 +63,7 @@ class ServerProcess:
     def __init__(self, endpoint: Endpoint, alone: bool) -> None:
         """`alone`: whether there is one run, whose clients need not know its name."""
         endpoint.check()
+        limit_arenas()
         self._endpoint, self._alone = endpoint, alone
         self._credentials = endpoint.credentials()
         self._enrolled = Enrolled(endpoint.keys / LIST)
