@@ -8,6 +8,7 @@ from service_harness import PATIENCE, app_of, fetched, serving, with_limits
 from upload_clients import raising, two_clients
 
 import tardigrad as td
+from tardigrad.core.outcomes import Ticket
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.client.client_trainer import ClientTrainer
 from tardigrad.service.client.connection import RetryLater, RunIsOver
@@ -42,6 +43,36 @@ def test_waiting_clients_are_not_journaled_and_served_in_their_order(tmp_path):
             assert sum(one.done() for one in waiting) == 2
             coordinator.dismiss()
             assert (await asyncio.gather(*waiting))[2:] == [None] * 998
+
+    asyncio.run(scene())
+
+
+def test_client_that_does_not_wait_any_more_gets_its_ticket_at_the_next_check_in(tmp_path):
+    async def scene():
+        async with serving(CONFIG, tmp_path) as running:
+            coordinator = running.coordinator
+            assert await coordinator.check_in("a", frozenset(), 0.0) is None  # its time was over
+            hung_up = asyncio.ensure_future(coordinator.check_in("b", frozenset(), PATIENCE))
+            while "b" not in coordinator._check_ins._granting:
+                await asyncio.sleep(0)
+            hung_up.cancel()
+            tickets = [await coordinator.check_in(name, frozenset(), PATIENCE) for name in ("a", "b")]
+            assert [(ticket.client, ticket.trip) for ticket in tickets] == [("a", 0), ("b", 1)]
+            assert len(coordinator._store.entries(0)) == 2  # none was granted twice
+            assert coordinator.waiting == 0
+
+    asyncio.run(scene())
+
+
+def test_ticket_that_comes_at_the_moment_when_the_time_is_over_is_taken(tmp_path, monkeypatch):
+    ticket = Ticket(7, "a", 0, 0.0)
+
+    async def scene():
+        async with serving(CONFIG, tmp_path) as running:
+            check_ins, soon = running.coordinator._check_ins, asyncio.get_running_loop().call_soon
+            with monkeypatch.context() as patch:  # the ticket comes first, then the end of the time
+                patch.setattr(check_ins, "grant", lambda: soon(check_ins._waiting.serve, "a", ticket))
+                assert await check_ins.check_in("a", frozenset(), 0.0) == ticket
 
     asyncio.run(scene())
 

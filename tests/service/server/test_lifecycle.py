@@ -1,6 +1,7 @@
 """A server that is asked to stop while the run ends, or fails."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -101,6 +102,15 @@ def test_run_that_ends_while_the_server_stops_is_finished(tmp_path, monkeypatch,
     assert [one.trips for one in finished] == [1]
     ends = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "over"]
     assert [end.split(", ")[:2] for end in ends] == [["the run is over (trips): version 1", "1 trips"]]
+
+
+def test_garbage_collector_skips_what_exists_from_the_start_while_the_server_runs(tmp_path, monkeypatch):
+    skipped = []
+    stopped_while_the_last_upload_is_written(
+        tmp_path, monkeypatch, lambda: skipped.append(gc.get_freeze_count())
+    )
+    assert skipped[0] > 0
+    assert gc.get_freeze_count() == 0  # `td.serve` leaves the caller's process as it was
 
 
 def test_run_that_fails_while_the_server_stops_is_said_to_have_failed(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from tardigrad.service.protocol.wire import digest
 from tardigrad.service.store.contract import JournalEntry, RecordedAnswer, StoreError
 from tardigrad.service.store.sqlite import (
     JOURNAL,
+    MOST_ROWS,
     UPLOADS,
     SqliteStore,
     check_whole,
@@ -53,6 +54,16 @@ def test_the_disk_is_waited_for_unless_all_entries_are_check_ins(store):
         store.append([CHECK_IN])
         change()
         assert waits_for(store) == FULL
+
+
+def test_entries_of_several_statements_are_one_transaction(store):
+    entries = [JournalEntry("give_up", 1.0, trip=trip) for trip in range(2 * MOST_ROWS + 1)]
+    assert store.append(entries) == len(entries)
+    assert store.entries(0) == list(enumerate(entries, start=1))
+    wrong = JournalEntry("deliver", 0.0, examples="many")
+    with pytest.raises(StoreError, match="cannot store TEXT"):
+        store.append([*entries, wrong])
+    assert store.last == len(store.entries(0)) == len(entries)
 
 
 def test_an_entry_of_the_wrong_type_is_refused_with_all_entries_of_its_transaction(store):

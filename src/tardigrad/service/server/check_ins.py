@@ -50,9 +50,10 @@ class CheckIns:
         place = self._waiting.join(client)
         self.grant()
         try:
-            return await asyncio.wait_for(asyncio.shield(place), seconds)
+            async with asyncio.timeout(seconds):  # `wait_for` would need more futures and wake-ups
+                return await place
         except TimeoutError:
-            return None
+            return place.result() if place.done() and not place.cancelled() else None
         finally:
             self._waiting.leave(client, place)
 

@@ -99,25 +99,24 @@ class JournalQueue:
         batch: list[PendingEntry] = []
         while self._pending and (len(batch) < LARGEST_BATCH or batch[-1].joined):
             batch.append(self._pending.popleft())
-        now = self._run_time.now()
-        for one in batch:  # times are set here, so that they ascend in the order of the entries
-            one.entry = replace(one.entry, time=now)
+        now = self._run_time.now()  # one for all, so that times ascend in the order of the entries
         try:
             if self._store.durable:
-                last = await self._threads.on_disk(self._append, batch)
+                last = await self._threads.on_disk(self._append, batch, now)
             else:  # a store in memory never waits for a disk
-                last = self._append(batch)
+                last = self._append(batch, now)
         except StoreError as error:
             for one in batch:
                 self._refuse(one, error)
             return []
         return list(enumerate(batch, start=last - len(batch) + 1))
 
-    def _append(self, batch: list[PendingEntry]) -> int:
-        small = {place: one.payload for place, one in enumerate(batch) if one.payload is not None}
-        if small:
-            for place, name in zip(small, self._store.write_together(list(small.values())), strict=True):
-                batch[place].entry = replace(batch[place].entry, file=name)
+    def _append(self, batch: list[PendingEntry], now: float) -> int:
+        small = [one.payload for one in batch if one.payload is not None]
+        names = iter(self._store.write_together(small) if small else ())
+        for one in batch:
+            file = one.entry.file if one.payload is None else next(names)
+            one.entry = replace(one.entry, time=now, file=file)
         entries = [one.entry for one in batch]
         if any(entry.file for entry in entries):
             self._store.sync()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from tardigrad.service.server.endpoint import Endpoint
 from tardigrad.service.server.expiry_warnings import warn_of_expiry
 from tardigrad.service.server.finished_run import FinishedRun
 from tardigrad.service.server.listener import Server
+from tardigrad.service.server.malloc_arenas import limit_arenas
 from tardigrad.service.server.run_router import RunRouter
 from tardigrad.service.server.run_server import GRACE, RunServer, RunToServe, ServedRun
 
@@ -61,6 +63,7 @@ class ServerProcess:
     def __init__(self, endpoint: Endpoint, alone: bool) -> None:
         """`alone`: whether there is one run, whose clients need not know its name."""
         endpoint.check()
+        limit_arenas()
         self._endpoint, self._alone = endpoint, alone
         self._credentials = endpoint.credentials()
         self._enrolled = Enrolled(endpoint.keys / LIST)
@@ -125,6 +128,8 @@ class ServerProcess:
                 end_metrics = self._publish(servicer)
             port = await server.start(f"{endpoint.host}:{endpoint.port}", self._credentials)
             log.info("listening on %s:%d", endpoint.host, port, extra={"event": "listening"})
+            gc.collect()
+            gc.freeze()  # modules and settings stay: looking through them stops all threads for 0.1 s
             listening(port)
             await asyncio.gather(
                 *map(self._serve_one, self.runs), *(run.until_over(self._asked) for run in self._finished)
@@ -133,6 +138,7 @@ class ServerProcess:
                 run.coordinator.dismiss()
             await server.stop(GRACE)
         finally:
+            gc.unfreeze()
             await server.stop(0)
             await asyncio.to_thread(end_metrics)
             expiry.cancel()

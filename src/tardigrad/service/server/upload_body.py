@@ -75,14 +75,15 @@ class BodyInMemory:
         self._digest = blake3()
 
     def put(self, chunks: Chunks) -> None:
-        """Copy the next bytes, each chunk while the digest has it in the processor's cache."""
+        """Copy the next bytes, and take the digest of each copy while the processor's cache has it."""
         if not self._made:
             self._made.append(self._buffers.take())
         payload = self.payload
         while chunks:
             chunk = chunks.popleft()
-            self._digest.update(chunk)
-            payload[self._end : self._end + len(chunk)] = np.frombuffer(chunk, np.uint8)
+            copy = payload[self._end : self._end + len(chunk)]
+            copy[:] = np.frombuffer(chunk, np.uint8)
+            self._digest.update(copy.data)
             self._end += len(chunk)
 
     @property

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import fields
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -42,7 +43,10 @@ CREATE TABLE IF NOT EXISTS entries (
     norm REAL, refusal TEXT
 ) STRICT;
 """
-INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES "
+VALUES = f"({', '.join('?' * len(COLUMNS))})"
+MOST_ROWS = 256
+"""Entries of one statement: SQLite takes 32,766 parameters."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,6 +78,7 @@ class SqliteStore(UploadFiles):
         """Open the store in this folder, or begin one."""
         file = folder / JOURNAL
         self._one_thread = threading.RLock()
+        self._on_disk: bool | None = None  # what the last transaction was told; None before the first
         self._in_use = _lock(folder / f"{JOURNAL}-lock")
         try:
             # readable by the owner alone; SQLite gives its other files the same mode
@@ -116,9 +121,15 @@ class SqliteStore(UploadFiles):
         handed to the operating system without waiting for the disk."""
         entries = list(entries)
         assert entries, "append needs at least one entry"
+        last = None
         with self._transaction(on_disk=any(entry.kind != "check_in" for entry in entries)):
-            self._database.executemany(INSERT, map(ROW, entries))
-            return int(self._database.execute("SELECT last_insert_rowid()").fetchone()[0])
+            for begin in range(0, len(entries), MOST_ROWS):
+                rows = [ROW(entry) for entry in entries[begin : begin + MOST_ROWS]]
+                # one statement, because Python's lock is given up for each
+                insert = INSERT + ", ".join([VALUES] * len(rows))
+                last = self._database.execute(insert, list(chain.from_iterable(rows))).lastrowid
+        assert last is not None, "a row was inserted"
+        return last
 
     @_guarded
     def entries(self, after: int) -> list[tuple[int, JournalEntry]]:
@@ -218,7 +229,9 @@ class SqliteStore(UploadFiles):
     def _transaction(self, on_disk: bool = True) -> Iterator[None]:
         """Commit the statements of the block together, or roll all of them back. `on_disk`: wait until they
         are on disk, and not only with the operating system."""
-        self._database.execute(f"PRAGMA synchronous={'FULL' if on_disk else 'NORMAL'}")
+        if self._on_disk != on_disk:
+            self._database.execute(f"PRAGMA synchronous={'FULL' if on_disk else 'NORMAL'}")
+            self._on_disk = on_disk
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
