@@ -128,7 +128,7 @@ _WHERE = {
     "tardigrad.privacy.tree": ["Tree"],
     "tardigrad.secure.secure_settings": ["HelperAddress", "Secure"],
     "tardigrad.learning.images": ["CentreCrop", "Flip", "RandomCrop"],
-    "tardigrad.simulation.adversaries": ["FreeRider", "Scaled", "SignFlip", "StaleReplay"],
+    "tardigrad.simulation.adversaries": ["Backdoor", "FreeRider", "Scaled", "SignFlip", "StaleReplay"],
     "tardigrad.simulation.availability": ["Always", "AvailabilityTrace", "DayNight", "OnOff"],
     "tardigrad.simulation.delay": [
         "ConstantDelay",
@@ -329,6 +329,7 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.service.client.app import Client as Client
     from tardigrad.service.server.endpoint import Endpoint as Endpoint
     from tardigrad.service.server.service_settings import ServiceSettings as ServiceSettings
+    from tardigrad.simulation.adversaries import Backdoor as Backdoor
     from tardigrad.simulation.adversaries import FreeRider as FreeRider
     from tardigrad.simulation.adversaries import Scaled as Scaled
     from tardigrad.simulation.adversaries import SignFlip as SignFlip

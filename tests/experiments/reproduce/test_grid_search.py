@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 from event_records import read_records
 from tardigrad.cli import app
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.reproduce.grid import Grid
 from tardigrad.experiments.reproduce.grid_search import search_grid
 from tardigrad.experiments.reproduce.reproduce import reproduce
 from tardigrad.experiments.reproduce.reproduction import load
+from tardigrad.experiments.reproduce.tuning_grid import TuningGrid
 
 FILE = """
 title = "Two rates"
@@ -99,11 +99,13 @@ def test_choice_follows_from_the_runs_and_can_be_appended_to_the_file(library_fo
 
 def test_grids_of_different_size_are_refused():
     with pytest.raises(ValueError, match="A has 2 and B has 1"):
-        Grid(tried={"A": [{"algorithm.lr": [1, 2]}], "B": [{"algorithm.lr": [1]}]})
+        TuningGrid(tried={"A": [{"algorithm.lr": [1, 2]}], "B": [{"algorithm.lr": [1]}]})
 
 
 def test_an_edge_is_the_smallest_or_largest_of_three():
-    grid = Grid(tried={"A": [{"lr": [1, 2, 4], "beta": [0.5, 0.9]}, {"lr": [8, 16, 32], "beta": [0.0]}]})
+    grid = TuningGrid(
+        tried={"A": [{"lr": [1, 2, 4], "beta": [0.5, 0.9]}, {"lr": [8, 16, 32], "beta": [0.0]}]}
+    )
     assert grid.edges("A", {"lr": 4, "beta": 0.9}) == ["lr"]
     assert grid.edges("A", {"lr": 2, "beta": 0.9}) == []
     assert grid.edges("A", {"lr": 8, "beta": 0.0}) == ["lr"]

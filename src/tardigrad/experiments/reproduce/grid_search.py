@@ -17,8 +17,8 @@ from tardigrad.experiments.compare.compare import Comparison, merged
 from tardigrad.experiments.compare.outcome import Outcome, read_outcome
 from tardigrad.experiments.compare.pool import PoolJob, fingerprint, locked_folder, run_all
 from tardigrad.experiments.compare.verbosity import Verbosity
-from tardigrad.experiments.reproduce.grid import Grid, Settings, as_tables
 from tardigrad.experiments.reproduce.reproduction import Reproduction, Size, chosen, library, load
+from tardigrad.experiments.reproduce.tuning_grid import Settings, TuningGrid, as_tables
 
 
 class TriedSettings(TypedDict):
@@ -66,7 +66,7 @@ def search_grid(
     """Run the grids of some reproductions; write grid.json and tuned.toml, whose tables can be appended to
     the reproduction's file, for each; and return the results by name. Runs that are there are not repeated.
     """
-    searched: dict[str, tuple[Reproduction, Grid]] = {}
+    searched: dict[str, tuple[Reproduction, TuningGrid]] = {}
     jobs: dict[tuple[str, str, str, int], PoolJob] = {}
     for name, file in chosen(names, library(folder)).items():
         reproduction = load(file)
@@ -98,7 +98,7 @@ def search_grid(
 
 
 def _job(
-    comparison: Comparison, label: str, settings: Settings, grid: Grid, source: str, out: Path
+    comparison: Comparison, label: str, settings: Settings, grid: TuningGrid, source: str, out: Path
 ) -> PoolJob:
     entries = {label: merged(comparison.entries[label], as_tables(settings))}
     config = comparison.model_copy(update={"entries": entries}).config(label, grid.seed, source)
@@ -109,7 +109,7 @@ def _job(
 def _conclude_grid(
     name: str,
     reproduction: Reproduction,
-    grid: Grid,
+    grid: TuningGrid,
     size: Size,
     outcomes: dict[tuple[str, str, str, int], Outcome],
 ) -> GridResult:

@@ -15,8 +15,8 @@ from tardigrad.experiments.compare.compare import Comparison, Values, merged
 from tardigrad.experiments.config.reading import read_toml
 from tardigrad.experiments.library import LIBRARY
 from tardigrad.experiments.reproduce.claims import Claim, Shown
-from tardigrad.experiments.reproduce.grid import Grid
 from tardigrad.experiments.reproduce.measures import MEASURES
+from tardigrad.experiments.reproduce.tuning_grid import TuningGrid
 
 Size = Literal["smoke", "small", "paper"]
 SIZES: tuple[Size, ...] = ("smoke", "small", "paper")
@@ -51,7 +51,7 @@ class Scale(Setting):
     """Entries that are left out."""
     tuning: str = ""
     """How the settings were found, and what that cost, in words."""
-    grid: Grid | None = None
+    grid: TuningGrid | None = None
     """The settings that `tardigrad reproduce --tune` tries, if the tuning can be repeated by it."""
 
     @model_validator(mode="after")

@@ -14,10 +14,10 @@ Settings = dict[str, Value]
 """By key, such as "algorithm.lr"."""
 
 
-class Grid(Setting):
+class TuningGrid(Setting):
     """The settings that are tried for each entry: as many for each as for the others.
 
-    >>> grid = Grid(tried={"A": [{"algorithm.lr": [1, 2], "algorithm.momentum.beta": [0.9]}]})
+    >>> grid = TuningGrid(tried={"A": [{"algorithm.lr": [1, 2], "algorithm.momentum.beta": [0.9]}]})
     >>> grid.settings("A")[1]
     {'algorithm.lr': 2, 'algorithm.momentum.beta': 0.9}
     """
@@ -28,7 +28,7 @@ class Grid(Setting):
     """By entry: tables of values by key; every combination of the values of one table is tried."""
 
     @model_validator(mode="after")
-    def _same_number_for_all(self) -> Grid:
+    def _same_number_for_all(self) -> TuningGrid:
         numbers = {label: len(self.settings(label)) for label in self.tried}
         if len(set(numbers.values())) > 1:
             most, least = max(numbers, key=numbers.__getitem__), min(numbers, key=numbers.__getitem__)
