@@ -37,6 +37,7 @@ _WHERE = {
     "tardigrad.core.robust": ["Median", "TrimmedMean"],
     "tardigrad.algorithms.algorithm": ["Individual", "Rule", "SumOnly"],
     "tardigrad.algorithms.ace": ["ACE"],
+    "tardigrad.algorithms.area": ["AREA"],
     "tardigrad.algorithms.basgd": ["BASGD"],
     "tardigrad.algorithms.ca2fl": ["CA2FL"],
     "tardigrad.algorithms.cgad": ["CGAD"],
@@ -175,6 +176,7 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.algorithms.algorithm import Individual as Individual
     from tardigrad.algorithms.algorithm import Rule as Rule
     from tardigrad.algorithms.algorithm import SumOnly as SumOnly
+    from tardigrad.algorithms.area import AREA as AREA
     from tardigrad.algorithms.basgd import BASGD as BASGD
     from tardigrad.algorithms.ca2fl import CA2FL as CA2FL
     from tardigrad.algorithms.cgad import CGAD as CGAD
