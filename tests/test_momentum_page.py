@@ -2,10 +2,13 @@
 the recorded grids chose."""
 
 import json
+import re
 
 import pytest
+import tomli_w
 
 import momentum_page
+from tardigrad.experiments.reproduce.grid_search import tuned_tables
 from tardigrad.experiments.reproduce.reproduction import library, load
 from tardigrad.experiments.reproduce.tuning_grid import as_tables
 
@@ -75,3 +78,21 @@ def test_the_file_has_the_settings_that_the_recorded_grid_chose(name):
         for label, one in entries.items():
             assert [tried["settings"] for tried in one["tried"]] == scale.grid.settings(label)
             assert one["edges"] == scale.grid.edges(label, one["chosen"])
+
+
+@pytest.mark.parametrize("name", momentum_page.NAMES)
+def test_chosen_settings_can_be_appended_to_the_file(name, tmp_path):
+    source = library(LIBRARY)[f"momentum_under_staleness/{name}"]
+    untuned = re.sub(
+        r'\[scales\.small\.tasks\."[\w ]+"\.entries.*?(?=\n\[(?!.*entries)|\Z)',
+        "",
+        source.read_text(),
+        flags=re.S,
+    )
+    grid = load(source).scales["small"].grid
+    chosen = {label: {"chosen": grid.settings(label)[-1]} for label in grid.tried}
+    tasks = dict.fromkeys(("few at work", "some at work", "many at work"), chosen)
+    file = tmp_path / f"{name}.toml"
+    file.write_text(untuned + "\n" + tomli_w.dumps(tuned_tables({"scale": "small", "tasks": tasks})))
+    config = load(file).comparisons("small")["many at work"].config("MA", 0, "here")
+    assert (config.algorithm.lr, config.algorithm.momentum.beta) == (16.0, 0.9)
