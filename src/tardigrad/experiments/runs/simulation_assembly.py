@@ -154,8 +154,8 @@ def training_parts(
     if isinstance(config.pace, Scripted):
         Planner(assembly.bookkeeping(), clients, durations, config.seed)  # refuses an impossible script
     trainer = trainer or _trainer(assembly)
-    _trigger(assembly)
-    evaluator = evaluator or _evaluator(assembly, durations)
+    trigger = _trigger(assembly)
+    evaluator = evaluator or _evaluator(assembly, durations, trigger)
     poisoned = training_clients(clients, config.adversaries, config.seed)
     return TrainingParts(
         durations,
@@ -176,12 +176,12 @@ def _trainer(assembly: Assembly) -> Trainer:
     )  # fmt: skip
 
 
-def _evaluator(assembly: Assembly, durations: Durations) -> Evaluator:
+def _evaluator(assembly: Assembly, durations: Durations, trigger: Trigger | None) -> Evaluator:
     config, federation = assembly.config, assembly.federation
     assert federation is not None, "a simulation has data"
     names = names_to_compute(config, federation.head)
     return Evaluator(
-        assembly.flat, federation, config.evaluation, durations.factor, config.seed, names, _trigger(assembly)
+        assembly.flat, federation, config.evaluation, durations.factor, config.seed, names, trigger
     )  # fmt: skip
 
 
