@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from stopped_and_resumed import resumed_as_if_never_stopped
 
 import tardigrad as td
 from tardigrad.core.draws import key
@@ -13,7 +14,6 @@ from tardigrad.data.clients import given
 from tardigrad.data.trigger import ATTACK_SUCCESS, Trigger
 from tardigrad.experiments.compare.compare import compare
 from tardigrad.experiments.report.write import report
-from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.simulation.adversaries import AdversaryLayer
 from tardigrad.simulation.poisoned_clients import PoisonedClients
 
@@ -104,17 +104,7 @@ def test_backdoor_works_on_the_mean_and_not_on_the_median():
 
 def test_workers_and_resumption_give_the_same_bits():
     config = td.Config(**SHORT, adversaries=ATTACK, encoding="int8", algorithm=td.CA2FL())
-    whole, stopped, resumed = build(config), build(config), build(config)
-    expected = [event for events in whole.engine.run() for event in events]
-    seen = []
-    for position, events in enumerate(running := stopped.engine.run()):
-        seen += events
-        if position == 50:
-            break
-    running.close()
-    tensors, document = stopped.engine.snapshot()
-    resumed.engine.restore(tensors, json.loads(json.dumps(document)))
-    assert seen + [event for events in resumed.engine.run() for event in events] == expected
+    resumed_as_if_never_stopped(config)
     one, two = (td.run(config, workers=n, progress=False) for n in (0, 2))
     assert one.model_sha256 == two.model_sha256
     assert one.metrics == two.metrics
