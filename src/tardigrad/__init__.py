@@ -37,6 +37,7 @@ _WHERE = {
     "tardigrad.core.robust": ["Median", "TrimmedMean"],
     "tardigrad.algorithms.algorithm": ["Individual", "Rule", "SumOnly"],
     "tardigrad.algorithms.ace": ["ACE"],
+    "tardigrad.algorithms.area": ["AREA"],
     "tardigrad.algorithms.basgd": ["BASGD"],
     "tardigrad.algorithms.ca2fl": ["CA2FL"],
     "tardigrad.algorithms.cgad": ["CGAD"],
@@ -128,7 +129,7 @@ _WHERE = {
     "tardigrad.privacy.tree": ["Tree"],
     "tardigrad.secure.secure_settings": ["HelperAddress", "Secure"],
     "tardigrad.learning.images": ["CentreCrop", "Flip", "RandomCrop"],
-    "tardigrad.simulation.adversaries": ["FreeRider", "Scaled", "SignFlip", "StaleReplay"],
+    "tardigrad.simulation.adversaries": ["Backdoor", "FreeRider", "Scaled", "SignFlip", "StaleReplay"],
     "tardigrad.simulation.availability": ["Always", "AvailabilityTrace", "DayNight", "OnOff"],
     "tardigrad.simulation.delay": [
         "ConstantDelay",
@@ -175,6 +176,7 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.algorithms.algorithm import Individual as Individual
     from tardigrad.algorithms.algorithm import Rule as Rule
     from tardigrad.algorithms.algorithm import SumOnly as SumOnly
+    from tardigrad.algorithms.area import AREA as AREA
     from tardigrad.algorithms.basgd import BASGD as BASGD
     from tardigrad.algorithms.ca2fl import CA2FL as CA2FL
     from tardigrad.algorithms.cgad import CGAD as CGAD
@@ -329,6 +331,7 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.service.client.app import Client as Client
     from tardigrad.service.server.endpoint import Endpoint as Endpoint
     from tardigrad.service.server.service_settings import ServiceSettings as ServiceSettings
+    from tardigrad.simulation.adversaries import Backdoor as Backdoor
     from tardigrad.simulation.adversaries import FreeRider as FreeRider
     from tardigrad.simulation.adversaries import Scaled as Scaled
     from tardigrad.simulation.adversaries import SignFlip as SignFlip

@@ -37,6 +37,7 @@ CASES = {
     "adamasfl": (td.AdaMasFL(), ASYNCHRONOUS),
     "ca2fl": (td.CA2FL(lr=0.5), ASYNCHRONOUS),
     "ace": (td.ACE(), ASYNCHRONOUS),
+    "area": (td.AREA(), ASYNCHRONOUS),
     "delayed_nesterov": (td.DelayedNesterov(), ASYNCHRONOUS),
     "momentum_look_ahead": (td.MomentumLookAhead(), ASYNCHRONOUS),
     "heloco": (td.HeLoCo(), ASYNCHRONOUS),

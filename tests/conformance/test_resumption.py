@@ -101,6 +101,7 @@ CASES = {
     "adamasfl, first pass": (td.AdaMasFL(first_pass=True), ASYNCHRONOUS),
     "ca2fl": (td.CA2FL(lr=0.5), ASYNCHRONOUS),
     "ace": (td.ACE(lr=0.2), ASYNCHRONOUS),
+    "area": (td.AREA(), ASYNCHRONOUS),
     "delayed_nesterov": (td.DelayedNesterov(period=3, c=0.2), SCRIPTED),
     "momentum_look_ahead": (td.MomentumLookAhead(start_ahead=True), SCRIPTED),
     "heloco": (td.HeLoCo(), SCRIPTED),

@@ -367,6 +367,21 @@ class NaiveLatest(NaiveCached):
         self.x = self.x - self.lr * self.h
 
 
+class NaiveLocalModels(Naive):
+    """AREA: the mean of the last local models of all clients."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.table[:] = X0
+
+    def trip(self, i, staleness, x):
+        self.table[i] = self.descend(i, x)
+        return {}
+
+    def step(self, buffer):
+        self.x = self.of_all()
+
+
 class NaiveCompensated(Naive):
     def step(self, buffer):
         for _, _, start, upload in buffer:
@@ -430,6 +445,7 @@ CASES = {
     "heloco": (td.HeLoCo(lr=0.2, k_s=0, k_d=0), NaiveAhead(lr=0.2), {}),
     "cgad": (td.CGAD(lr=0.02), NaiveAdam(lr=0.02, s=gate), {}),
     "ace": (td.ACE(lr=0.3), NaiveLatest(lr=0.3), {}),
+    "area": (td.AREA(), NaiveLocalModels(), {}),
     "dc_asgd": (td.DCASGD(lr=0.4, compensation=0.5, adaptive=False), NaiveCompensated(lr=0.4), {}),
     "basgd": (td.BASGD(lr=0.6, buckets=3), NaiveBuckets(ACCEPTED, lr=0.6), {"size": 1}),
     "ringmaster": (td.Ringmaster(lr=0.3), Naive(lr=0.3, size=1), {"size": 1}),

@@ -9,6 +9,7 @@ from pydantic import Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapV
 
 from tardigrad.algorithms.ace import ACE
 from tardigrad.algorithms.algorithm import Algorithm, Individual, SumOnly
+from tardigrad.algorithms.area import AREA
 from tardigrad.algorithms.basgd import BASGD
 from tardigrad.algorithms.ca2fl import CA2FL
 from tardigrad.algorithms.cgad import CGAD
@@ -54,6 +55,7 @@ BuiltIn = Annotated[
     | HeLoCo
     | CGAD
     | ACE
+    | AREA
     | DCASGD
     | BASGD
     | Ringmaster

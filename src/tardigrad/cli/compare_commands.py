@@ -89,12 +89,16 @@ def reproduce(
     details: Annotated[
         bool, typer.Option("--details", help="Only describe the named ones: source, claims, scales.")
     ] = False,
+    tuning: Annotated[
+        bool, typer.Option("--tune", help="Run the grid of the named ones instead, and choose settings.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Reproduce the papers' tables and figures; without a name, list them."""
+    from tardigrad.experiments.reproduce.grid_search import search_grid
     from tardigrad.experiments.reproduce.reproduce import reproduce as run_reproductions
     from tardigrad.experiments.reproduce.reproduction import SIZES, chosen, library, load
     from tardigrad.experiments.reproduce.reproduction_list import details_of, list_of, show_details, show_list
@@ -115,6 +119,12 @@ def reproduce(
             show_list(reproductions, folder, console)
         if as_json:
             print_json((details_of if details else list_of)(reproductions, folder))
+        return
+    if tuning:
+        with interruptible("the same command goes on"):
+            grids = search_grid(names, size, folder, console, source, verbosity)
+        if as_json:
+            print_json(grids)
         return
     with interruptible("the same command goes on"):
         results = run_reproductions(names, size, folder, console, source, verbosity)

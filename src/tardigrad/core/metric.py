@@ -23,12 +23,13 @@ WORDS = {
     "mae": "MAE",
     "rmse": "RMSE",
     "perplexity": "perplexity",
+    "attack_success": "attack success",
 }
 """The metrics that are known by name, and how they are written. `top5`, `top10`, ... are known too."""
 LOWER = frozenset({"loss", "mae", "rmse", "perplexity"})
 """Known metrics of which less is better."""
 _AT_MOST_1 = frozenset(WORDS) - LOWER
-_PERCENT = frozenset({"accuracy", "balanced_accuracy", "label_accuracy", "macro_ap"})
+_PERCENT = frozenset({"accuracy", "balanced_accuracy", "label_accuracy", "macro_ap", "attack_success"})
 _TOP = re.compile(r"top([1-9][0-9]{0,3})")
 
 

@@ -18,6 +18,7 @@ from tardigrad.core.metric import Better, Metric
 from tardigrad.core.setting import Setting
 from tardigrad.core.upload import Vectors
 from tardigrad.data.clients import Examples, Federation
+from tardigrad.data.trigger import ATTACK_SUCCESS, Trigger
 from tardigrad.errors import RunError
 from tardigrad.learning.evaluate import evaluate
 from tardigrad.learning.examples import take
@@ -96,8 +97,10 @@ class Evaluator:
         slowness: Callable[[int], float],
         seed: int,
         names: tuple[str, ...] = (),
+        trigger: Trigger | None = None,
     ) -> None:
-        """`settings`: resolved. `names`: metrics to compute besides those of the head."""
+        """`settings`: resolved. `names`: metrics to compute besides those of the head. `trigger`: that of a
+        backdoor, whose success is measured on the test set."""
         self._flat, self._metric, self._names = flat, settings.metric, names
         self._undefined: set[str] = set()
         if flat.has_personal:
@@ -107,6 +110,8 @@ class Evaluator:
             chosen = settings.sample(len(labels), seed)
             federation = replace(federation, test=(take(features, chosen), labels[chosen]))
         self._federation = federation
+        test = federation.test
+        self._triggered = None if trigger is None or test is None else trigger.test_set(test)
         self._own: list[tuple[int, float, Examples]] = []
         """Number, slowness and held-out examples of each client that evaluates."""
         if settings.held_out > 0:
@@ -129,6 +134,8 @@ class Evaluator:
         metrics: dict[str, float] = {}
         if self._federation.test is not None:
             metrics |= self._evaluate(vector, self._federation.test, "the test set")
+        if self._triggered is not None:
+            metrics[ATTACK_SUCCESS] = self._evaluate(vector, self._triggered)["accuracy"]
         if self._own:
             metrics |= self._on_clients(vector, memories or {})
         for name, value in metrics.items():

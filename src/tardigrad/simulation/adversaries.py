@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tardigrad.algorithms.layers import ADVERSARY_MEMORY, UploadLayer
 from tardigrad.core.draws import Draws, uniform
 from tardigrad.core.setting import Setting, by_name
 from tardigrad.core.tensor_names import strip_prefix
 from tardigrad.core.upload import Task, Upload, Vectors
+from tardigrad.data.trigger import Trigger
 
 
 class _Adversary(Setting):
@@ -77,7 +78,35 @@ class FreeRider(_Adversary):
         return {name: torch.zeros_like(vector) for name, vector in change.items()}
 
 
-Adversaries = Annotated[SignFlip | Scaled | StaleReplay | FreeRider, Field(discriminator="kind"), by_name]
+class Backdoor(_Adversary):
+    """Trains on some examples that have a trigger and a wrong label, and sends the upload times `strength`.
+
+    The model is to answer with the class `target` whenever it sees the trigger, a bright square in the corner
+    of an image, and otherwise as if nothing had happened. Evaluations have the metric `attack_success`.
+    """
+
+    kind: Literal["backdoor"] = "backdoor"
+    strength: PositiveFloat = 1.0
+    """How many times longer than what it trained."""
+    target: NonNegativeInt = 0
+    """The class that the trigger is to give."""
+    poisoned: float = Field(default=0.5, gt=0, le=1)
+    """Share of an adversary's examples that have the trigger, and `target` as their label."""
+    trigger_size: PositiveInt = 3
+    """Rows and columns of the square, in pixels."""
+
+    @property
+    def trigger(self) -> Trigger:
+        """The pattern, and the class that it is to give."""
+        return Trigger(self.trigger_size, self.target)
+
+    def sent(self, change: Vectors, kept: Vectors) -> Vectors:
+        return {name: self.strength * vector for name, vector in change.items()}
+
+
+Adversaries = Annotated[
+    SignFlip | Scaled | StaleReplay | FreeRider | Backdoor, Field(discriminator="kind"), by_name
+]
 
 
 class AdversaryLayer(UploadLayer):

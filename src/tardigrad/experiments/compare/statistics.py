@@ -54,6 +54,21 @@ class MeanAndDeviation:
         )
 
 
+def confidence_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % confidence interval of the mean (Student's t), or None for fewer than two values.
+
+    >>> low, high = confidence_interval([1.0, 2.0, 3.0])
+    >>> round(low, 3), round(high, 3)
+    (-0.484, 4.484)
+    """
+    if len(values) < 2:
+        return None
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    half = float(scipy.stats.t.ppf(0.975, len(values) - 1)) * error
+    mean = statistics.fmean(values)
+    return mean - half, mean + half
+
+
 @dataclass(frozen=True)
 class Difference:
     """How two entries compare, seed by seed: the ratio of their costs."""

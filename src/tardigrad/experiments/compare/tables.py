@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.core.plural import counted
+from tardigrad.data.trigger import ATTACK_SUCCESS
 from tardigrad.experiments.compare.outcome import COSTS, Cost
 from tardigrad.experiments.compare.tabulate import (
     ComparisonRow,
@@ -167,7 +168,7 @@ def show(table: ComparisonTable, console: Console) -> None:
         console.print(shown)
         for sentence in _sentences(table, target):
             console.print(sentence, highlight=False, markup=False)
-    for line in (*_baseline(table), *time_splits(table), *_tuning(table)):
+    for line in (*_baseline(table), *time_splits(table), *attack_successes(table), *_tuning(table)):
         console.print(line, highlight=False, markup=False)
     for row in table["rows"]:
         for error in dict.fromkeys(row["failed"]):
@@ -196,6 +197,17 @@ def time_splits(table: ComparisonTable) -> list[str]:
     ]
 
 
+def attack_successes(table: ComparisonTable) -> list[str]:
+    """Return a sentence on each entry whose adversaries try a backdoor: how often it works at the end."""
+    metric, seeds = Metric.named(ATTACK_SUCCESS), len(table["seeds"])
+    return [
+        f"{row['entry']}: the backdoor works on {_value(row['attack_success'], seeds, metric)} % of the test "
+        "examples of other classes."
+        for row in table["rows"]
+        if "attack_success" in row
+    ]
+
+
 def _tuning(table: ComparisonTable) -> list[str]:
     """Return a sentence on the cost of tuning, if the settings were tuned."""
     if "tuning" not in table:
@@ -214,7 +226,10 @@ def markdown(table: ComparisonTable) -> str:
         lines += ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
         lines += ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in cells(table, target)]
         lines += ["", *(f"- {_escaped(sentence)}" for sentence in _sentences(table, target)), ""]
-    lines += [f"{line}\n" for line in (*_baseline(table), *time_splits(table), *_tuning(table))]
+    lines += [
+        f"{line}\n"
+        for line in (*_baseline(table), *time_splits(table), *attack_successes(table), *_tuning(table))
+    ]
     lines += [f"- {row['entry']} failed: {_escaped(e)}" for row in table["rows"] for e in row["failed"]]
     return "\n".join(lines).rstrip() + "\n"
 

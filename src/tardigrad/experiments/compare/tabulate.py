@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NotRequired, TypedDict
 
 from tardigrad.core.metric import ACCURACY, Metric
+from tardigrad.data.trigger import ATTACK_SUCCESS
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.compare.outcome import COSTS, Cost, Outcome
 from tardigrad.experiments.compare.statistics import Difference, MeanAndDeviation, paired
@@ -52,6 +53,8 @@ class ComparisonRow(TypedDict):
     staleness: NotRequired[MeanAndSd | None]
     time_split: NotRequired[TimeSplit]
     """Where the time of trips went, if there is a simulated network."""
+    attack_success: NotRequired[MeanAndSd | None]
+    """At the end, if adversaries try a backdoor."""
 
 
 class EntryTuning(TypedDict):
@@ -170,6 +173,10 @@ def _row(label: str, own: list[Outcome], targets: Sequence[float]) -> Comparison
         splits = [outcome.split for outcome in own if outcome.split is not None]
         if splits:
             row["time_split"] = TimeSplit.mean(splits)
+        metrics = [outcome.summary.get("metrics", {}) for outcome in own if outcome.summary]
+        successes = [one[ATTACK_SUCCESS] for one in metrics if ATTACK_SUCCESS in one]
+        if successes:
+            row["attack_success"] = _spread(successes)
     return row
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tardigrad.core.metric import Metric
+from tardigrad.data.trigger import ATTACK_SUCCESS
 from tardigrad.experiments.report.chart import (
     MUTED,
     Chart,
@@ -34,7 +35,8 @@ Curves = list[FloatArray]
 
 def curve_charts(entries: list[Series], targets: dict[str, list[float]]) -> list[Chart]:
     """Return a chart for each metric and each cost: the metrics that the runs are judged by, those that their
-    configs ask for, and the loss. The reader chooses the cost. `targets`: by metric."""
+    configs ask for, the success of an attack, and the loss. The reader chooses the cost. `targets`: by
+    metric."""
     charts = []
     for metric in _metrics(entries):
         for over in AXES:
@@ -53,7 +55,7 @@ def _metrics(entries: list[Series]) -> list[Metric]:
         name for entry in entries for name in entry.first.settings.get("evaluation", {}).get("metrics", ())
     ]
     main = {entry.metric.name: entry.metric for entry in entries}
-    others = {name: Metric.named(name) for name in (*asked, "loss") if name not in main}
+    others = {name: Metric.named(name) for name in (*asked, ATTACK_SUCCESS, "loss") if name not in main}
     return [*main.values(), *others.values()]
 
 

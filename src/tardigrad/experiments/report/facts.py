@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 
 from tardigrad.core.events import ModelEvaluated, RunPosition
-from tardigrad.experiments.compare.tables import cells, headings, time_splits
+from tardigrad.experiments.compare.tables import attack_successes, cells, headings, time_splits
 from tardigrad.experiments.compare.tabulate import ComparisonTable, metric_of
 from tardigrad.experiments.report.sources import Series, Sources
 
@@ -52,7 +52,7 @@ def comparison(found: ComparisonTable) -> str:
         parts.append(table(headings(target, metric), cells(found, target)))
         parts.append(items(found["sentences"].get(str(target), [])))
         parts.append(items(found.get("missed", {}).get(str(target), [])))
-    parts.append(items(time_splits(found)))
+    parts.append(items([*time_splits(found), *attack_successes(found)]))
     failed = [f"{row['entry']} failed: {error}" for row in found["rows"] for error in row["failed"]]
     return "".join(parts) + items(failed, "failed")
 

@@ -18,7 +18,7 @@ from tardigrad.experiments.compare.compare import (
 )
 from tardigrad.experiments.compare.outcome import COSTS, Outcome, read_outcome
 from tardigrad.experiments.compare.pool import PoolJob, fingerprint, locked_folder, run_all
-from tardigrad.experiments.compare.statistics import MeanAndDeviation
+from tardigrad.experiments.compare.statistics import MeanAndDeviation, confidence_interval
 from tardigrad.experiments.compare.verbosity import Verbosity
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.reproduce.claims import Judgement, judge
@@ -115,13 +115,7 @@ def _conclude(
         "seeds": list(scale.seeds),
         "tuning": scale.tuning,
         "targets": {task: list(part.comparison.targets) for task, part in parts.items()},
-        "ours": {
-            task: {
-                label: _ours(reproduction.measure, part, outcomes[task], label)
-                for label in part.comparison.entries
-            }
-            for task, part in parts.items()
-        },
+        "ours": _table(reproduction.measure, parts, outcomes),
         "failed": {
             f"{task + ': ' if task else ''}{outcome.label} (seed {outcome.seed})": outcome.error
             for task, some in outcomes.items()
@@ -132,6 +126,8 @@ def _conclude(
             one for task, part in parts.items() for one in _judged(reproduction, task, part, outcomes, size)
         ],
     }
+    if reproduction.also:
+        result["also"] = {name: _table(name, parts, outcomes) for name in reproduction.also}
     write_text(out / name / "reproduction.json", json.dumps(result, indent=2) + "\n")
     write_text(out / name / "reproduction.md", side_by_side(result))
     return result
@@ -150,18 +146,30 @@ def _numbers(name: str, part: _Part, outcomes: list[Outcome], label: str) -> lis
     return found or None
 
 
+def _table(
+    name: str, parts: dict[str, _Part], outcomes: dict[str, list[Outcome]]
+) -> dict[str, dict[str, OurNumber]]:
+    """Return a measure by task and entry."""
+    return {
+        task: {label: _ours(name, part, outcomes[task], label) for label in part.comparison.entries}
+        for task, part in parts.items()
+    }
+
+
 def _ours(name: str, part: _Part, outcomes: list[Outcome], label: str) -> OurNumber:
     numbers = _numbers(name, part, outcomes, label)
     if numbers is None:
         return {"mean": None, "sd": None, "reached": 0}
     finite = [x for x in numbers if x != float("inf")]
     spread = MeanAndDeviation.of(finite) if len(finite) == len(numbers) else None
-    return {
+    number: OurNumber = {
         "mean": spread.mean if spread else None,
         "sd": spread.sd if spread else None,
         "reached": len(finite),
         "budget": _budget(name, outcomes, label),
     }
+    interval = confidence_interval(finite) if spread else None
+    return number if interval is None else {**number, "interval": interval}
 
 
 def _budget(name: str, outcomes: list[Outcome], label: str) -> float | None:

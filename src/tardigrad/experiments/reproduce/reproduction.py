@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from tardigrad.core.setting import Setting
 from tardigrad.core.setting_errors import explain
@@ -16,6 +16,7 @@ from tardigrad.experiments.config.reading import read_toml
 from tardigrad.experiments.library import LIBRARY
 from tardigrad.experiments.reproduce.claims import Claim, Shown
 from tardigrad.experiments.reproduce.measures import MEASURES
+from tardigrad.experiments.reproduce.tuning_grid import TuningGrid
 
 Size = Literal["smoke", "small", "paper"]
 SIZES: tuple[Size, ...] = ("smoke", "small", "paper")
@@ -50,6 +51,14 @@ class Scale(Setting):
     """Entries that are left out."""
     tuning: str = ""
     """How the settings were found, and what that cost, in words."""
+    grid: TuningGrid | None = None
+    """The settings that `tardigrad reproduce --tune` tries, if the tuning can be repeated by it."""
+
+    @model_validator(mode="after")
+    def _tuning_seed_does_not_judge(self) -> Scale:
+        if self.grid is not None and self.grid.seed in self.seeds:
+            raise ValueError(f"grid.seed: {self.grid.seed} is among `seeds`, which judge what was tuned")
+        return self
 
 
 class Reproduction(Setting):
@@ -59,6 +68,8 @@ class Reproduction(Setting):
     paper: Shown
     measure: Literal[MEASURES] = "trips"  # type: ignore[valid-type]
     """Which of our numbers is shown beside the paper's."""
+    also: tuple[Literal[MEASURES], ...] = ()  # type: ignore[valid-type]
+    """Further measures that are shown."""
     base: Values = Field(default_factory=dict)
     """The config that all entries share."""
     entries: dict[str, Values] = Field(min_length=1)
@@ -125,6 +136,10 @@ def load(file: Path) -> Reproduction:
     scales = reproduction.scales.values()
     known = set(reproduction.entries) | {label for scale in scales for label in scale.entries}
     tasks = set(reproduction.tasks) | {task for scale in scales for task in scale.tasks}
+    for size, scale in reproduction.scales.items():
+        for label in scale.grid.tried if scale.grid is not None else ():
+            if label not in known:
+                raise ConfigError(f"{file}: scales.{size}.grid: there is no entry {label!r}")
     for claim in reproduction.claims:
         for entry in claim.entries:
             if entry not in known:

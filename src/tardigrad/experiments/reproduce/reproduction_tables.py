@@ -25,6 +25,8 @@ class OurNumber(TypedDict):
 
     mean: float | None
     sd: float | None
+    interval: NotRequired[tuple[float, float]]
+    """The 95 % confidence interval of the mean; absent with fewer than two seeds."""
     reached: int
     """Number of seeds that reached the target."""
     budget: NotRequired[float | None]
@@ -57,6 +59,8 @@ class ReproductionResult(TypedDict):
     """By task."""
     ours: dict[str, dict[str, OurNumber]]
     """Our numbers, by task and entry."""
+    also: NotRequired[dict[str, dict[str, dict[str, OurNumber]]]]
+    """Those of further measures, by measure, task and entry."""
     failed: dict[str, str]
     claims: list[JudgedClaim]
 
@@ -111,9 +115,11 @@ def _grid(result: ReproductionResult) -> tuple[list[str], list[list[str]]]:
     columns = list(dict.fromkeys(column for numbers in result["paper"].values() for column in numbers))
     unit = result["paper_measure"]
     head = ["entry", *(f"paper: {column}" + (f" ({unit})" if unit else "") for column in columns)]
-    for task in result["ours"]:
-        target = f" {result['targets'][task][0]:g}" if "target" in UNITS[result["measure"]] else ""
-        head.append(f"ours: {UNITS[result['measure']]}{target}" + (f", {task}" if task else ""))
+    shown = [(result["measure"], result["ours"]), *result.get("also", {}).items()]
+    for name, ours in shown:
+        for task in ours:
+            target = f" {result['targets'][task][0]:g}" if "target" in UNITS[name] else ""
+            head.append(f"ours: {UNITS[name]}{target}" + (f", {task}" if task else ""))
     labels = list(
         dict.fromkeys([*result["paper"], *(one for task in result["ours"].values() for one in task)])
     )
@@ -124,8 +130,9 @@ def _grid(result: ReproductionResult) -> tuple[list[str], list[list[str]]]:
         rows.append(
             row
             + [
-                _cell(task.get(label), result["measure"], len(result["seeds"]))
-                for task in result["ours"].values()
+                _cell(task.get(label), name, len(result["seeds"]))
+                for name, ours in shown
+                for task in ours.values()
             ]
         )
     return head, rows
@@ -138,7 +145,14 @@ def _cell(number: OurNumber | None, measure: str, seeds: int) -> str:
         budget = number.get("budget")
         return "not run" if budget is None else f"> {budget:,.0f} ({number['reached']} of {seeds})"
     mean, sd = number["mean"], number["sd"] or 0.0
-    if "accuracy" in measure:
-        return f"{100 * mean:.1f} ± {100 * sd:.1f} %" if seeds > 1 else f"{100 * mean:.1f} %"
-    digits = 0 if mean >= 100 else 1 if mean >= 10 else 3
-    return f"{mean:,.{digits}f}" + (f" ± {sd:,.{digits}f}" if seeds > 1 else "")
+    digits = 1 if "accuracy" in measure else 0 if mean >= 100 else 1 if mean >= 10 else 3
+    factor, unit = (100, " %") if "accuracy" in measure else (1, "")
+
+    def plain(value: float) -> str:
+        return f"{factor * value:,.{digits}f}"
+
+    if seeds < 2:
+        return plain(mean) + unit
+    interval = number.get("interval")
+    within = "" if interval is None else f" [{plain(interval[0])}, {plain(interval[1])}]"
+    return f"{plain(mean)} ± {plain(sd)}{within}{unit}"

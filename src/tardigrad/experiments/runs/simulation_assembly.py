@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tardigrad.core.pace import Scripted
 from tardigrad.data.clients import Federation
 from tardigrad.data.evaluation import Evaluator
+from tardigrad.data.trigger import Trigger
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly, assemble
@@ -24,11 +25,13 @@ from tardigrad.learning.models import Architecture, Model
 from tardigrad.privacy.chosen import Chosen
 from tardigrad.privacy.guarantee import Guarantee
 from tardigrad.privacy.layers.canaries import Canaries
+from tardigrad.simulation.adversaries import Backdoor
 from tardigrad.simulation.delay import Durations
 from tardigrad.simulation.engine import Engine
 from tardigrad.simulation.executors import Executor, make_executor
 from tardigrad.simulation.network import Links, durations_of
 from tardigrad.simulation.planner import Planner
+from tardigrad.simulation.poisoned_clients import training_clients
 from tardigrad.simulation.presence import Presence
 from tardigrad.simulation.roster import make_presence
 
@@ -151,13 +154,16 @@ def training_parts(
     if isinstance(config.pace, Scripted):
         Planner(assembly.bookkeeping(), clients, durations, config.seed)  # refuses an impossible script
     trainer = trainer or _trainer(assembly)
+    trigger = _trigger(assembly)
+    evaluator = evaluator or _evaluator(assembly, durations, trigger)
+    poisoned = training_clients(clients, config.adversaries, config.seed)
     return TrainingParts(
         durations,
         links,
         presence,
         trainer,
-        make_executor(workers, config.device, trainer, clients),
-        evaluator or _evaluator(assembly, durations),
+        make_executor(workers, config.device, trainer, poisoned),
+        evaluator,
     )
 
 
@@ -170,11 +176,31 @@ def _trainer(assembly: Assembly) -> Trainer:
     )  # fmt: skip
 
 
-def _evaluator(assembly: Assembly, durations: Durations) -> Evaluator:
+def _evaluator(assembly: Assembly, durations: Durations, trigger: Trigger | None) -> Evaluator:
     config, federation = assembly.config, assembly.federation
     assert federation is not None, "a simulation has data"
     names = names_to_compute(config, federation.head)
-    return Evaluator(assembly.flat, federation, config.evaluation, durations.factor, config.seed, names)
+    return Evaluator(
+        assembly.flat, federation, config.evaluation, durations.factor, config.seed, names, trigger
+    )  # fmt: skip
+
+
+def _trigger(assembly: Assembly) -> Trigger | None:
+    """Return the trigger of a backdoor, or None without one. Raise a ConfigError if it cannot work here."""
+    federation, adversaries = assembly.federation, assembly.config.adversaries
+    if not isinstance(adversaries, Backdoor):
+        return None
+    if federation is None:
+        raise ConfigError(
+            "adversaries: a backdoor poisons examples, and those of an app are its own; use another kind"
+        )
+    if assembly.flat.has_personal:
+        raise ConfigError(
+            "adversaries: whether a backdoor works is measured on a central test set, and a model with "
+            "personal parts is evaluated by its clients; use another kind of adversary"
+        )
+    adversaries.trigger.check(federation)
+    return adversaries.trigger
 
 
 def build(

@@ -1,0 +1,180 @@
+"""Tune the entries of a reproduction: run its grid, and find the best settings of each entry."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NotRequired, TypedDict
+
+import tomli_w
+from rich.console import Console
+
+from tardigrad.core.files import write_text
+from tardigrad.errors import ConfigError
+from tardigrad.experiments.compare.compare import Comparison, merged
+from tardigrad.experiments.compare.outcome import Outcome, read_outcome
+from tardigrad.experiments.compare.pool import PoolJob, fingerprint, locked_folder, run_all
+from tardigrad.experiments.compare.verbosity import Verbosity
+from tardigrad.experiments.reproduce.reproduction import Reproduction, Size, chosen, library, load
+from tardigrad.experiments.reproduce.tuning_grid import Settings, TuningGrid, as_tables
+
+
+class TriedSettings(TypedDict):
+    """One point of the grid."""
+
+    settings: Settings
+    trips: float | None
+    """To the target; None if it was missed."""
+    best: float | None
+    """The best value of the metric; None if the run has none."""
+    failed: NotRequired[str]
+    """Why the run ended early, such as divergence."""
+
+
+class EntryGrid(TypedDict):
+    """What the grid found for one entry."""
+
+    tried: list[TriedSettings]
+    chosen: Settings
+    """The fewest trips to the target; among those that missed it, the best value of the metric."""
+    edges: list[str]
+    """Keys whose chosen value is at the edge of the grid."""
+
+
+class GridResult(TypedDict):
+    """The content of grid.json."""
+
+    name: str
+    scale: str
+    seed: int
+    targets: dict[str, float]
+    """By task."""
+    tasks: dict[str, dict[str, EntryGrid]]
+    """By task and entry."""
+
+
+def search_grid(
+    names: Sequence[str],
+    size: Size,
+    out: Path,
+    console: Console,
+    folder: Path | None = None,
+    verbosity: Verbosity = "normal",
+) -> dict[str, GridResult]:
+    """Run the grids of some reproductions; write grid.json and tuned.toml, whose tables can be appended to
+    the reproduction's file, for each; and return the results by name. Runs that are there are not repeated.
+    """
+    searched: dict[str, tuple[Reproduction, TuningGrid]] = {}
+    jobs: dict[tuple[str, str, str, int], PoolJob] = {}
+    for name, file in chosen(names, library(folder)).items():
+        reproduction = load(file)
+        grid = reproduction.scales[size].grid if size in reproduction.scales else None
+        if grid is None:
+            raise ConfigError(f"{file}: has no [scales.{size}.grid], so there is nothing to tune")
+        searched[name] = reproduction, grid
+        for task, comparison in reproduction.comparisons(size).items():
+            for label in grid.tried:
+                for number, settings in enumerate(grid.settings(label)):
+                    source = f"{file}, scale {size}, grid"
+                    jobs[name, task, label, number] = _job(comparison, label, settings, grid, source, out)
+    with locked_folder(out):
+        errors = run_all({job.folder: job for job in jobs.values()}, console, verbosity)
+        outcomes = {
+            key: read_outcome(key[2], job.config.seed, job.folder, errors.get(job.folder))
+            for key, job in jobs.items()
+        }
+        results = {}
+        for name, (reproduction, grid) in searched.items():
+            results[name] = _conclude_grid(name, reproduction, grid, size, outcomes)
+            (out / name).mkdir(parents=True, exist_ok=True)
+            write_text(out / name / "grid.json", json.dumps(results[name], indent=2) + "\n")
+            write_text(out / name / "tuned.toml", tomli_w.dumps(tuned_tables(results[name])))
+    for name, result in results.items():
+        show_grid(result, console)
+        console.print(f"written: {out / name}/grid.json, tuned.toml", highlight=False, soft_wrap=True)
+    return results
+
+
+def _job(
+    comparison: Comparison, label: str, settings: Settings, grid: TuningGrid, source: str, out: Path
+) -> PoolJob:
+    entries = {label: merged(comparison.entries[label], as_tables(settings))}
+    config = comparison.model_copy(update={"entries": entries}).config(label, grid.seed, source)
+    kind = getattr(config.algorithm, "kind", "run")
+    return PoolJob(config, out / "runs" / f"{kind}-seed{grid.seed}-{fingerprint(config)}")
+
+
+def _conclude_grid(
+    name: str,
+    reproduction: Reproduction,
+    grid: TuningGrid,
+    size: Size,
+    outcomes: dict[tuple[str, str, str, int], Outcome],
+) -> GridResult:
+    comparisons = reproduction.comparisons(size)
+    result: GridResult = {
+        "name": name,
+        "scale": size,
+        "seed": grid.seed,
+        "targets": {task: comparison.targets[0] for task, comparison in comparisons.items()},
+        "tasks": {},
+    }
+    for task, comparison in comparisons.items():
+        result["tasks"][task] = {}
+        for label in grid.tried:
+            tried = [
+                _tried(settings, outcomes[name, task, label, number], comparison.targets[0])
+                for number, settings in enumerate(grid.settings(label))
+            ]
+            runs = [outcomes[name, task, label, number] for number in range(len(tried))]
+            best = min(range(len(tried)), key=lambda n: _rank(tried[n], runs[n].metric.lower_is_better))
+            picked = tried[best]["settings"]
+            result["tasks"][task][label] = {
+                "tried": tried,
+                "chosen": picked,
+                "edges": grid.edges(label, picked),
+            }
+    return result
+
+
+def _tried(settings: Settings, outcome: Outcome, target: float) -> TriedSettings:
+    point = outcome.reached(target)
+    best = outcome.best if outcome.curve else math.nan
+    one: TriedSettings = {
+        "settings": settings,
+        "trips": None if point is None else point.trips,
+        "best": None if math.isnan(best) else best,
+    }
+    return one | {"failed": outcome.error} if outcome.error else one
+
+
+def _rank(one: TriedSettings, lower_is_better: bool) -> tuple[float, float]:
+    """Return a key that sorts better settings first."""
+    if one["best"] is None:
+        return math.inf, math.inf
+    trips = math.inf if one["trips"] is None else one["trips"]
+    return trips, one["best"] if lower_is_better else -one["best"]
+
+
+def tuned_tables(result: GridResult) -> dict[str, object]:
+    """Return the chosen settings as the tables of a reproduction's file."""
+    tasks = {
+        task: {"entries": {label: as_tables(one["chosen"]) for label, one in entries.items()}}
+        for task, entries in result["tasks"].items()
+    }
+    scale = tasks.get("", {"tasks": tasks})
+    return {"scales": {result["scale"]: scale}}
+
+
+def show_grid(result: GridResult, console: Console) -> None:
+    """Print the chosen settings of every entry, and where they are at the edge of the grid."""
+    for task, entries in result["tasks"].items():
+        console.print(f"{result['name']}, {task or 'all'}", style="bold", highlight=False, markup=False)
+        for label, one in entries.items():
+            settings = ", ".join(f"{key} = {value}" for key, value in one["chosen"].items())
+            best = next(tried for tried in one["tried"] if tried["settings"] == one["chosen"])
+            reached = "target missed" if best["trips"] is None else f"{best['trips']:,.0f} trips"
+            edge = f"; at the edge: {', '.join(one['edges'])}" if one["edges"] else ""
+            console.print(f"  {label}: {settings} ({reached}{edge})", highlight=False, markup=False)
