@@ -9,6 +9,7 @@ It takes some minutes and gigabytes for each environment. What is built stays in
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -21,11 +22,42 @@ ROOT = Path(__file__).parents[1]
 NOT_WITH_CONSTRAINTS = ("flower",)
 """Extras that need other versions than constraints.txt names."""
 NOT_FOR_USERS = ("dev",)
+TARDIGRAD = ("python", "-m", "tardigrad")
+RUN = (*TARDIGRAD, "run", "first.toml", "--set", "stop.trips=20", "-q")
+USES: dict[str | None, list[tuple[str, ...]]] = {
+    None: [(*TARDIGRAD, "demo", "--short", "-q")],
+    "ray": [(*RUN, "--workers", "ray")],
+    "privacy": [
+        (*TARDIGRAD, "privacy", "plan", "--epsilon", "2", "--steps", "200", "--sampling-rate", "5e-4")
+    ],
+    "secure": [("python", "-c", "import tardigrad.secure.envelopes")],
+    "tune": [(*TARDIGRAD, "tune", "few.toml", "--out", "tuned", "-q")],
+    "dashboard": [("python", "-c", "import tardigrad.watch.web_server, tardigrad.watch.web_app")],
+    "tensorboard": [(*RUN, "--out", "tracked", "--track", "tensorboard")],
+    "mlflow": [(*RUN, "--out", "tracked", "--track", "mlflow")],
+    "wandb": [(*RUN, "--out", "tracked", "--track", "wandb")],
+    "data": [("python", "-c", "import h5py, pyarrow.parquet, PIL.Image")],
+    "hugging-face": [("python", "-c", "import datasets, tardigrad; tardigrad.from_hugging_face")],
+    "flower": [("python", "-c", "import tardigrad.flower; tardigrad.flower.AsyncStrategy")],
+    "transformers": [("python", "-c", "import peft, transformers; transformers.BertModel")],
+    "deploy": [("check-jsonschema", "--version"), ("hadolint", "--version")],
+    "docs": [("zensical", "--version")],
+}
+"""What each extra is for, tried in its environment, in a folder with the config first.toml."""
+COMPARISON = """seeds = [0]
+targets = [0.5]
+base = { stop = { trips = 40 } }
+entries = { FedBuff = {}, FedAvg = { algorithm = "fedavg" } }
+tune = { trials = 2 }
+"""
 
 
 def run(*words: object, cwd: Path | None = None) -> str:
     """Run a command; return what it prints, or end with what it says."""
-    done = subprocess.run([str(word) for word in words], cwd=cwd, capture_output=True, text=True)
+    environment = os.environ | {"WANDB_MODE": "offline"}
+    done = subprocess.run(
+        [str(word) for word in words], cwd=cwd, env=environment, capture_output=True, text=True
+    )
     if done.returncode:
         sys.exit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -50,19 +82,23 @@ def build() -> Path:
 
 
 def install(wheel: Path, extra: str | None) -> None:
-    """Install the wheel in a clean environment, and run the command in an empty folder."""
+    """Install the wheel in a clean environment, and use it and the extra in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
-        python = Path(folder, "venv/bin/python")
+        programs = Path(folder, "venv/bin")
+        python = programs / "python"
         run(sys.executable, "-m", "venv", Path(folder, "venv"))
         constraints = () if extra in NOT_WITH_CONSTRAINTS else ("-c", ROOT / "constraints.txt")
-        run(python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", "torch")
+        pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")
+        run(*pip, "-c", ROOT / "constraints.txt", "torch")  # first: nothing then pulls the GPU builds
         wanted = f"{wheel}[{extra}]" if extra else wheel
-        run(python, "-m", "pip", "install", "--quiet", *constraints, wanted)
+        run(*pip, *constraints, wanted)
         run(python, "-m", "pip", "check")
         version = run(python, "-m", "tardigrad", "--version", cwd=Path(folder)).strip()
         run(python, "-m", "tardigrad", "init", "first.toml", cwd=Path(folder))
-        run(python, "-m", "tardigrad", "run", "first.toml", "--set", "stop.trips=20", "-q", cwd=Path(folder))
-        print(f"{version}, {extra or 'without extras'}: installed, ran")
+        Path(folder, "few.toml").write_text(COMPARISON)
+        for program, *words in [RUN, *USES[extra]]:
+            run(programs / program, *words, cwd=Path(folder))
+        print(f"{version}, {extra or 'without extras'}: installed, used", flush=True)
 
 
 def main() -> None:
