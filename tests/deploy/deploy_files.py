@@ -12,7 +12,10 @@ from tardigrad.cli import app
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 HOW_TO = [f"how-to/{name}.md" for name in ("deploy", "eject-a-client", "recover")]
-PAGES = [ROOT / "docs" / name for name in ("deployment.md", "operations.md", *HOW_TO)] + [DEPLOY / "README.md"]
+PAGES = [
+    *(ROOT / "docs" / name for name in ("deployment.md", "operations.md", *HOW_TO)),
+    DEPLOY / "README.md",
+]
 COMPOSE = [DEPLOY / "compose" / name for name in ("compose.yaml", "secure.yaml")]
 MANIFESTS = sorted(DEPLOY.glob("kubernetes/*/*.yaml"))
 UNITS = sorted(DEPLOY.glob("systemd/*.service"))
