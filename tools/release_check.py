@@ -3,7 +3,7 @@
     python tools/release_check.py                 the package without extras
     python tools/release_check.py --extras tune   also with this extra; all: with each extra by itself
 
-It takes some minutes and gigabytes for each environment. What is built stays in dist/.
+It takes some minutes for the first environment, and less for each extra. What is built stays in dist/.
 """
 
 from __future__ import annotations
@@ -81,24 +81,59 @@ def build() -> Path:
     return wheel
 
 
-def install(wheel: Path, extra: str | None) -> None:
-    """Install the wheel in a clean environment, and use it and the extra in an empty folder."""
+def install(environment: Path, *wanted: object, constrained: bool = True) -> None:
+    """Install packages in an environment, and check that all of it fits together."""
+    constraints = ("-c", ROOT / "constraints.txt") if constrained else ()
+    run(environment / "bin/python", "-m", "pip", "install", "--quiet", *constraints, *wanted)
+    run(environment / "bin/python", "-m", "pip", "check")
+
+
+def clean_environment(folder: Path) -> Path:
+    """Return a new environment with torch alone. With it there, nothing pulls the GPU builds."""
+    run(sys.executable, "-m", "venv", folder)
+    install(folder, "torch")
+    return folder
+
+
+def use(environment: Path, extra: str | None) -> None:
+    """Use the installed package, and what the extra is for, in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
-        programs = Path(folder, "venv/bin")
-        python = programs / "python"
-        run(sys.executable, "-m", "venv", Path(folder, "venv"))
-        constraints = () if extra in NOT_WITH_CONSTRAINTS else ("-c", ROOT / "constraints.txt")
-        pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")
-        run(*pip, "-c", ROOT / "constraints.txt", "torch")  # first: nothing then pulls the GPU builds
-        wanted = f"{wheel}[{extra}]" if extra else wheel
-        run(*pip, *constraints, wanted)
-        run(python, "-m", "pip", "check")
+        python = environment / "bin/python"
         version = run(python, "-m", "tardigrad", "--version", cwd=Path(folder)).strip()
         run(python, "-m", "tardigrad", "init", "first.toml", cwd=Path(folder))
         Path(folder, "few.toml").write_text(COMPARISON)
         for program, *words in [RUN, *USES[extra]]:
-            run(programs / program, *words, cwd=Path(folder))
+            run(environment / "bin" / program, *words, cwd=Path(folder))
         print(f"{version}, {extra or 'without extras'}: installed, used", flush=True)
+
+
+def check(wheel: Path, extras: list[str]) -> None:
+    """Install the wheel without extras, and with each of them in an environment of its own.
+
+    The environment of an extra is a copy of the one without, in hard links. pip replaces files, and does
+    not change them.
+    """
+    failed = []
+    with tempfile.TemporaryDirectory() as folder:
+        base = clean_environment(Path(folder, "base"))
+        install(base, wheel)
+        use(base, None)
+        for extra in extras:
+            environment = Path(folder, extra)
+            constrained = extra not in NOT_WITH_CONSTRAINTS
+            try:
+                if constrained:
+                    shutil.copytree(base, environment, symlinks=True, copy_function=os.link)
+                else:
+                    clean_environment(environment)
+                install(environment, f"{wheel}[{extra}]", constrained=constrained)
+                use(environment, extra)
+            except SystemExit as error:
+                print(f"{extra}: FAILED\n{error}", flush=True)
+                failed.append(extra)
+            shutil.rmtree(environment)
+    if failed:
+        sys.exit(f"these extras failed: {', '.join(failed)}")
 
 
 def main() -> None:
@@ -110,9 +145,7 @@ def main() -> None:
     extras = options.extras
     if extras == ["all"]:
         extras = [name for name in project["optional-dependencies"] if name not in NOT_FOR_USERS]
-    wheel = build()
-    for extra in (None, *extras):
-        install(wheel, extra)
+    check(build(), extras)
 
 
 if __name__ == "__main__":
