@@ -66,3 +66,4 @@ def test_one_version_is_named_everywhere():
     version = tardigrad.__version__
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"\n| Tardigrad | {version} |" in (ROOT / "docs/comparison.md").read_text()
+    assert f"\n## [{version}] - 20" in (ROOT / "CHANGELOG.md").read_text()
