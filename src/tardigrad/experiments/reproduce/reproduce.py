@@ -59,12 +59,15 @@ def reproduce(
     folder: Path | None = None,
     verbosity: Verbosity = "normal",
 ) -> dict[str, ReproductionResult]:
-    """Make all runs that are not there yet, show and write each table, and return all of them by name."""
-    reproductions = {name: (file, load(file)) for name, file in chosen(names, library(folder)).items()}
+    """Make all runs that are not there yet, show and write each table, and return all of them by name.
+    Tables that were not named themselves, but by their paper, are left out if they do not have the scale."""
+    loaded = {name: (file, load(file)) for name, file in chosen(names, library(folder)).items()}
+    reproductions = {name: one for name, one in loaded.items() if size in one[1].scales}
+    for name, (_, reproduction) in loaded.items():
+        if name not in reproductions and (name in names or not reproductions):
+            raise ConfigError(f"{name}: has no scale {size!r}, only {', '.join(reproduction.scales)}")
     parts: dict[str, dict[str, _Part]] = {}
     for name, (file, reproduction) in reproductions.items():
-        if size not in reproduction.scales:
-            raise ConfigError(f"{name}: has no scale {size!r}, only {', '.join(reproduction.scales)}")
         parts[name] = {
             task: _Part.of(comparison, f"{file}, scale {size}", out / "runs")
             for task, comparison in reproduction.comparisons(size).items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -17,8 +17,8 @@ from tardigrad.experiments.library import LIBRARY
 from tardigrad.experiments.reproduce.claims import Claim, Shown
 from tardigrad.experiments.reproduce.measures import MEASURES
 
-Size = Literal["smoke", "small", "paper"]
-SIZES: tuple[Size, ...] = ("smoke", "small", "paper")
+Size = Literal["smoke", "small", "protocol", "paper"]
+SIZES: tuple[Size, ...] = get_args(Size)
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
