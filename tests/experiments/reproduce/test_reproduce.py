@@ -252,7 +252,9 @@ def test_a_run_that_fails_is_shown_and_its_claim_is_not_judged(tiny, tmp_path):
     assert len(result["failed"]) == 3
     assert "not finite" in next(iter(result["failed"].values()))
     assert result["ours"][""]["A"]["mean"] is not None
-    assert result["claims"][0]["verdict"] == "not run"
+    [claim] = result["claims"]
+    assert claim["verdict"] == "not run"
+    assert all(f"B failed with seed {seed}: " in claim["found"] for seed in (0, 1, 2))
 
 
 @pytest.mark.parametrize(

@@ -191,9 +191,11 @@ def _judged(
                 lambda label, name: _numbers(name, part, outcomes[task], label),
                 {label: budget for label, budget in budgets.items() if budget},
             )
+        failed = [one for one in outcomes[task] if one.error and one.label in claim.entries]
+        why = "; ".join(f"{one.label} failed with seed {one.seed}: {one.error}" for one in failed)
         yield {
             "task": task,
             "says": judgement.says,
             "verdict": judgement.verdict,
-            "found": judgement.found,
+            "found": why if why and size != "smoke" else judgement.found,
         }
