@@ -1,6 +1,6 @@
 """Write the tables of docs/results.md from the recorded results in docs/results/.
 
-`python tools/results_page.py --record runs/protocol` first records what `tardigrad reproduce --scale protocol`
+`python tools/results_page.py --record runs/protocol` first records what `tardigrad reproduce`
 has left there: the reproduction.json of every table, as docs/results/SCALE/PAPER/TABLE.json. On the page a
 table stands between two comments, `<!-- result SCALE PAPER/TABLE -->` and `<!-- end of result -->`.
 """
