@@ -112,10 +112,10 @@ class FedAC(Individual):
         return ControlledRule(task, memory, lr) if self.correction else Rule(task, memory, lr)
 
     def step(self, state: State, buffer: Sequence[Received], version: int) -> Metrics:
-        if self.weights == "uniform":
-            r, metrics = [1.0] * len(buffer), {}
-        else:
+        if self.weights != "uniform":
             r, metrics = _agreement(tensor_of(state, "model"), buffer, self.weights)  # Eq. 4
+        else:
+            r, metrics = [1.0] * len(buffer), {}
         weighted = _weighted(buffer, r, version)  # Eqs 5 and 7, and the sum of Eq. 17
         state["model"] = self._step.move(state, weighted.mean(), weighted)  # Eqs 8 to 11, of this buffer
         if self.correction:
