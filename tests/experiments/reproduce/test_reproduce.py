@@ -33,8 +33,8 @@ NEEDED = {
     "momentum_under_staleness/image": ("small",),
     "momentum_under_staleness/text": ("small",),
 }
-"""Scales that files have beside smoke. These ask what the papers leave open and have no numbers of a paper; all
-others have small and paper."""
+"""Scales that files have beside smoke. These ask what the papers leave open and have no numbers of a paper;
+all others have small and paper."""
 NAMES = [f"{paper}/{name}" for paper, names in ASKED.items() for name in names.split()]
 
 TINY = """
