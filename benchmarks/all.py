@@ -165,7 +165,7 @@ def main() -> None:
         rows += more
     described = machine.description()
     version = "the quick version" if given.quick else "the full version"
-    text = f"{table(rows)}\n\n*{version.capitalize()}. {sentence(described)}*"
+    text = f"{table(rows)}\n\n*{version.capitalize()}. {sentence(described, checked=True)}*"
     print(text)
     if reason := disturbance(results["speed"]):
         print(f"{reason} docs/performance.md and results.json stay as they were.", file=sys.stderr)

@@ -478,7 +478,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         results = measure(Path(folder), given.rounds, given.uploads, given.crowd, given.flower)
     results["machine"] = machine.description()
-    text = f"{table(rows_of(results))}\n\n*Rounds: {given.rounds}. {sentence(results['machine'])}*"
+    text = (
+        f"{table(rows_of(results))}\n\n*Rounds: {given.rounds}. {sentence(results['machine'], checked=True)}*"
+    )
     print(text)
     quiet.write("service", text, results)
 
