@@ -165,7 +165,8 @@ def main() -> None:
         rows += more
     described = machine.description()
     version = "the quick version" if given.quick else "the full version"
-    text = f"{table(rows)}\n\n*{version.capitalize()}. {sentence(described, checked=True)}*"
+    said = sentence(described, checked=True)
+    text = f"{table(rows)}\n\n*{version.capitalize()}. {said}*"
     print(text)
     if reason := disturbance(results["speed"]):
         print(f"{reason} docs/performance.md and results.json stay as they were.", file=sys.stderr)
