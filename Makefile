@@ -69,8 +69,9 @@ soak: $(VENV)/.installed-dev  ## 260 kills, 100,000 bad messages, 1,000 clients:
 docs: $(VENV)/.installed-docs  ## the documentation as a site that works offline: build/site/index.html, half a minute
 	$(BIN)/python tools/site/build_site.py
 
-pictures: $(VENV)/.installed  ## docs/pictures/*.svg, drawn from runs
+pictures: $(VENV)/.installed-dev  ## docs/pictures: drawn from runs, and the live page in a browser (chromium)
 	$(BIN)/python tools/site/pictures.py
+	TARDIGRAD_PICTURES=1 $(BIN)/pytest tests/cli/test_watch_command.py -k simulation_is_watched
 
 release-check: $(VENV)/bin/python  ## wheel and sdist: built, checked, installed in clean environments, with each extra
 	$(PYTHON) tools/release_check.py --extras all

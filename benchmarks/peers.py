@@ -186,7 +186,8 @@ def main() -> None:
         others = turns(pythons, job, missing, versions)
         results[job] = summary(measure_job(job, JOBS[job], given.rounds, given.seconds, others))
     described = machine.description()
-    text = f"{shown(results, versions, missing)}\n\n*Rounds: {given.rounds}. {sentence(described)}*"
+    said = sentence(described, checked=True)
+    text = f"{shown(results, versions, missing)}\n\n*Rounds: {given.rounds}. {said}*"
     print(text)
     if reason := disturbance(results):
         print(f"{reason} docs/performance.md and peers.json stay as they were.", file=sys.stderr)

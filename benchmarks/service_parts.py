@@ -201,7 +201,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), given.rounds, given.uploads)
     results: dict[str, Any] = {"ms": found, "machine": machine.description()}
-    text = f"{table(rows_of(found))}\n\n*Rounds: {given.rounds}. {sentence(results['machine'])}*"
+    text = (
+        f"{table(rows_of(found))}\n\n*Rounds: {given.rounds}. {sentence(results['machine'], checked=True)}*"
+    )
     print(text)
     quiet.write("service_parts", text, results)
 

@@ -160,7 +160,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         results = measure(Path(folder), given.rounds)
     results["machine"] = machine.description()
-    text = f"{table(rows_of(results))}\n\n*Rounds: {given.rounds}. {sentence(results['machine'])}*"
+    text = (
+        f"{table(rows_of(results))}\n\n*Rounds: {given.rounds}. {sentence(results['machine'], checked=True)}*"
+    )
     print(text)
     quiet.write("service_trips", text, results)
 

@@ -90,7 +90,8 @@ def main() -> None:
     rows = [["1,000 trips of logistic regression", "seconds"]]
     rows += [[f"ours, {variant}, here", f"{each:.1f}"] for variant, each in ours.items()]
     rows += [[f"{name}, published", str(each)] for name, each in PUBLISHED.items()]
-    text = f"{table(rows)}\n\n*Rounds: {given.rounds}, the median. {sentence(described)}*"
+    said = sentence(described, checked=True)
+    text = f"{table(rows)}\n\n*Rounds: {given.rounds}, the median. {said}*"
     print(text)
     quiet.write("yardstick", text, {"machine": described, "seconds": ours, "published": PUBLISHED})
 

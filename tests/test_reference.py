@@ -12,6 +12,7 @@ import event_reference
 import exit_code_reference
 import pictures
 import protocol_reference
+import public_names
 import python_reference
 import tardigrad
 from tardigrad.errors import TardigradError
@@ -56,6 +57,16 @@ def test_every_public_name_is_in_the_page_of_the_api_with_its_docstring():
         if name != "__version__":
             assert getattr(tardigrad, name).__doc__.split(".")[0].split("\n")[0] in found[name]
     assert set(python_reference.TITLES) == {module.split(".")[1] for module in tardigrad._MODULE_OF.values()}
+
+
+def test_the_list_of_public_names_is_that_of_the_package():
+    page = public_names.PAGE.read_text()
+    assert page == public_names.with_names(page), (
+        "run python tools/site/public_names.py, and CHANGELOG.md says why"
+    )
+    listed = set(re.findall(r"`(\w+)`", page.split(public_names.BEGIN)[1]))
+    assert {*tardigrad.__all__, "AsyncStrategy"} - {"__version__"} <= listed
+    assert not listed & set(tardigrad._RENAMED)
 
 
 def test_every_event_and_field_is_in_the_page_of_events(cli):

@@ -14,7 +14,7 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _WHERE = {
     "tardigrad.errors": ["ConfigError", "RunError", "TardigradError"],

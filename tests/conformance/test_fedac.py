@@ -26,7 +26,35 @@ from tardigrad.core.upload import Member, Received, Upload
 from tardigrad.simulation.engine import Engine
 
 
-def naive_fedac(lr, cosine=True, nadam=True, correction=True, population=False, beta1=0.6, beta2=0.9):
+def as_the_docs_say(cosine):
+    """Return r of Equation 4 for uploads with these cosines, None for a fresh one."""
+    return [1.0 if angle is None else max(angle, 0.0) for angle in cosine]
+
+
+def signed(cosine):
+    return [1.0 if angle is None else angle for angle in cosine]
+
+
+def absolute(cosine):
+    return [1.0 if angle is None else np.sqrt(angle**2) for angle in cosine]
+
+
+def shifted(cosine):
+    return [1.0 if angle is None else 0.5 + 0.5 * angle for angle in cosine]
+
+
+def fresh_at_mean(cosine):
+    others = [max(angle, 0.0) for angle in cosine if angle is not None]
+    return [np.mean(others or [1.0]) if angle is None else max(angle, 0.0) for angle in cosine]
+
+
+def softmax(cosine):
+    return np.exp([1.0 if angle is None else angle for angle in cosine]).tolist()
+
+
+def naive_fedac(
+    lr, reading=as_the_docs_say, nadam=True, correction=True, population=False, beta1=0.6, beta2=0.9
+):
     """Every x, c, g and c_i in lists; end - start, and added, as the paper writes it. Also what Equation 4
     met at each step."""
     x, c, gs, met = [X0], [np.zeros_like(X0)], [], []
@@ -45,20 +73,21 @@ def naive_fedac(lr, cosine=True, nadam=True, correction=True, population=False, 
         c_i[i].append(c_hat)  # 16
         if len(buffer) < BUFFER:
             continue
-        r, met_now = [], {"fresh": 0, "negative": 0, "cosines": []}
+        angles, met_now = [], {"fresh": 0, "negative": 0, "cosines": []}
         for start, change, _ in buffer:
             moved = x[-1] - start
             if not moved.any():
-                r.append(1.0)
+                angles.append(None)
                 met_now["fresh"] += 1
                 continue
             angle = moved @ change / np.sqrt((moved @ moved) * (change @ change))  # 4
-            r.append(max(angle, 0.0))
+            angles.append(angle)
             met_now["negative"] += int(angle < 0)
             met_now["cosines"].append(angle)
+        r = reading(angles)
         met_now["fallback"] = int(sum(r) <= 1e-6 * BUFFER)
         met.append(met_now)
-        if not cosine or sum(r) <= 1e-6 * BUFFER:
+        if sum(r) <= 1e-6 * BUFFER:
             r = [1.0] * BUFFER
         w = np.array(r) / sum(r)  # 5
         gs.append(sum(w_i * change for w_i, (_, change, _) in zip(w, buffer)))  # 7
@@ -79,12 +108,24 @@ def naive_fedac(lr, cosine=True, nadam=True, correction=True, population=False, 
 NORMALISED = td.Local(steps=LOCAL_STEPS, batch_size=2 * ROWS, lr=2 * LOCAL_LR, lr_normalisation=True)
 """Minibatches half as large as asked for, so the rate of every step is half of lr: LOCAL_LR again."""
 
+
+def equal(cosine):
+    return [1.0] * len(cosine)
+
+
+READINGS = {
+    "signed": signed,
+    "absolute": absolute,
+    "shifted": shifted,
+    "fresh_at_mean": fresh_at_mean,
+    "softmax": softmax,
+}
 CASES = {
     "all three": (FedAC(lr=0.02), {"lr": 0.02}, {}),
     "other settings": (
         FedAC(lr=0.1, beta1=0.8, beta2=0.5), {"lr": 0.1, "beta1": 0.8, "beta2": 0.5}, {},
     ),
-    "uniform weights": (FedAC(lr=0.02, weights="uniform"), {"lr": 0.02, "cosine": False}, {}),
+    "uniform weights": (FedAC(lr=0.02, weights="uniform"), {"lr": 0.02, "reading": equal}, {}),
     "no momentum": (FedAC(lr=0.4, momentum="none"), {"lr": 0.4, "nadam": False}, {}),
     "no correction": (FedAC(lr=0.02, correction=False), {"lr": 0.02, "correction": False}, {}),
     "weights only": (
@@ -92,13 +133,19 @@ CASES = {
         {"lr": 0.4, "nadam": False, "correction": False}, {},
     ),
     "correction only": (
-        FedAC(lr=0.4, momentum="none", weights="uniform"), {"lr": 0.4, "nadam": False, "cosine": False}, {},
+        FedAC(lr=0.4, momentum="none", weights="uniform"), {"lr": 0.4, "nadam": False, "reading": equal}, {},
     ),
     "scaled by the population": (
         FedAC(lr=0.02, control_scale="population"), {"lr": 0.02, "population": True}, {},
     ),
     "by the rates that were taken": (FedAC(lr=0.02), {"lr": 0.02}, {"local": NORMALISED}),
 }  # fmt: skip
+for name, reading in READINGS.items():
+    CASES[f"weights {name}"] = FedAC(lr=0.02, weights=name), {"lr": 0.02, "reading": reading}, {}
+    CASES[f"weights {name} only"] = (
+        FedAC(lr=0.4, weights=name, momentum="none", correction=False),
+        {"lr": 0.4, "reading": reading, "nadam": False, "correction": False}, {},
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -185,6 +232,34 @@ def test_a_negative_cosine_weighs_nothing():
     move, _, metrics = step_by_hand([against, along, fresh])  # r = 0, 0.6, 1
     assert move == pytest.approx([0.36 / 1.6, 0.0, 0.48 / 1.6, 2 / 1.6])
     assert metrics == {"fresh": 1, "unchanged": 0, "negative": 1, "fallback": 0, "cosine": pytest.approx(0.0)}
+
+
+@pytest.mark.parametrize(
+    ("weights", "r"),
+    [
+        ("cosine", (0.0, 0.6, 0.0, 1.0)),
+        ("signed", (-0.6, 0.6, 0.0, 1.0)),
+        ("absolute", (0.6, 0.6, 0.0, 1.0)),
+        ("shifted", (0.2, 0.8, 0.5, 1.0)),
+        ("fresh_at_mean", (0.0, 0.6, 0.0, 0.2)),
+        ("softmax", (np.exp(-0.6), np.exp(0.6), 1.0, np.exp(1.0))),
+        ("uniform", (1.0, 1.0, 1.0, 1.0)),
+    ],
+)
+def test_readings_differ_in_negative_cosines_fresh_uploads_and_clients_that_did_not_move(weights, r):
+    against, along = received([-3.0, 4.0, 0.0, 0.0]), received([0.6, 0.0, 0.8, 0.0])
+    still, fresh = received([0.0, 0.0, 0.0, 0.0]), received([0.0, 0.0, 0.0, 2.0], start=NOW)
+    move, _, _ = step_by_hand([against, along, still, fresh], weights=weights)
+    w = np.array(r) / sum(r)
+    assert move == pytest.approx([-3 * w[0] + 0.6 * w[1], 4 * w[0], 0.8 * w[1], 2 * w[3]], abs=1e-12)
+
+
+def test_signed_cosines_whose_weighted_sum_is_negative_weigh_the_same():
+    """Dividing by a negative sum would turn all signs around."""
+    against, along = received([-3.0, 4.0, 0.0, 0.0], mass=30.0), received([0.8, 0.0, 0.6, 0.0], mass=10.0)
+    move, _, metrics = step_by_hand([against, along], weights="signed")  # 30 * -0.6 + 10 * 0.8 < 0
+    assert move == pytest.approx([(30 * -3 + 10 * 0.8) / 40, 3.0, 0.15, 0.0])
+    assert metrics["fallback"] == 1
 
 
 def test_all_uploads_weigh_the_same_if_no_cosine_is_positive():

@@ -11,7 +11,11 @@ from tardigrad.cli import app
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-PAGES = [ROOT / "docs" / name for name in ("deployment.md", "operations.md")] + [DEPLOY / "README.md"]
+HOW_TO = [f"how-to/{name}.md" for name in ("deploy", "eject-a-client", "recover")]
+PAGES = [
+    *(ROOT / "docs" / name for name in ("deployment.md", "operations.md", *HOW_TO)),
+    DEPLOY / "README.md",
+]
 COMPOSE = [DEPLOY / "compose" / name for name in ("compose.yaml", "secure.yaml")]
 MANIFESTS = sorted(DEPLOY.glob("kubernetes/*/*.yaml"))
 UNITS = sorted(DEPLOY.glob("systemd/*.service"))

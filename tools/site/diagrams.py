@@ -49,7 +49,7 @@ def sequence(lines: list[str], title: str) -> str:
             sender, kind, receiver, label = found.groups()
             rows = textwrap.wrap(label, int(abs(middle[sender] - middle[receiver]) / LETTER) - 2)
             for row in rows:
-                parts.append(svg.text((middle[sender] + middle[receiver]) / 2, y, row, "middle"))
+                parts.append(svg.text((middle[sender] + middle[receiver]) / 2, y, row, "middle over"))
                 y += 16
             y -= 9
             parts.append(svg.arrow(middle[sender], y, middle[receiver], y, dashed=kind == "-->>"))

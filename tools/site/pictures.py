@@ -1,4 +1,4 @@
-"""The pictures of docs/pictures that are drawn from a run, and the life of a trip: `make pictures`."""
+"""The drawn pictures of docs/pictures, two runs over time and the life of a trip: `make pictures`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def lanes(found: list[dict], top: float, title: str) -> list[str]:
                 start, end = place(event["start_time"]), place(min(event["time"], END))
                 hint = f"trip {event['trip']}: staleness {event['staleness']}, weight {event['weight']:.2f}"
                 parts.append(svg.box(start + 1, y, max(end - start - 2, 2), 22, kind, hint))
-                if event["staleness"] and event["time"] <= END:
+                if event["staleness"] and event["time"] <= END and end - start > 20:  # a number has room
                     parts.append(svg.text(end - 8, y + 16, str(event["staleness"]), "onbar end"))
     return parts
 

@@ -28,18 +28,23 @@ TITLES = {
 """The packages of public names, in the order of the page."""
 
 
-def page() -> str:
-    """Return the page: a section for each public name, by package."""
+def by_package() -> dict[str, list[str]]:
+    """Return the public names of each package, in the order of the page."""
     groups: dict[str, list[str]] = {package: [] for package in TITLES}
     for name in tardigrad.__all__:
         if name != "__version__":
             groups[package_of(name)].append(name)
+    return groups
+
+
+def page() -> str:
+    """Return the page: a section for each public name, by package."""
     parts = [
         "# Python API",
         "The public names of `import tardigrad as td`, from their docstrings. What is not here is not "
         "public and may change in any release: [the public API](public-api.md) says what is promised.",
     ]
-    for package, names in groups.items():
+    for package, names in by_package().items():
         parts.append(f"## {TITLES[package]}")
         for name in names:
             parts.extend(section(name))

@@ -10,6 +10,7 @@ text { font: 14px system-ui, sans-serif; fill: var(--ink) }
 .strong { font-weight: 600 }
 .middle { text-anchor: middle }
 .end { text-anchor: end }
+.over { stroke: var(--page); stroke-width: 5px; paint-order: stroke }
 .card { fill: var(--page) }
 .box { fill: var(--box); stroke: var(--line) }
 .note { fill: var(--note); stroke: none }

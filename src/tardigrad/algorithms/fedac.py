@@ -6,7 +6,8 @@ The paper takes end - start and adds; here delta = start - end, and the server s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -24,9 +25,19 @@ from tardigrad.core.step import Step
 from tardigrad.core.upload import Received, Task, Vectors, WeightedSum
 
 ALMOST_NOTHING = 1e-6
-"""If the mean of r over the buffer is at most this, all uploads weigh the same. Such small cosines are
-rounding errors in float32, and smaller than those of two random directions in a model of any usual size.
-Their ratios would give almost all weight to the upload with the largest one."""
+"""If the mean of r over the buffer (weighted by mass) is at most this, all uploads weigh the same. Such small
+cosines are rounding errors in float32, and smaller than those of two random directions in a model of any
+usual size. Their ratios would give almost all weight to the upload with the largest one."""
+
+_READINGS: dict[str, Callable[[float], float]] = {
+    "cosine": lambda cosine: max(cosine, 0.0),
+    "signed": lambda cosine: cosine,
+    "absolute": abs,
+    "shifted": lambda cosine: (1 + cosine) / 2,
+    "fresh_at_mean": lambda cosine: max(cosine, 0.0),
+    "softmax": math.exp,
+}
+"""How r of Eq. 4 follows from the cosine, by reading."""
 
 
 class FedAC(Individual):
@@ -41,9 +52,15 @@ class FedAC(Individual):
     """The server's learning rate (eta_g). The paper names 1, which cannot work with nadam: v starts at 0, so
     the first step moves every coordinate by (1 - beta1^2) / sqrt(1 - beta2), about 2, times `lr`. Without
     momentum, 1 is the natural value."""
-    weights: Literal["cosine", "uniform"] = "cosine"
+    weights: Literal["cosine", "signed", "absolute", "shifted", "fresh_at_mean", "softmax", "uniform"] = (
+        "cosine"
+    )
     """cosine is the paper's client weight by temporal gradient (WTG): the cosine of the client's change with
-    the model's change during the trip. uniform gives all uploads the same weight."""
+    the model's change during the trip, or 0 if that is negative, and 1 for a fresh upload. uniform gives all
+    uploads the same weight. The others are readings of Equations 4 and 5, which leave open what a negative
+    cosine and a fresh upload weigh: signed takes negative cosines as they are; absolute takes their absolute
+    values; shifted takes (1 + cosine) / 2; fresh_at_mean gives fresh uploads the mean weight of the others;
+    softmax takes the exponential of the cosine in Equation 5."""
     momentum: Literal["nadam", "none"] = "nadam"
     """The paper's adaptive update with prospective weighted momentum (APWM), which is Nadam; or plain
     steps along the weighted mean."""
@@ -95,8 +112,8 @@ class FedAC(Individual):
         return ControlledRule(task, memory, lr) if self.correction else Rule(task, memory, lr)
 
     def step(self, state: State, buffer: Sequence[Received], version: int) -> Metrics:
-        if self.weights == "cosine":
-            r, metrics = _agreement(tensor_of(state, "model"), buffer)  # Eq. 4
+        if self.weights != "uniform":
+            r, metrics = _agreement(tensor_of(state, "model"), buffer, self.weights)  # Eq. 4
         else:
             r, metrics = [1.0] * len(buffer), {}
         weighted = _weighted(buffer, r, version)  # Eqs 5 and 7, and the sum of Eq. 17
@@ -109,35 +126,41 @@ class FedAC(Individual):
         return metrics
 
 
-def _agreement(model: Tensor, buffer: Sequence[Received]) -> tuple[list[float], Metrics]:
+def _agreement(model: Tensor, buffer: Sequence[Received], reading: str) -> tuple[list[float], Metrics]:
     """Return r of Eq. 4 for each upload, and metrics that count the special cases.
 
-    r_i is max(cosine, 0). It is 1 if the model did not move during the trip (fresh), and 0 if the client did
-    not move. If almost no weight is left, all uploads weigh the same.
+    The cosine is taken to be 1 if the model did not move during the trip (fresh), and 0 if the client did not
+    move. If almost no weight is left, all uploads weigh the same.
     """
     r: list[float] = []
     cosines: list[float] = []
-    fresh = unchanged = 0
-    for received in buffer:
+    fresh: list[int] = []
+    unchanged = 0
+    for n, received in enumerate(buffer):
         delta, start = received.upload.vectors["delta"], received.start
         now = model.to(start.dtype).to(model.dtype)  # rounded as the start was, if to short floats
         moved = start.to(model.dtype) - now  # both signs reversed
         lengths = float(torch.linalg.vector_norm(moved)), float(torch.linalg.vector_norm(delta))
         if lengths[0] == 0:
-            fresh += 1
-            r.append(1.0)
+            fresh.append(n)
+            cosine = 1.0
         elif lengths[1] == 0:
             unchanged += 1
-            r.append(0.0)
+            cosine = 0.0
         else:
             cosine = float((moved * delta).sum()) / (lengths[0] * lengths[1])
             cosines.append(cosine)
-            r.append(max(cosine, 0.0))
-    fallback = sum(r) <= ALMOST_NOTHING * len(buffer)
+        r.append(_READINGS[reading](cosine))
+    if reading == "fresh_at_mean" and len(fresh) < len(buffer):
+        mean = sum(r_i for n, r_i in enumerate(r) if n not in fresh) / (len(buffer) - len(fresh))
+        r = [mean if n in fresh else r_i for n, r_i in enumerate(r)]
+    masses = [received.member.mass for received in buffer]
+    left = sum(mass * r_i for mass, r_i in zip(masses, r))
+    fallback = left <= ALMOST_NOTHING * sum(masses)
     if fallback:
         r = [1.0] * len(buffer)
     metrics = {
-        "fresh": fresh,
+        "fresh": len(fresh),
         "unchanged": unchanged,
         "negative": sum(cosine < 0 for cosine in cosines),
         "fallback": int(fallback),

@@ -77,7 +77,11 @@ def reproduce(
         typer.Argument(metavar="[NAME...]", help="Tables, a paper's name for all of its, or all."),
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="smoke (seconds), small (minutes to an hour) or paper (its own setting).")
+        str,
+        typer.Option(
+            help="smoke (seconds), small (minutes to an hour), protocol (hours: the paper's clients, trips "
+            "and rates on small data and models; some tables only) or paper (its own setting)."
+        ),
     ] = "small",
     out: Annotated[
         Path | None,

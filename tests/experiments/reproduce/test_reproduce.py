@@ -22,11 +22,19 @@ EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 ASKED = {
     "fedbuff": "table1 table2 table5 table6 figure1 figure3 figure4 figure6 figure7",
     "momentum_approximation": "figure1 figure2 figure3 figure4 figure5 table1 table2 table3 table4",
-    "fedac": "figures1-2 table1 table2 figure3 figure4",
-    "masfl": "figure1 figure2",
+    "fedac": "figures1-2 table1 table2 figure3 figure4 readings",
+    "masfl": "figure1 figure2 horizon",
     "fedasync": "figures1-6 figure7 figures8-9",
     "momentum_under_staleness": "image text",
 }
+NEEDED = {
+    "fedac/readings": ("protocol",),
+    "masfl/horizon": ("protocol",),
+    "momentum_under_staleness/image": ("small",),
+    "momentum_under_staleness/text": ("small",),
+}
+"""Scales that files have beside smoke. These ask what the papers leave open and have no numbers of a paper;
+all others have small and paper."""
 NAMES = [f"{paper}/{name}" for paper, names in ASKED.items() for name in names.split()]
 
 TINY = """
@@ -73,15 +81,15 @@ def test_every_table_and_figure_has_a_file():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_file_makes_configs_at_every_scale(name):
     reproduction = load(library(EXPERIMENTS)[name])
-    own = name.startswith("momentum_under_staleness/")  # no paper's, so it has no scale of a paper
-    assert set(reproduction.scales) == set(SIZES) - ({"paper"} if own else set())
+    assert {"smoke", *NEEDED.get(name, ("small", "paper"))} <= set(reproduction.scales)
     assert reproduction.claims
     for size in reproduction.scales:
         for task, comparison in reproduction.comparisons(size).items():
             for label in comparison.entries:
                 comparison.config(label, 0, f"{name}, {size}, {task}")
-    assert len(reproduction.scales["small"].seeds) >= 3
-    assert reproduction.scales["small"].tuning
+    for size in {"small", "protocol"} & set(reproduction.scales):
+        assert len(reproduction.scales[size].seeds) >= 3
+        assert reproduction.scales[size].tuning
 
 
 def test_all_run_at_the_smoke_scale(tmp_path):
@@ -192,12 +200,52 @@ def test_private_fedbuff_has_the_papers_discount_momentum_and_rates(size):
         assert "Table 3" in load(library(EXPERIMENTS)["fedbuff/figure4"]).scales[size].tuning
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["smoke", "small", "paper"])
 @pytest.mark.parametrize("name", ["figure3", "table2"])
 def test_weight_prediction_has_the_server_optimizers_momentum(name, size):
     for (_, label), config in configs_of(f"momentum_approximation/{name}", size).items():
         if label == "WP":
             assert (config.algorithm.momentum.kind, config.algorithm.momentum.beta) == ("ema", 0.9)
+
+
+@pytest.mark.parametrize("name", ["figures1-2", "table1", "table2", "figure3", "readings"])
+def test_fedacs_protocol_tunes_nobody(name):
+    """Its section on parameter settings; only the server lr of FedAC's Nadam cannot be 1."""
+    configs = configs_of(f"fedac/{name}", "protocol")
+    for (task, label), config in configs.items():
+        local = config.local
+        assert (local.epochs, local.batch_size, local.lr, local.weight_decay) == (5, 50, 0.1, 0.002)
+        assert local.gradient_clip == 10, "the same for all"
+        assert config.stop.trips == 3000
+        clients = int(task.split()[0]) if task else 100
+        assert config.data.partition.clients == clients
+        if config.pace.kind == "synchronous":
+            assert config.pace.cohort == clients / 5, label
+        else:
+            assert config.pace.concurrency == clients, label
+        if config.algorithm.kind in ("fedavg", "fedprox", "fedbuff") or "WTG," in label:
+            assert config.algorithm.lr == 1.0, label
+        if config.algorithm.kind in ("fedbuff", "fedac"):
+            assert (config.buffer.size, config.buffer.once_per_client) == (20, True)
+
+
+def test_at_every_length_adamasfl_has_the_step_sizes_of_that_length():
+    for (task, _), config in configs_of("masfl/horizon", "protocol").items():
+        assert config.stop.steps == int(task.removeprefix("T = "))
+        if config.algorithm.kind == "adamasfl":
+            assert config.algorithm.first_pass
+            assert config.algorithm.beta is config.algorithm.gamma is config.algorithm.eta is None
+
+
+def test_a_papers_name_stands_for_those_of_its_tables_that_have_the_scale(tiny, tmp_path):
+    (tiny / "paper/table10.toml").write_text(TINY.replace("[scales.small]", "[scales.protocol]"))
+    for names in (["paper"], ["all"]):
+        assert list(reproduce(names, "small", tmp_path / "out", quiet(), tiny)) == ["paper/table9"]
+    for names in (["paper/table10"], ["paper/table9", "paper/table10"], ["all", "paper/table10"]):
+        with pytest.raises(ConfigError, match="paper/table10: has no scale 'small', only smoke, protocol"):
+            reproduce(names, "small", tmp_path / "out", quiet(), tiny)
+    with pytest.raises(ConfigError, match="has no scale 'paper'"):
+        reproduce(["all"], "paper", tmp_path / "out", quiet(), tiny)
 
 
 def test_with_one_seed_claims_are_not_tested(tiny, tmp_path):
@@ -217,7 +265,9 @@ def test_a_run_that_fails_is_shown_and_its_claim_is_not_judged(tiny, tmp_path):
     assert len(result["failed"]) == 3
     assert "not finite" in next(iter(result["failed"].values()))
     assert result["ours"][""]["A"]["mean"] is not None
-    assert result["claims"][0]["verdict"] == "not run"
+    [claim] = result["claims"]
+    assert claim["verdict"] == "not run"
+    assert all(f"B failed with seed {seed}: " in claim["found"] for seed in (0, 1, 2))
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,15 @@ def reproduce(
     folder: Path | None = None,
     verbosity: Verbosity = "normal",
 ) -> dict[str, ReproductionResult]:
-    """Make all runs that are not there yet, show and write each table, and return all of them by name."""
-    reproductions = {name: (file, load(file)) for name, file in chosen(names, library(folder)).items()}
+    """Make all runs that are not there yet, show and write each table, and return all of them by name.
+    Tables that were not named themselves, but by their paper, are left out if they do not have the scale."""
+    loaded = {name: (file, load(file)) for name, file in chosen(names, library(folder)).items()}
+    reproductions = {name: one for name, one in loaded.items() if size in one[1].scales}
+    for name, (_, reproduction) in loaded.items():
+        if name not in reproductions and (name in names or not reproductions):
+            raise ConfigError(f"{name}: has no scale {size!r}, only {', '.join(reproduction.scales)}")
     parts: dict[str, dict[str, _Part]] = {}
     for name, (file, reproduction) in reproductions.items():
-        if size not in reproduction.scales:
-            raise ConfigError(f"{name}: has no scale {size!r}, only {', '.join(reproduction.scales)}")
         parts[name] = {
             task: _Part.of(comparison, f"{file}, scale {size}", out / "runs")
             for task, comparison in reproduction.comparisons(size).items()
@@ -196,9 +199,11 @@ def _judged(
                 lambda label, name: _numbers(name, part, outcomes[task], label),
                 {label: budget for label, budget in budgets.items() if budget},
             )
+        failed = [one for one in outcomes[task] if one.error and one.label in claim.entries]
+        why = "; ".join(f"{one.label} failed with seed {one.seed}: {one.error}" for one in failed)
         yield {
             "task": task,
             "says": judgement.says,
             "verdict": judgement.verdict,
-            "found": judgement.found,
+            "found": why if why and size != "smoke" else judgement.found,
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -18,8 +18,8 @@ from tardigrad.experiments.reproduce.claims import Claim, Shown
 from tardigrad.experiments.reproduce.measures import MEASURES
 from tardigrad.experiments.reproduce.tuning_grid import TuningGrid
 
-Size = Literal["smoke", "small", "paper"]
-SIZES: tuple[Size, ...] = ("smoke", "small", "paper")
+Size = Literal["smoke", "small", "protocol", "paper"]
+SIZES: tuple[Size, ...] = get_args(Size)
 
 Share = Annotated[float, Field(gt=0, le=1)]
 

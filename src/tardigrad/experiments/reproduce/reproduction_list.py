@@ -75,7 +75,7 @@ def show_list(reproductions: dict[str, Reproduction], out: Path, console: Consol
         shown.add_row(escape(one["name"]), escape(one["title"]), status)
     console.print(shown)
     console.print(
-        "run: tardigrad reproduce NAME... | PAPER | all  --scale smoke | small | paper\n"
+        "run: tardigrad reproduce NAME... | PAPER | all  --scale smoke | small | protocol | paper\n"
         "more about one: tardigrad reproduce NAME --details",
         highlight=False,
         markup=False,

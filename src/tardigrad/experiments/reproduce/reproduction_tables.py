@@ -88,9 +88,14 @@ def show_reproduction(result: ReproductionResult, console: Console) -> None:
 
 
 def side_by_side(result: ReproductionResult) -> str:
+    """Return a page in Markdown: title, table and verdicts."""
+    return f"# {result['title']}\n\n{as_markdown(result)}"
+
+
+def as_markdown(result: ReproductionResult) -> str:
     """Return the table and the verdicts as Markdown."""
     head, rows = _grid(result)
-    lines = [f"# {result['title']}", "", _facts(result), ""]
+    lines = [_facts(result), ""]
     lines += ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     lines += ["", "| claim | verdict | found |", "| --- | --- | --- |"]

@@ -1,0 +1,81 @@
+"""The tables of docs/results.md are those that were recorded, and what was recorded is what the files say."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tardigrad.experiments.reproduce.reproduction import library, load
+
+ROOT = Path(__file__).parents[1]
+spec = importlib.util.spec_from_file_location("results_page", ROOT / "tools/results_page.py")
+results_page = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(results_page)
+RESULTS = results_page.recorded()
+
+TINY = {
+    "name": "paper/table9", "title": "Tiny", "scale": "protocol", "source": "A paper", "paper_measure": "",
+    "paper": {}, "measure": "accuracy", "seeds": [0, 1], "tuning": "", "targets": {"": [0.5]},
+    "ours": {"": {"A": {"mean": 0.5, "sd": 0.01, "reached": 2}}}, "failed": {},
+    "claims": [{"task": "", "says": "A is good", "verdict": "holds", "found": "p = 0.01"}],
+}  # fmt: skip
+EMPTY = "before\n<!-- result protocol paper/table9 -->\n<!-- end of result -->\nafter\n"
+
+
+def runs_with(folder, result):
+    file = folder / result["name"] / "reproduction.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(result))
+    return folder
+
+
+def test_the_page_shows_what_was_recorded():
+    page = (ROOT / "docs/results.md").read_text()
+    assert results_page.written(page, RESULTS) == page, "run: python tools/results_page.py"
+    shown = {(scale, name) for _, scale, name, _ in results_page.RESULT.findall(page)}
+    assert shown == set(RESULTS), "every recorded result is on the page"
+
+
+@pytest.mark.parametrize("key", RESULTS, ids=":".join)
+def test_a_recorded_result_is_of_the_file_as_it_is_now(key):
+    result, (size, name) = RESULTS[key], key
+    reproduction = load(library(ROOT / "experiments")[name])
+    comparisons = reproduction.comparisons(size)
+    assert result["seeds"] == list(reproduction.scales[size].seeds)
+    assert result["tuning"] == reproduction.scales[size].tuning
+    assert {task: list(numbers) for task, numbers in result["ours"].items()} == {
+        task: list(comparison.entries) for task, comparison in comparisons.items()
+    }
+    assert result["targets"] == {task: list(one.targets) for task, one in comparisons.items()}
+    assert {claim["says"] for claim in result["claims"]} == {claim.says for claim in reproduction.claims}
+    assert str(ROOT) not in json.dumps(result)
+
+
+def test_recording_and_writing_fills_in_the_tables(tmp_path):
+    runs = runs_with(tmp_path / "runs", TINY)
+    assert results_page.record(runs, tmp_path / "docs") == ["paper/table9"]
+    results = results_page.recorded(tmp_path / "docs")
+    assert results == {("protocol", "paper/table9"): TINY}
+    page = results_page.written(EMPTY, results)
+    assert "| A | 50.0 ± 1.0 % |" in page
+    assert "| A is good | **holds** | p = 0.01 |" in page
+    assert (page.startswith("before\n"), page.endswith("after\n")) == (True, True)
+    assert results_page.written(page, results) == page
+    changed = json.loads(json.dumps(TINY).replace('0.5, "sd"', '0.6, "sd"'))
+    assert results_page.written(page, {("protocol", "paper/table9"): changed}) != page
+
+
+@pytest.mark.parametrize("error", ["stopped", "not finished"])
+def test_a_table_with_unfinished_runs_is_not_recorded(tmp_path, error):
+    runs = runs_with(tmp_path / "runs", TINY | {"failed": {"A (seed 0)": error}})
+    assert results_page.record(runs, tmp_path / "docs") == []
+    shutil.rmtree(runs)
+    runs_with(runs, TINY | {"failed": {"A (seed 0)": "the training loss is not finite"}})
+    assert results_page.record(runs, tmp_path / "docs") == ["paper/table9"]
+
+
+def test_a_table_that_was_not_recorded_is_named():
+    with pytest.raises(KeyError, match="paper/table9"):
+        results_page.written(EMPTY, {})
