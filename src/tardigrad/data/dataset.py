@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol, Self
 
 import numpy as np
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from tardigrad.core.setting import Setting
 from tardigrad.data.clients import Clients, Examples, Federation, Indexed
 from tardigrad.data.partition import Natural, Partition
 from tardigrad.data.split import Aside, SetAside
+from tardigrad.errors import ConfigError
 from tardigrad.learning.heads import Head
 from tardigrad.learning.images import Images, ImageStep
 
@@ -85,6 +87,19 @@ class DataSet:
     users: np.ndarray | None = None
     """The user that each training example belongs to, where the data set says so."""
 
+    def sample(self, examples: int, seed: int) -> DataSet:
+        """Return a copy with so many of the training examples, drawn at random; test examples stay."""
+        if examples > len(self.labels):
+            raise ConfigError(
+                f"data.examples: {examples:,} cannot be drawn from {len(self.labels):,} training examples"
+            )
+        drawn = np.sort(
+            np.random.default_rng([seed, len(self.labels)]).permutation(len(self.labels))[:examples]
+        )
+        chosen = torch.from_numpy(drawn)
+        users = None if self.users is None else self.users[drawn]
+        return replace(self, features=self.features[chosen], labels=self.labels[chosen], users=users)
+
     def divide(
         self, partition: Partition, seed: int, *asides: Aside | None
     ) -> tuple[Holders, Examples | None]:
@@ -136,6 +151,8 @@ class ImageSource(DataSource):
     kind: str
     partition: Partition
     """How the examples are divided among clients. `tardigrad list partitions`"""
+    examples: PositiveInt | None = None
+    """Train on so many of the training examples, drawn at random with the run's seed. Default: on all."""
     validation: SetAside | None = None
     """For tuning: evaluate on this share of the training examples in place of the test set, and let no client
     train on it: 0.1, or {share = 0.1, by = "client"}."""
@@ -166,6 +183,8 @@ class ImageSource(DataSource):
         if self.download:
             self.fetch()
         data = self.load()
+        if self.examples is not None:
+            data = data.sample(self.examples, seed)
         transform = Images(self.transforms, mean=self.MEAN, deviation=self.DEVIATION)
         clients, test = data.divide(self.partition, seed, *self.asides(data))
         return Federation(clients, test, transform.shape(data.shape), data.classes, transform=transform)

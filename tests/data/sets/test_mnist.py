@@ -93,3 +93,22 @@ def test_federated_run_learns_from_real_fashion_mnist(real_folder):
         stop=td.Stop(trips=200),
     )
     assert result.accuracy > 0.7
+
+
+def test_some_of_the_examples_are_drawn_with_the_seed(folder, monkeypatch):
+    monkeypatch.setattr(MNIST, "COUNTS", COUNTS)
+    train = write_idx_pair(folder / "mnist", "train", list(range(10)) * 3)
+    test = write_idx_pair(folder / "mnist", "t10k", range(10))
+    drawn = [MNIST(partition=Central(), examples=12).federation(seed) for seed in (0, 0, 1)]
+    images = [federation.clients.load(0)[0][:, 0].numpy() for federation in drawn]
+    assert np.array_equal(images[0], images[1])
+    assert not np.array_equal(images[0], images[2])
+    every = {image.tobytes(): label for image, label in zip(train, list(range(10)) * 3, strict=True)}
+    labels = drawn[0].clients.load(0)[1].tolist()
+    assert labels == [every[image.tobytes()] for image in images[0]]
+    assert len({image.tobytes() for image in images[0]}) == 12
+    assert np.array_equal(drawn[0].test[0][:, 0].numpy(), test), "the test set is whole"
+    whole = MNIST(partition=Central(), examples=30).federation(0).clients.load(0)[0][:, 0]
+    assert np.array_equal(whole.numpy(), train), "all of them are all of them, in their order"
+    with pytest.raises(ConfigError, match=r"data\.examples: 31 .* from 30 training examples"):
+        MNIST(examples=31).federation(0)
