@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -21,7 +22,10 @@ TINY = {
     "ours": {"": {"A": {"mean": 0.5, "sd": 0.01, "reached": 2}}}, "failed": {},
     "claims": [{"task": "", "says": "A is good", "verdict": "holds", "found": "p = 0.01"}],
 }  # fmt: skip
-EMPTY = "before\n<!-- result protocol paper/table9 -->\n<!-- end of result -->\nafter\n"
+EMPTY = (
+    "before\n<!-- numbers protocol paper/table9 -->\n<!-- end of table -->\nbetween\n"
+    "<!-- verdicts protocol paper -->\n<!-- end of table -->\nafter\n"
+)
 
 
 def runs_with(folder, result):
@@ -34,8 +38,19 @@ def runs_with(folder, result):
 def test_the_page_shows_what_was_recorded():
     page = (ROOT / "docs/results.md").read_text()
     assert results_page.written(page, RESULTS) == page, "run: python tools/results_page.py"
-    shown = {(scale, name) for _, scale, name, _ in results_page.RESULT.findall(page)}
-    assert shown == set(RESULTS), "every recorded result is on the page"
+    shown = {
+        (scale, name) for _, kind, scale, name, _ in results_page.TABLE.findall(page) if kind == "verdicts"
+    }
+    recorded = {(scale, name.split("/")[0]) for scale, name in RESULTS}
+    assert shown == recorded, "the verdicts on every recorded result are on the page"
+
+
+def test_the_page_has_no_table_of_results_that_was_written_by_hand():
+    """Tables of results have numbers; those that are not generated say what the scales and papers are."""
+    page = (ROOT / "docs/results.md").read_text()
+    by_hand = results_page.TABLE.sub("", page)
+    rows = [line for line in by_hand.splitlines() if line.startswith("|")]
+    assert not [row for row in rows if re.search(r"\d (?:± |%)|p = \d", row)]
 
 
 @pytest.mark.parametrize("key", RESULTS, ids=":".join)
@@ -60,7 +75,7 @@ def test_recording_and_writing_fills_in_the_tables(tmp_path):
     assert results == {("protocol", "paper/table9"): TINY}
     page = results_page.written(EMPTY, results)
     assert "| A | 50.0 ± 1.0 % |" in page
-    assert "| A is good | **holds** | p = 0.01 |" in page
+    assert "| A is good | paper/table9 | holds | p = 0.01 |" in page
     assert (page.startswith("before\n"), page.endswith("after\n")) == (True, True)
     assert results_page.written(page, results) == page
     changed = json.loads(json.dumps(TINY).replace('0.5, "sd"', '0.6, "sd"'))
@@ -79,3 +94,30 @@ def test_a_table_with_unfinished_runs_is_not_recorded(tmp_path, error):
 def test_a_table_that_was_not_recorded_is_named():
     with pytest.raises(KeyError, match="paper/table9"):
         results_page.written(EMPTY, {})
+
+
+@pytest.mark.parametrize(
+    ("said", "found", "shown"),
+    [
+        ("holds", "B took 2.00 times A's trips (p = 0.01)", "holds"),
+        ("does not hold", "B took 1.10 times A's trips (p = 0.2, could be chance)", "could be chance"),
+        ("does not hold", "gap 1 -> 0.5 (first to last: p = 0.2)", "could be chance"),
+        ("does not hold", "B took 2 (p = 0.01); C took 1.1 (p = 0.1, could be chance)", "could be chance"),
+        ("does not hold", "B took 2 (p = 0.1, could be chance); C took 0.9 (p = 0.8)", "does not hold"),
+        ("does not hold", "A did not reach the target with every seed", "does not hold"),
+        ("not run", "the smoke scale shows only that it runs", "not run"),
+    ],
+)
+def test_what_could_be_chance_has_the_claimed_sign(said, found, shown):
+    assert results_page.verdict({"task": "", "says": "", "verdict": said, "found": found}) == shown
+
+
+def test_the_tally_counts_each_claim_once():
+    counted = {
+        tuple(row.split(" | ")[:2]): list(map(int, row.strip("| ").split(" | ")[2:]))
+        for row in results_page.tally_table(RESULTS).splitlines()[2:]
+    }
+    assert sum(claims for claims, *_ in counted.values()) == sum(
+        len(one["claims"]) for one in RESULTS.values()
+    )
+    assert all(claims == sum(outcomes) for claims, *outcomes in counted.values())

@@ -1,8 +1,12 @@
 """Write the tables of docs/results.md from the recorded results in docs/results/.
 
-`python tools/results_page.py --record runs/protocol` first records what `tardigrad reproduce`
+`python tools/results_page.py --record runs/small runs/protocol` first records what `tardigrad reproduce`
 has left there: the reproduction.json of every table, as docs/results/SCALE/PAPER/TABLE.json. On the page a
-table stands between two comments, `<!-- result SCALE PAPER/TABLE -->` and `<!-- end of result -->`.
+table stands between two comments, the first of which names it, and `<!-- end of table -->`:
+
+- `<!-- tally -->`: how many claims of each paper hold, at each scale that was recorded;
+- `<!-- verdicts SCALE PAPER -->`: the verdicts on the claims of all recorded tables of a paper;
+- `<!-- numbers SCALE PAPER/TABLE -->`: the numbers of one table.
 """
 
 from __future__ import annotations
@@ -11,16 +15,36 @@ import argparse
 import json
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
-from tardigrad.experiments.reproduce.reproduction_tables import ReproductionResult, as_markdown
+from tardigrad.experiments.reproduce.reproduction_tables import (
+    JudgedClaim,
+    ReproductionResult,
+    numbers_as_markdown,
+)
 
 ROOT = Path(__file__).parents[1]
 PAGE, RECORDED = ROOT / "docs/results.md", ROOT / "docs/results"
-RESULT = re.compile(r"(<!-- result (\w+) ([\w/-]+) -->\n).*?(<!-- end of result -->)", re.DOTALL)
+TABLE = re.compile(
+    r"(<!-- (tally|verdicts|numbers) ?(\w*) ?([\w/-]*) -->\n).*?(<!-- end of table -->)", re.DOTALL
+)
+PAPERS = {
+    "fedbuff": "FedBuff",
+    "momentum_approximation": "Momentum approximation",
+    "fedac": "FedAC",
+    "masfl": "MasFL, AdaMasFL",
+    "fedasync": "FedAsync",
+}
+NOT_ON_THE_PAGE = {"momentum_under_staleness"}
+"""These have a page of their own."""
+CHANCE = "could be chance"
+OUTCOMES = ("holds", CHANCE, "does not hold", "not tested", "not run")
+
+Recorded = dict[tuple[str, str], ReproductionResult]
 
 
-def recorded(folder: Path = RECORDED) -> dict[tuple[str, str], ReproductionResult]:
+def recorded(folder: Path = RECORDED) -> Recorded:
     """Return all recorded results by scale and name."""
     results = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*/*/*.json"))]
     return {(result["scale"], result["name"]): result for result in results}
@@ -34,6 +58,8 @@ def record(runs: Path, folder: Path = RECORDED) -> list[str]:
         result: ReproductionResult = json.loads(file.read_text(encoding="utf-8"))
         if "not finished" in result["failed"].values() or "stopped" in result["failed"].values():
             continue
+        if result["name"].split("/")[0] in NOT_ON_THE_PAGE:
+            continue
         copy = folder / result["scale"] / f"{result['name']}.json"
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
@@ -41,22 +67,89 @@ def record(runs: Path, folder: Path = RECORDED) -> list[str]:
     return names
 
 
-def written(page: str, results: dict[tuple[str, str], ReproductionResult]) -> str:
+def verdict(claim: JudgedClaim) -> str:
+    """Return the verdict, which is "could be chance" if every difference that does not count has the claimed
+    sign.
+
+    >>> verdict({"verdict": "does not hold", "found": "gap 1 -> 2 (first to last: p = 0.3)"})
+    'could be chance'
+    """
+    if claim["verdict"] != "does not hold":
+        return claim["verdict"]
+    parts = [re.search(r"p = ([\d.e-]+)", part) for part in claim["found"].split("; ")]
+    if any(part is None for part in parts):
+        return "does not hold"
+    return CHANCE if all(float(part[1]) < 0.5 for part in parts if part) else "does not hold"
+
+
+def of_paper(results: Recorded, scale: str, paper: str) -> list[ReproductionResult]:
+    """Return the recorded results of a paper at a scale, by name. Raise KeyError if there are none."""
+    found = [one for (size, name), one in results.items() if (size, name.split("/")[0]) == (scale, paper)]
+    if not found:
+        raise KeyError(f"{scale} {paper}")
+    return found
+
+
+def verdicts_table(results: Recorded, scale: str, paper: str) -> str:
+    """Return the verdicts on all claims of a paper."""
+    rows = [["claim", "where", "verdict", "found"]]
+    for result in of_paper(results, scale, paper):
+        where = re.search(r"(?:Table|Figure|Equation|Algorithm)s? .*$", result["source"])
+        for claim in result["claims"]:
+            task = f" ({claim['task']})" if claim["task"] else ""
+            place = where[0] if where else result["name"]
+            rows.append([claim["says"] + task, place, verdict(claim), claim["found"]])
+    return _markdown(rows)
+
+
+def tally_table(results: Recorded) -> str:
+    """Return how many claims hold, by paper and scale."""
+    rows = [["paper", "scale", "claims", *OUTCOMES]]
+    for scale in dict.fromkeys(scale for scale, _ in results):
+        for paper, title in PAPERS.items():
+            if not any((size, name.split("/")[0]) == (scale, paper) for size, name in results):
+                continue
+            claims = [claim for one in of_paper(results, scale, paper) for claim in one["claims"]]
+            count = Counter(map(verdict, claims))
+            rows.append([title, scale, str(len(claims)), *(str(count[outcome]) for outcome in OUTCOMES)])
+    return _markdown(rows)
+
+
+def written(page: str, results: Recorded) -> str:
     """Return the page with all tables as recorded. Raise KeyError for a table that was not recorded."""
 
     def table(found: re.Match[str]) -> str:
-        return f"{found[1]}\n{as_markdown(results[found[2], found[3]])}\n{found[4]}"
+        match found[2]:
+            case "tally":
+                text = tally_table(results)
+            case "verdicts":
+                text = verdicts_table(results, found[3], found[4])
+            case _:
+                text = numbers_as_markdown(results[found[3], found[4]])
+        return f"{found[1]}\n{text}\n\n{found[5]}"
 
-    return RESULT.sub(table, page)
+    return TABLE.sub(table, page)
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
 
 
 def main() -> None:
+    """Record, if asked to, and write the page."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--record", type=Path, metavar="DIR", help="first record the results in this folder")
-    arguments = parser.parse_args()
-    if arguments.record is not None:
-        print("recorded:", ", ".join(record(arguments.record)) or "nothing")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        default=[],
+        help="first record the results in these folders",
+    )
+    for folder in parser.parse_args().record:
+        print(f"{folder}: recorded", ", ".join(record(folder)) or "nothing")
     try:
         PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), recorded()), encoding="utf-8")
     except KeyError as missing:

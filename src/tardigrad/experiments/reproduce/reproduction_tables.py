@@ -94,10 +94,7 @@ def side_by_side(result: ReproductionResult) -> str:
 
 def as_markdown(result: ReproductionResult) -> str:
     """Return the table and the verdicts as Markdown."""
-    head, rows = _grid(result)
-    lines = [_facts(result), ""]
-    lines += ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines = [numbers_as_markdown(result)]
     lines += ["", "| claim | verdict | found |", "| --- | --- | --- |"]
     for claim in result["claims"]:
         where = f" ({claim['task']})" if claim["task"] else ""
@@ -105,6 +102,15 @@ def as_markdown(result: ReproductionResult) -> str:
         lines.append(f"| {says} | **{claim['verdict']}** | {found} |")
     lines += [f"\n{run} failed: {error}" for run, error in result["failed"].items()]
     return "\n".join(lines) + "\n"
+
+
+def numbers_as_markdown(result: ReproductionResult) -> str:
+    """Return the table without the verdicts, after a line that says how it was made."""
+    head, rows = _grid(result)
+    lines = [_facts(result), ""]
+    lines += ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
 
 
 def _facts(result: ReproductionResult) -> str:
