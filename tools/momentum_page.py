@@ -13,6 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
+from results_page import markdown
 from tardigrad.experiments.reproduce.grid_search import GridResult
 from tardigrad.experiments.reproduce.reproduction_tables import OurNumber, ReproductionResult
 
@@ -55,7 +56,7 @@ def trips_table(result: ReproductionResult) -> str:
             text = f"{_with_interval(own[label], len(result['seeds']))}{_time(times[task][label])}"
             cells.append(f"{mark}{text}{mark}")
         rows.append([label, *cells])
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def claims_table(result: ReproductionResult) -> str:
@@ -63,7 +64,7 @@ def claims_table(result: ReproductionResult) -> str:
     rows = [["claim", "at work", "verdict", "found"]]
     for claim in result["claims"]:
         rows.append([claim["says"], claim["task"].split()[0], claim["verdict"], claim["found"]])
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def settings_table(grid: GridResult) -> str:
@@ -81,7 +82,7 @@ def settings_table(grid: GridResult) -> str:
             reached = "missed" if best["trips"] is None else f"{best['trips']:,.0f}"
             cells.append(f"{', '.join(parts)} ({reached})")
         rows.append([label, *cells])
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def written(page: str) -> str:
@@ -107,11 +108,6 @@ def _with_interval(number: OurNumber, seeds: int) -> str:
         return "failed" if budget is None else f"> {budget:,.0f} ({number['reached']} of {seeds})"
     low, high = number["interval"]
     return f"{number['mean']:,.0f} [{low:,.0f}, {high:,.0f}]"
-
-
-def _markdown(rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ def verdicts_table(results: Recorded, scale: str, paper: str) -> str:
             task = f" ({claim['task']})" if claim["task"] else ""
             place = where[0] if where else result["name"]
             rows.append([claim["says"] + task, place, verdict(claim), claim["found"]])
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def tally_table(results: Recorded) -> str:
@@ -112,7 +112,7 @@ def tally_table(results: Recorded) -> str:
             claims = [claim for one in of_paper(results, scale, paper) for claim in one["claims"]]
             count = Counter(map(verdict, claims))
             rows.append([title, scale, str(len(claims)), *(str(count[outcome]) for outcome in OUTCOMES)])
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def written(page: str, results: Recorded) -> str:
@@ -131,7 +131,8 @@ def written(page: str, results: Recorded) -> str:
     return TABLE.sub(table, page)
 
 
-def _markdown(rows: list[list[str]]) -> str:
+def markdown(rows: list[list[str]]) -> str:
+    """Return a table in Markdown; the first row has the headings."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
 
