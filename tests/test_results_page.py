@@ -1,7 +1,6 @@
 """The tables of docs/results.md are those that were recorded, and what was recorded is what the files say."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
