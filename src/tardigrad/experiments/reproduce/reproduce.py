@@ -169,18 +169,20 @@ def _ours(name: str, part: _Part, outcomes: list[Outcome], label: str) -> OurNum
         "mean": spread.mean if spread else None,
         "sd": spread.sd if spread else None,
         "reached": len(finite),
-        "budget": _budget(name, outcomes, label),
+        "budget": _budget(name, part, outcomes, label),
     }
     interval = confidence_interval(finite) if spread else None
     return number if interval is None else {**number, "interval": interval}
 
 
-def _budget(name: str, outcomes: list[Outcome], label: str) -> float | None:
-    """Return the least that the cost can be for an entry that missed the target: what it has spent."""
+def _budget(name: str, part: _Part, outcomes: list[Outcome], label: str) -> float | None:
+    """Return the least that the cost can be for a run that missed the target: what those have spent that did.
+    The others may have stopped at the target."""
     if name not in COSTS:
         return None
-    ends = [outcome.curve[-1] for outcome in outcomes if outcome.label == label and outcome.curve]
-    return min((end.cost(name) for end in ends), default=None)
+    runs = [outcome for outcome in outcomes if outcome.label == label and outcome.curve]
+    missed = [run for run in runs if run.reached(part.comparison.targets[0]) is None]
+    return min((run.curve[-1].cost(name) for run in missed or runs), default=None)
 
 
 def _judged(
@@ -193,7 +195,7 @@ def _judged(
             judgement = Judgement(claim.says, "not run", "the smoke scale shows only that it runs")
         else:
             labels = part.comparison.entries
-            budgets = {label: _budget(claim.measure, outcomes[task], label) or 0.0 for label in labels}
+            budgets = {label: _budget(claim.measure, part, outcomes[task], label) or 0.0 for label in labels}
             judgement = judge(
                 claim,
                 lambda label, name: _numbers(name, part, outcomes[task], label),
