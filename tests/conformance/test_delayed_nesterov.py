@@ -62,3 +62,8 @@ def td_sum(delta):
 def test_c_is_at_most_the_inverse_of_the_period():
     with pytest.raises(td.ConfigError, match=r"c must be at most 1 / period \(0\.25\)"):
         td.Config(algorithm={"kind": "delayed_nesterov", "period": 4, "c": 0.3})
+
+
+def test_a_period_of_no_float_is_refused():
+    with pytest.raises(td.ConfigError, match=r"algorithm\.period: must be less than or equal to 1000000000"):
+        td.Config(algorithm={"kind": "delayed_nesterov", "period": 10**400})

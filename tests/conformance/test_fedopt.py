@@ -84,12 +84,13 @@ def test_bad_settings_name_the_key(kind, bad):
 
 @pytest.mark.parametrize(
     ("kind", "bad"),
-    [(td.FedAdam, {"beta2": 1.0}), (td.FedYogi, {"beta2": -0.1}), (td.FedAdaGrad, {"beta2": 0.9})],
+    [(td.FedAdam, {"beta2": 1.0}), (td.FedYogi, {"beta2": -0.1}), (td.FedAdaGrad, {"beta2": 0.9})]
+    + [(kind, {"v0": v0}) for kind in (td.FedYogi, td.Yogi) for v0 in (-1.0, 1e39)],
 )
-def test_bad_beta2_is_named(kind, bad):
+def test_bad_beta2_and_v0_are_named(kind, bad):
     with pytest.raises(ValidationError) as caught:
         kind(**bad)
-    assert [problem["loc"] for problem in caught.value.errors()] == [("beta2",)]
+    assert [problem["loc"] for problem in caught.value.errors()] == [tuple(bad)]
 
 
 @pytest.mark.parametrize("algorithm", [td.FedAdam(), td.FedAdaGrad(), td.FedYogi()])

@@ -15,7 +15,7 @@ import tardigrad as td
 from tardigrad.core.events import ModelMoved, UploadReceived
 from tardigrad.errors import ConfigError
 from tardigrad.flower import AsyncStrategy, replay, simulate
-from tardigrad.flower.app_trainer import _script
+from tardigrad.flower.app_trainer import _examples, _script
 
 START = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
 NODES = [{"partition-id": part} for part in range(3)]
@@ -72,3 +72,21 @@ def test_arrivals_of_one_moment_are_replayed_in_the_order_of_the_log():
     assert [int(start) for start, _ in trips] == [0, 0, 1, 2]
     assert [end for _, end in trips] == [2.0, 1.0, 4.0, 3.0]
     assert len({start for start, _ in trips}) == 4
+
+
+def test_uploads_that_weigh_nothing_do_not_say_how_many_examples_a_node_has():
+    def late(client, staleness, weight):
+        return UploadReceived(0, client, 0.0, 1.0, 0, staleness, staleness, weight, True, None, 1)
+
+    gated = config(algorithm={"kind": "cgad", "staleness": {"cutoff": 2}})
+    assert _examples(gated, [late("ann", 0, 5.0), late("ann", 2, 0.0)], ["ann", "bob"]) == [5, 1]
+    with pytest.raises(ConfigError, match="all uploads of node bob were so late"):
+        _examples(gated, [late("ann", 0, 5.0), late("bob", 3, 0.0)], ["ann", "bob"])
+
+
+def test_simulated_nodes_may_be_adversaries():
+    plain = config(buffer={"size": 3}, pace={"kind": "synchronous", "cohort": 3}, algorithm="fedavg")
+    honest = simulate(plain.model_copy(update={"stop": td.Stop(steps=1)}), app, START, NODES)
+    all_lie = {"adversaries": td.SignFlip(share=1.0), "stop": td.Stop(steps=1)}
+    flipped = simulate(plain.model_copy(update=all_lie), app, START, NODES)
+    assert flipped.model["w"].tolist() == pytest.approx([-x for x in honest.model["w"].tolist()])

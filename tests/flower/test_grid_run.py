@@ -5,9 +5,14 @@ import pytest
 from local_nodes import START
 
 import tardigrad as td
+from tardigrad.data.evaluation import Evaluator
 from tardigrad.errors import ConfigError
+from tardigrad.experiments.runs.simulation_assembly import training_parts
 from tardigrad.flower.grid_run import assemble_nodes, check_nodes_can_run
 from tardigrad.flower_grid.named_arrays import ArraysModule
+from tardigrad.learning.local import Trainer
+from tardigrad.learning.profile import Profile
+from tardigrad.privacy.keys import NoiseKeys
 
 
 def assembled(arrays=None, **keywords):
@@ -27,6 +32,7 @@ def assembled(arrays=None, **keywords):
         ({"encoding": "int8"}, "whole arrays"),
         ({"broadcast": "bfloat16"}, "whole arrays"),
         ({"secure": {"masks": False}}, "ClientApps do not mask"),
+        ({"adversaries": "sign_flip"}, "adversaries: they are clients of a simulation"),
         ({"privacy": {"kind": "local", "epsilon": 5.0}}, "'local' has clients add noise"),
         ({"privacy": {"kind": "poisson", "epsilon": 5.0}}, "real ones are not"),
         ({"pace": {"kind": "arrivals"}}, "'arrivals' decides when nodes turn up"),
@@ -39,6 +45,30 @@ def assembled(arrays=None, **keywords):
 def test_what_nodes_decide_or_are_not_told_is_refused(keywords, said):
     with pytest.raises(ConfigError, match=said):
         assembled(**keywords)
+
+
+def test_a_simulation_may_have_adversaries_unless_they_poison_examples():
+    """What a ClientApp trains in a simulation (`simulate`) has the layers of every other simulation."""
+
+    def parts(adversaries):
+        config = td.Config(adversaries=adversaries, buffer={"size": 2}, stop={"steps": 5})
+        assembly = assemble_nodes(config, ArraysModule(START), range(4))
+        return assembly, training_parts(assembly, 0, _Untrained(), _Unevaluated())
+
+    assembly, _ = parts("sign_flip")
+    assert [layer.name for layer in assembly.aggregator(NoiseKeys()).layers] == ["adversaries"]
+    with pytest.raises(ConfigError, match="those of an app are its own"):
+        parts("backdoor")
+
+
+class _Untrained(Trainer):
+    def __init__(self):
+        self.profile = Profile(on=False)
+
+
+class _Unevaluated(Evaluator):
+    def __init__(self):
+        pass
 
 
 def test_statistics_do_not_go_with_privacy():

@@ -108,6 +108,13 @@ def test_xi_without_noise_is_refused():
         gamma_from_xi(1.0, 0.0, 1.0)
 
 
+def test_xi_just_above_the_noise_multiplier_has_a_gamma():
+    for sigma in (0.7, 1e-6):
+        gamma = gamma_from_xi(1.0, sigma, math.nextafter(sigma, 1.0))  # their squares may be equal
+        assert math.isfinite(gamma)
+        assert gamma > 1e7
+
+
 def test_private_versions_need_a_law_without_zeros():
     law = td.CosineGate(cutoff=5)
     momentum = td.Approximation()

@@ -78,6 +78,17 @@ REFUSED = {
     "overhead 1": (
         PARTICIPATION | {"adaptive": {"overhead": 1.0}}, {}, r"privacy\.adaptive\.overhead: must be greater"
     ),
+    "xi of public versions": (
+        PARTICIPATION | {"version_noise": 3.0}, {}, r"privacy: version_noise is the noise of private versions"
+    ),
+    "xi that drowns all versions": (
+        PARTICIPATION | {"versions": "private", "version_noise": 1e300}, {},
+        r"privacy\.version_noise: must be less than or equal to 1",
+    ),
+    "overhead that drowns all deltas": (
+        PARTICIPATION | {"versions": "private", "version_overhead": 1e300}, {},
+        r"privacy\.version_overhead: must be less than or equal to 1",
+    ),
     "local, and too little": (
         {"kind": "local", "epsilon": 1.0, "noise_multiplier": 1.0, "participations": 4},
         {"algorithm": "fedasync", "buffer": {}},

@@ -263,3 +263,24 @@ def test_statement_says_what_holds_against_whom(tmp_path):
     assert "| the server alone, or with all helpers but one | (epsilon, delta) as above" in noisy
     assert "| helpers | 2, each of which adds the whole noise (the variance is 2 times as large) |" in noisy
     assert "trusted to clip, to sum" not in noisy
+
+
+class WithoutNumbers(torch.nn.Module):
+    """A linear model, one of whose parameters has no numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 10)
+        self.nothing = torch.nn.Parameter(torch.zeros(0))
+
+    def forward(self, x):
+        return self.linear(x.flatten(1))
+
+
+def test_a_model_with_an_empty_parameter_can_be_trained():
+    settings = {name: value for name, value in SMALL.items() if name != "model"}
+    config = Config(**settings, **pace_of(td.FedBuff()), secure=td.Secure(helpers=2))
+    simulation = build(config, WithoutNumbers())
+    for _ in simulation.engine.run():
+        pass
+    assert simulation.aggregator.version == 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
@@ -40,7 +40,7 @@ class DelayedNesterov(SumOnly):
     step along uploads that agree is about lr / (1 - beta) times as long."""
     beta: float = Field(default=0.9, ge=0, lt=1)
     """Share of the past in the momentum."""
-    period: PositiveInt = 10
+    period: int = Field(default=10, ge=1, le=10**9)
     """N: the momentum changes at every N-th step."""
     c: NonNegativeFloat = 0.0
     """How much of the momentum each step between takes, from 0 (none of it) to 1 / N (all take the same)."""

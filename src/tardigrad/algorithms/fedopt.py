@@ -6,12 +6,12 @@ from abc import abstractmethod
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
 from tardigrad.core.momentum import EMA
-from tardigrad.core.preconditioner import AdaGrad, Adam, Preconditioner, Yogi
+from tardigrad.core.preconditioner import LARGEST_START, AdaGrad, Adam, Preconditioner, Yogi
 from tardigrad.core.situation import Situation
 from tardigrad.core.state import State
 from tardigrad.core.step import Step
@@ -74,7 +74,7 @@ class FedYogi(_FedOpt):
     kind: Literal["fedyogi"] = "fedyogi"
     beta2: float = Field(default=0.99, ge=0, lt=1)
     """Share of the past in v."""
-    v0: NonNegativeFloat = 0.0
+    v0: float = Field(default=0.0, ge=0, le=LARGEST_START)
     """v before the first step; the paper has it at least adaptivity squared."""
 
     @property

@@ -11,11 +11,14 @@ from abc import abstractmethod
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from tardigrad.core.setting import Setting, by_name
 from tardigrad.core.state import State, tensor_of
+
+LARGEST_START = 1e30
+"""The largest v before the first step, which float32 can represent."""
 
 
 class _Preconditioner(Setting):
@@ -84,7 +87,7 @@ class Yogi(_SecondMoment):
     kind: Literal["yogi"] = "yogi"
     beta2: float = Field(default=0.99, ge=0, lt=1)
     """Share of the past in v."""
-    v0: NonNegativeFloat = 0.0
+    v0: float = Field(default=0.0, ge=0, le=LARGEST_START)
     """v before the first step. v changes by at most (1 - beta2) r^2 a step, so that a small start lasts."""
 
     def start(self, model: Tensor) -> State:

@@ -174,10 +174,21 @@ def replay(
 
 def _examples(config: Config, uploads: Sequence[UploadReceived], names: Sequence[str]) -> list[int]:
     """Return the numbers of examples of the nodes, by which their uploads had their weights."""
-    found = {}
+    found: dict[str, int] = {}
+    unknown: set[str] = set()
     for upload in uploads:
         if upload.accepted and upload.staleness is not None:
-            found[str(upload.client)] = round(upload.weight / config.algorithm.law(upload.staleness))
+            discount = config.algorithm.law(upload.staleness)
+            if discount > 0:
+                found[str(upload.client)] = round(upload.weight / discount)
+            else:
+                unknown.add(str(upload.client))
+    for name in sorted(unknown - set(found)):
+        raise ConfigError(
+            f"replay: all uploads of node {name} were so late that they weighed nothing "
+            f"(algorithm.staleness), so that the run's events do not say how many examples it has; a run "
+            "with buffer.staleness_bound below the cutoff can be replayed"
+        )
     return [found.get(name, 1) for name in names]
 
 

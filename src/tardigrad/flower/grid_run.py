@@ -15,6 +15,7 @@ from tardigrad.experiments.config.keywords import with_keywords
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.assembly import Assembly, assemble
 from tardigrad.experiments.runs.private_run import Secrets
+from tardigrad.experiments.runs.server_assembly import check_no_adversaries
 from tardigrad.flower_grid.carrier import Carrier
 from tardigrad.flower_grid.driver import Driver
 from tardigrad.flower_grid.named_arrays import ArraysModule
@@ -82,7 +83,8 @@ def assemble_nodes(
 
 
 def check_nodes_can_run(config: Config) -> None:
-    """Raise a ConfigError if a resolved config needs virtual time."""
+    """Raise a ConfigError if a resolved config needs virtual time, or simulated clients."""
+    check_no_adversaries(config)
     if config.algorithm.oracle:
         raise ConfigError(
             f"algorithm.kind: {config.algorithm.name} as it is set uses what only a simulation can know (the "

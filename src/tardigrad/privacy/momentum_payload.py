@@ -50,7 +50,7 @@ def gamma_from_xi(clip: float, sigma: float, xi: float) -> float:
             f"privacy.version_noise: versions get at least the noise of the noise multiplier, which is "
             f"{sigma:g}, so it must be above that (and that above 0); {xi:g} was given"
         )
-    return sigma * clip / math.sqrt(xi**2 - sigma**2)  # xi = sigma sqrt(clip^2 + gamma^2) / gamma
+    return sigma * clip / math.sqrt((xi - sigma) * (xi + sigma))  # xi = sigma sqrt(clip^2 + gamma^2) / gamma
 
 
 def noisy_row(versions: Tensor, gamma: float, divisor: float, step: int) -> Tensor:

@@ -77,11 +77,20 @@ class _Central(_Privacy):
     """Let the clip follow a quantile of the norms: { quantile = 0.5 }."""
     versions: Literal["public", "private"] = "public"
     """private: the version that an upload started from is protected too (for momentum approximation)."""
-    version_overhead: float = Field(default=1.1, gt=1)
+    version_overhead: float = Field(default=1.1, gt=1, le=1e6)
     """The factor by which private versions increase the noise of the deltas."""
-    version_noise: PositiveFloat | None = None
+    version_noise: float | None = Field(default=None, gt=0, le=1e6)
     """xi, the standard deviation of the noise in the count of one version (Eq. 17 of the momentum
     approximation paper), in place of version_overhead. It must be above the noise multiplier."""
+
+    @model_validator(mode="after")
+    def _noise_of_private_versions(self) -> _Central:
+        if self.version_noise is not None and self.versions == "public":
+            raise ValueError(
+                "version_noise is the noise of private versions, and versions are public; set versions to "
+                "'private', or leave version_noise out"
+            )
+        return self
 
     def _guarantee(
         self,

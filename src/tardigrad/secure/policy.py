@@ -68,7 +68,7 @@ class Facts(Setting):
     steps: PositiveInt | None = None
     local_steps: float = 1.0
     examples: PositiveInt | None = None
-    blocks: tuple[PositiveInt, ...] = ()
+    blocks: tuple[NonNegativeInt, ...] = ()
 
     def situation(self) -> Situation:
         """Return them as algorithms are given them."""

@@ -117,6 +117,10 @@ def test_an_edge_is_the_smallest_or_largest_of_three():
         (("seeds = [0, 1]", "seeds = [0, 100]"), "which judge what was tuned"),
         (("\nB = [{", "\nC = [{"), "there is no entry 'C'"),
         (("algorithm.momentum.beta", "algorithm.momentum.gamma"), "gamma"),
+        (("targets = [0.5]", 'targets = [0.5]\nomit = ["B"]'), "there is no entry 'B' at this scale"),
+        (('"algorithm.momentum.beta" = [0.5', '"algorithm" = ["fedbuff"], "a" = [0.5'), "set the same table"),
+        (("[0.001, 0.01, 1.0, 1e30]", "[]"), r"tried\.A: there is nothing to try; give a table"),
+        (('[{ "algorithm.lr" = [0.001, 0.01, 1.0, 1e30] }]', "[]"), r"tried\.A: there is nothing to try"),
     ],
 )
 def test_a_wrong_grid_is_refused_before_anything_runs(library_folder, tmp_path, change, message):

@@ -178,7 +178,10 @@ MOMENTA = ["none", "ema", "heavy_ball", "nesterov", "approximation", "light_appr
 CONFIGS = [{"kind": algorithm.model_fields["kind"].default} for algorithm in BUILT_IN]
 CONFIGS += [{"kind": "fedbuff", "momentum": momentum} for momentum in MOMENTA]
 CONFIGS += [{"kind": "fedbuff", "preconditioner": "adam"}, {"kind": "fedac", "momentum": "none"}]
-CONFIGS += [{"kind": "fedasync", "staleness": s} for s in ("constant", "linear", "exponential", "hinge")]
+CONFIGS += [
+    {"kind": "fedasync", "staleness": s}
+    for s in ("constant", "linear", "exponential", "hinge", "cosine_gate")
+]
 
 
 @pytest.mark.parametrize("ranges", ["practical", "papers"])
@@ -419,3 +422,14 @@ def test_a_tuning_file_that_is_none_is_named(tmp_path):
     with pytest.raises(td.ConfigError, match=r"t\.json is no tuning\.json"):
         compare(tmp_path / "c.toml", tmp_path / "out", Console())
     assert not (tmp_path / "out").exists()
+
+
+def test_numbers_of_a_cosine_gate_are_tuned():
+    config = td.Config(algorithm={"kind": "fedasync", "staleness": "cosine_gate"})
+    assert {"algorithm.staleness.a", "algorithm.staleness.cutoff"} <= set(shipped_space(config, "practical"))
+
+
+def test_a_learning_rate_without_effect_is_not_tuned():
+    for eta, tried in (("local", True), ("theorem", False)):
+        space = search_space(td.Config(algorithm={"kind": "masfl", "eta": eta}), "practical")
+        assert ("local.lr" in space) == tried

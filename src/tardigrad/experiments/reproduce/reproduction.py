@@ -137,9 +137,10 @@ def load(file: Path) -> Reproduction:
     known = set(reproduction.entries) | {label for scale in scales for label in scale.entries}
     tasks = set(reproduction.tasks) | {task for scale in scales for task in scale.tasks}
     for size, scale in reproduction.scales.items():
+        compared = {label for label in reproduction.entries if label not in scale.omit} | set(scale.entries)
         for label in scale.grid.tried if scale.grid is not None else ():
-            if label not in known:
-                raise ConfigError(f"{file}: scales.{size}.grid: there is no entry {label!r}")
+            if label not in compared:
+                raise ConfigError(f"{file}: scales.{size}.grid: there is no entry {label!r} at this scale")
     for claim in reproduction.claims:
         for entry in claim.entries:
             if entry not in known:

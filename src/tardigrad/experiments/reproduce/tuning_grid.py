@@ -28,8 +28,27 @@ class TuningGrid(Setting):
     """By entry: tables of values by key; every combination of the values of one table is tried."""
 
     @model_validator(mode="after")
+    def _different_keys(self) -> TuningGrid:
+        for label, tables in self.tried.items():
+            for table in tables:
+                for key in table:
+                    inner = next((other for other in table if other.startswith(f"{key}.")), None)
+                    if inner is not None:
+                        raise ValueError(
+                            f"tried.{label}: {key!r} and {inner!r} set the same table; give all settings "
+                            f"within {key} by their whole keys, such as {key + '.kind'!r}"
+                        )
+        return self
+
+    @model_validator(mode="after")
     def _same_number_for_all(self) -> TuningGrid:
         numbers = {label: len(self.settings(label)) for label in self.tried}
+        for label, number in numbers.items():
+            if number == 0:
+                raise ValueError(
+                    f"tried.{label}: there is nothing to try; give a table with at least one value of each "
+                    'key, such as [{ "algorithm.lr" = [0.1, 1.0] }]'
+                )
         if len(set(numbers.values())) > 1:
             most, least = max(numbers, key=numbers.__getitem__), min(numbers, key=numbers.__getitem__)
             raise ValueError(

@@ -225,11 +225,6 @@ def assemble(
     because algorithms and layers check what they are given, and the run's own is built when its folder exists
     already.
     """
-    if served and config.adversaries is not None:
-        raise ConfigError(
-            "adversaries: they are clients of a simulation, and those of a server are real; leave "
-            "[adversaries] out (docs/service.md says what a server does about clients that lie)"
-        )
     flat = FlatModule(module, config.local.personal, config.local.batch_norm)
     config = with_metrics(config, federation)
     if federation is not None:

@@ -163,6 +163,7 @@ def _check_config(config: Config) -> None:
             "privacy.kind: 'poisson' rests on clients that are sampled at random, which real ones are not; "
             "use 'participation', which assumes nothing about who comes when"
         )
+    check_no_adversaries(config)
     check_secure_server(config)
     settings = config.service or ServiceSettings()
     for name in ("norm_bound", "examples_bound"):
@@ -177,6 +178,15 @@ def _check_config(config: Config) -> None:
         for helper in config.secure.helpers:
             public_key(helper.identity, "secure.helpers.identity")
             authority_of(helper)
+
+
+def check_no_adversaries(config: Config) -> None:
+    """Raise a ConfigError if some clients are to be adversaries, because real clients are what they are."""
+    if config.adversaries is not None:
+        raise ConfigError(
+            "adversaries: they are clients of a simulation, and those of a server are real; leave "
+            "[adversaries] out (docs/service.md says what a server does about clients that lie)"
+        )
 
 
 def _check_resolved(config: Config, federation: Federation | None, population: int) -> None:

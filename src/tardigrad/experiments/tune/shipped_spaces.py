@@ -67,6 +67,10 @@ STALENESS: dict[str, Space] = {  # by kind of law, for FedAsync, whose paper tun
     "polynomial": {"a": Dimension(low=0.1, high=2.0)},
     "exponential": {"a": Dimension(low=0.01, high=2.0, log=True)},
     "hinge": {"a": Dimension(low=1.0, high=10.0), "b": Dimension(low=0, high=16)},
+    "cosine_gate": {
+        "a": Dimension(low=0.01, high=1.0, log=True),
+        "cutoff": Dimension(low=2.0, high=64.0, log=True),
+    },
 }
 
 WIDE = Dimension(low=1e-8, high=1e4, log=True)
@@ -133,6 +137,8 @@ def shipped_space(config: Config, ranges: str) -> Space:
     if kind == "fedac" and setting_at(config, "algorithm.momentum") == "none":
         space["algorithm.lr"] = MEAN_LR
         del space["algorithm.beta1"]
+    if kind == "masfl" and setting_at(config, "algorithm.eta") == "theorem":
+        del space["local.lr"]  # it has no effect
     if kind == "fedasync":
         law = str(setting_at(config, "algorithm.staleness.kind"))
         space |= {f"algorithm.staleness.{name}": own for name, own in STALENESS.get(law, {}).items()}
