@@ -30,6 +30,16 @@ def in_one_line(page):
     return " ".join((ROOT / page).read_text().split())
 
 
+def count(found):
+    """Mean and standard deviation of a number of trips, as pages write them."""
+    return f"{found['mean']:,.0f} ± {found['sd']:,.0f}"
+
+
+def percent(found):
+    """Mean and standard deviation of a share, as pages write them."""
+    return f"{100 * found['mean']:.1f} ± {100 * found['sd']:.1f} %"
+
+
 def row(page, name):
     """The cells of the only row of a page that begins with a name and has numbers."""
     (found,) = re.findall(rf"^\| {re.escape(name)} \|(.*\d.*)\|$", page, re.MULTILINE)
@@ -42,7 +52,7 @@ def test_the_readme_s_table_is_that_of_the_recorded_demo():
     for one in rows:
         name = one["entry"] + (" (synchronous)" if one["entry"].startswith("FedAvg") else "")
         assert row(README, name) == [
-            f"{one['trips']['mean']:,.0f} ± {one['trips']['sd']:,.0f}",
+            count(one["trips"]),
             f"{one['time']['mean']:.1f} ± {one['time']['sd']:.1f}",
             f"{one['time']['mean'] / best:.2f}",
             f"{one['accuracy']['mean']:.1%}".replace("%", " %"),
@@ -64,7 +74,7 @@ def test_the_comparison_of_phones_is_the_recorded_one():
         trips, time, accuracy = one["trips"], one["time"], one["accuracy"]
         (shown,) = re.findall(rf"^ {one['entry']} +(\d.*±.*)$", page, re.MULTILINE)
         assert shown.split() == [
-            *f"{trips['mean']:,.0f} ± {trips['sd']:,.0f} {trips['mean'] / fewest:.2f}".split(),
+            *f"{count(trips)} {trips['mean'] / fewest:.2f}".split(),
             *f"{time['mean']:.1f} ± {time['sd']:.1f} {time['mean'] / fastest:.2f}".split(),
             f"{one['steps']['mean']:.0f}",
             f"{one['bytes_up']['mean'] / 1e6:,.1f}",
@@ -86,6 +96,24 @@ def test_the_plan_of_phones_is_what_the_command_prints(cli, tmp_path, monkeypatc
     assert code == 0, said
     lines = [" ".join(each.split()) for each in printed.splitlines()]
     assert [each for each in shown.splitlines() if " ".join(each.split()) not in lines] == []
+
+
+def test_the_tables_of_adversaries_are_the_recorded_ones():
+    sign_flip, backdoor = (ROOT / "docs/adversaries.md").read_text().split("The same with a backdoor")
+    names = {
+        "norm bound": "norm bound of 1, no trimming",
+        "trimmed mean": "trimmed mean, 0.4 at each end",
+        "BASGD": "BASGD, 10 buckets",
+    }
+    for one in recorded("attacks", "0.8"):
+        reached = f"{one['reached']} of 3 seeds" if one["reached"] else "not reached"
+        shown = [count(one["trips"]) if one["trips"] else reached, percent(one["accuracy"])]
+        entry = one["entry"].removesuffix(", backdoor")
+        name = names.get(entry, entry)
+        if "attack_success" in one:
+            assert row(backdoor, name) == [*shown, percent(one["attack_success"])]
+        if not one["entry"].endswith("backdoor"):
+            assert row(sign_flip, name) == shown
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/flower.md"])
