@@ -18,7 +18,7 @@ def test_speeds_are_those_of_the_last_benchmark():
     measured = json.loads((ROOT / "benchmarks/peers.json").read_text())
     for job, variants in measured["jobs"].items():
         wanted = [of["ratio"] for name, of in variants.items() if name not in ("bare", "2 bare loops")]
-        assert row(job) == [f"{ratio + 1e-9:.2f}" for ratio in wanted]
+        assert row(job) == [f"{ratio:.2f}" for ratio in wanted]  # as benchmarks/peers.py writes them
     for name, version in measured["versions"].items():
         assert re.search(rf"{name}[\w-]* {re.escape(version)}", PAGE)
     assert measured["machine"]["date"] in PAGE

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,26 @@ def recorded(name, target):
     return [row | row["targets"][target] for row in found]
 
 
+def measured(name):
+    """The results of a benchmark."""
+    return json.loads((ROOT / "benchmarks" / f"{name}.json").read_text())
+
+
+def in_one_line(page):
+    """A page without line breaks."""
+    return " ".join((ROOT / page).read_text().split())
+
+
+def count(found):
+    """Mean and standard deviation of a number of trips, as pages write them."""
+    return f"{found['mean']:,.0f} ± {found['sd']:,.0f}"
+
+
+def percent(found):
+    """Mean and standard deviation of a share, as pages write them."""
+    return f"{100 * found['mean']:.1f} ± {100 * found['sd']:.1f} %"
+
+
 def row(page, name):
     """The cells of the only row of a page that begins with a name and has numbers."""
     (found,) = re.findall(rf"^\| {re.escape(name)} \|(.*\d.*)\|$", page, re.MULTILINE)
@@ -30,7 +52,7 @@ def test_the_readme_s_table_is_that_of_the_recorded_demo():
     for one in rows:
         name = one["entry"] + (" (synchronous)" if one["entry"].startswith("FedAvg") else "")
         assert row(README, name) == [
-            f"{one['trips']['mean']:,.0f} ± {one['trips']['sd']:,.0f}",
+            count(one["trips"]),
             f"{one['time']['mean']:.1f} ± {one['time']['sd']:.1f}",
             f"{one['time']['mean'] / best:.2f}",
             f"{one['accuracy']['mean']:.1%}".replace("%", " %"),
@@ -41,15 +63,114 @@ def test_the_readme_s_table_is_that_of_the_recorded_demo():
 def test_the_page_of_the_demo_quotes_the_same_ratios():
     time = {one["entry"]: one["time"]["mean"] for one in recorded("demo", "0.9")}
     said = "FedAvgM takes {:.1f} times and FedAvg {:.1f} times FedBuff's"
-    text = " ".join((ROOT / "docs/demo.md").read_text().split())
-    assert said.format(time["FedAvgM"] / time["FedBuff"], time["FedAvg"] / time["FedBuff"]) in text
+    found = said.format(time["FedAvgM"] / time["FedBuff"], time["FedAvg"] / time["FedBuff"])
+    assert found in in_one_line("docs/demo.md")
+
+
+def test_the_comparison_of_phones_is_the_recorded_one():
+    rows, page = recorded("phones", "0.9"), (ROOT / "docs/network.md").read_text()
+    fewest, fastest = (min(one[cost]["mean"] for one in rows) for cost in ("trips", "time"))
+    for one in rows:
+        trips, time, accuracy = one["trips"], one["time"], one["accuracy"]
+        (shown,) = re.findall(rf"^ {one['entry']} +(\d.*±.*)$", page, re.MULTILINE)
+        assert shown.split() == [
+            *f"{count(trips)} {trips['mean'] / fewest:.2f}".split(),
+            *f"{time['mean']:.1f} ± {time['sd']:.1f} {time['mean'] / fastest:.2f}".split(),
+            f"{one['steps']['mean']:.0f}",
+            f"{one['bytes_up']['mean'] / 1e6:,.1f}",
+            *f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['sd']:.1f}".split(),
+        ]
+    for sentence in json.loads((ROOT / "docs/recorded/phones.json").read_text())["sentences"]["0.9"]:
+        assert sentence in in_one_line("docs/network.md")
+    slowest = max(one["time"]["mean"] for one in rows)
+    assert f"{fastest / slowest:.2f} of the time" in in_one_line("docs/network.md")
+
+
+def test_the_plan_of_phones_is_what_the_command_prints(cli, tmp_path, monkeypatch):
+    page = (ROOT / "docs/network.md").read_text()
+    (config,) = re.findall(r"^```toml\n(data = .*?)^```$", page, re.MULTILINE | re.DOTALL)
+    ((line, shown),) = re.findall(r"^\$ tardigrad (plan .*)\n((?: .*\n)*?) \.\.\.$", page, re.MULTILINE)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "run.toml").write_text(config)
+    code, printed, said = cli(*line.split())
+    assert code == 0, said
+    lines = [" ".join(each.split()) for each in printed.splitlines()]
+    assert [each for each in shown.splitlines() if " ".join(each.split()) not in lines] == []
+
+
+def test_the_tables_of_adversaries_are_the_recorded_ones():
+    sign_flip, backdoor = (ROOT / "docs/adversaries.md").read_text().split("The same with a backdoor")
+    names = {
+        "norm bound": "norm bound of 1, no trimming",
+        "trimmed mean": "trimmed mean, 0.4 at each end",
+        "BASGD": "BASGD, 10 buckets",
+    }
+    for one in recorded("attacks", "0.8"):
+        reached = f"{one['reached']} of 3 seeds" if one["reached"] else "not reached"
+        shown = [count(one["trips"]) if one["trips"] else reached, percent(one["accuracy"])]
+        entry = one["entry"].removesuffix(", backdoor")
+        name = names.get(entry, entry)
+        if "attack_success" in one:
+            assert row(backdoor, name) == [*shown, percent(one["attack_success"])]
+        if not one["entry"].endswith("backdoor"):
+            assert row(sign_flip, name) == shown
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/flower.md"])
 def test_what_flower_s_nodes_took_is_from_the_last_benchmark(page):
-    measured = json.loads((ROOT / "benchmarks/flower.json").read_text())["evaluations"]
-    ratio = measured["FedBuff"][-1]["seconds"] / measured["FedAvg"][-1]["seconds"]
-    assert f"in {ratio:.2f} of FedAvg's time" in " ".join((ROOT / page).read_text().split())
+    found = measured("flower")["evaluations"]
+    ratio = found["FedBuff"][-1]["seconds"] / found["FedAvg"][-1]["seconds"]
+    assert f"in {ratio:.2f} of FedAvg's time" in in_one_line(page)
+
+
+TABLES = """
+import json, sys
+import service, service_parts, service_trips, secure
+from peers import shown
+from report import HERE, table
+
+def measured(name):
+    return json.loads((HERE / f"{name}.json").read_text())
+
+peers = measured("peers")
+json.dump({
+    "service": table(service.rows_of(measured("service"))),
+    "service_parts": table(service_parts.rows_of(measured("service_parts")["ms"])),
+    "service_trips": table(service_trips.rows_of(measured("service_trips"))),
+    "secure": table(secure.rows_of(measured("secure"))),
+    "peers": shown(peers["jobs"], peers["versions"], peers["not_run"]),
+}, sys.stdout)
+"""
+
+
+def test_the_tables_of_performance_are_those_of_the_last_benchmarks():
+    command = [sys.executable, "-c", TABLES]
+    done = subprocess.run(command, cwd=ROOT / "benchmarks", stdout=subprocess.PIPE, text=True, check=True)
+    page = (ROOT / "docs/performance.md").read_text()
+    assert [name for name, table in json.loads(done.stdout).items() if table not in page] == []
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in (ROOT / "benchmarks").glob("*.json")))
+def test_each_part_of_performance_is_of_its_last_benchmark(name):
+    page, machine = (ROOT / "docs/performance.md").read_text(), measured(name)["machine"]
+    (part,) = re.findall(rf"<!-- {name}: begin -->(.*)<!-- {name}: end -->", page, re.DOTALL)
+    loads = f"load average {machine['load_at_start']} at the start and {machine['load_at_end']} at the end"
+    assert f"{machine['date']}, commit {machine['commit']}: {machine['processor']}" in part
+    assert loads in part
+
+
+def test_ratios_of_speed_are_those_of_the_last_benchmark():
+    found, page = measured("results"), (ROOT / "docs/performance.md").read_text()
+    for job, variants in found["speed"].items():
+        for variant in ("1 worker", "2 workers"):
+            one = variants[variant]
+            ratios = rf"{one['ratio']:.2f} \({one['median_ratio']:.2f}\)"
+            assert re.search(rf"{job}: {variant} over the bare loop \(.*\) \| {ratios} \|", page)
+    forms = found["momentum_approximation"]
+    slower, light = (forms[form]["late_times_ema"] for form in ("approximation", "light"))
+    text = in_one_line("docs/algorithms.md")
+    assert f"{slower:.2f} times a step with `ema`" in text
+    assert f"The light form costs {light:.2f} times a step" in text
 
 
 def test_the_noise_on_the_page_of_privacy_is_what_the_command_prints(cli):
