@@ -91,7 +91,10 @@ def test_a_served_run_that_was_stopped_is_continued_and_shown(serve, tmp_path):
     assert found[0]["version"] == 0
     assert found[-1]["accuracy"] > found[0]["accuracy"]
     assert not (live / "journal.sqlite").exists()
-    assert "30" in command("show", live)
+    shown = command("show", live)
+    assert "30" in shown
+    assert "time served" in shown
+    assert "virtual time" not in shown
 
     ended = serve("--set", "service.linger_seconds=0")  # a limit may be changed
     out, err = ended.communicate()
