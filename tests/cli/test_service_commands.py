@@ -175,7 +175,7 @@ def test_the_example_is_short():
 @pytest.mark.parametrize(
     ("address", "ca", "said"),
     [
-        ("localhost", b"", r"'localhost' is not a port"),
+        ("localhost", b"", r"'localhost' has no port; write it after a colon"),
         ("localhost:70000", b"", r"'70000' is not a port from 1 to 65535"),
         ("localhost:7433", b"junk", r"ca\.pem: is not a certificate in PEM"),
         ("localhost:7433", b"", r"ca\.pem: is not a certificate in PEM"),
