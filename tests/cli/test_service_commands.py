@@ -91,7 +91,10 @@ def test_a_served_run_that_was_stopped_is_continued_and_shown(serve, tmp_path):
     assert found[0]["version"] == 0
     assert found[-1]["accuracy"] > found[0]["accuracy"]
     assert not (live / "journal.sqlite").exists()
-    assert "30" in command("show", live)
+    shown = command("show", live)
+    assert "30" in shown
+    assert "time served" in shown
+    assert "virtual time" not in shown
 
     ended = serve("--set", "service.linger_seconds=0")  # a limit may be changed
     out, err = ended.communicate()
@@ -172,7 +175,7 @@ def test_the_example_is_short():
 @pytest.mark.parametrize(
     ("address", "ca", "said"),
     [
-        ("localhost", b"", r"'localhost' is not a port"),
+        ("localhost", b"", r"'localhost' has no port; write it after a colon"),
         ("localhost:70000", b"", r"'70000' is not a port from 1 to 65535"),
         ("localhost:7433", b"junk", r"ca\.pem: is not a certificate in PEM"),
         ("localhost:7433", b"", r"ca\.pem: is not a certificate in PEM"),

@@ -41,7 +41,9 @@ def fault_of(address: str) -> str:
 
     The text never has the whole address, because rich would show parts such as ":100:" as an emoji.
     """
-    host, _, port = address.rpartition(":")
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        return f"{port[:60]!r} has no port; write it after a colon, such as localhost:7433"
     if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
         return f"{port[:20]!r} is not a port from 1 to 65535"
     if ":" in host and not (host.startswith("[") and host.endswith("]")):

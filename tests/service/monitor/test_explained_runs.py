@@ -91,7 +91,8 @@ def test_strangers_are_refused_and_then_a_client_comes(tmp_path):
     assert alone[0].severity == "error"
     assert alone[0].sentence == (
         "All requests are refused: not enrolled (3 times; the last was Join, answered with \"client 'zoe' is "
-        'not enrolled here; ask for `tardigrad enroll`").'
+        "not enrolled here; ask the server's operator for `tardigrad enroll`, or give the name that is "
+        'enrolled (--name)").'
     )
     assert "tardigrad enroll" in alone[0].remedy
     assert 0 <= alone[0].since < PATIENCE

@@ -18,28 +18,28 @@ from tardigrad.core.events import ModelEvaluated, RunStarted, UploadReceived
 from tardigrad.core.metric import ACCURACY, Metric
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.progress import ProgressCounts
-from tardigrad.experiments.runs.run_folder import OWN_CODE, RunFolder
+from tardigrad.experiments.runs.run_folder import OWN_CODE, SERVER_FILES, RunFolder
 
 PICTURES = (".png", ".svg", ".pdf")
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
-def show_summary(summary: Mapping[str, Any], console: Console, title: str = "") -> None:
-    """Print the summary of a run as a table."""
-    console.print(summary_table(summary, title))
+def show_summary(summary: Mapping[str, Any], console: Console, title: str = "", served: bool = False) -> None:
+    """Print the summary of a run as a table. `served`: its time is not virtual."""
+    console.print(summary_table(summary, title, served))
 
 
-def summary_table(summary: Mapping[str, Any], title: str = "") -> Table:
+def summary_table(summary: Mapping[str, Any], title: str = "", served: bool = False) -> Table:
     """Return the summary of a run as a table for the terminal."""
     table = Table(title=escape(title) or None, show_header=False, title_justify="left")
     table.add_column(style="cyan")
     table.add_column()
-    for name, text in summary_rows(summary):
+    for name, text in summary_rows(summary, served):
         table.add_row(Text(name), Text(text))  # not markup: a client may have chosen the name of a metric
     return table
 
 
-def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def summary_rows(summary: Mapping[str, Any], served: bool = False) -> list[tuple[str, str]]:
     """Return the summary of a run as names and texts."""
     rows = []
     for name, value in summary.items():
@@ -61,6 +61,8 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             text = ", ".join(f"{reason}: {count:,}" for reason, count in value.items()) or "none"
         else:
             text = f"{value:,}" if isinstance(value, int) else str(value)
+        if name == "virtual_time" and served:
+            name, text = "time_served", f"{text} s"
         rows.append((name.replace("_", " "), text))
     for name, value in summary.get("metrics", {}).items():
         if name not in summary:
@@ -113,7 +115,8 @@ def show_run(directory: Path, console: Console) -> None:
     summary_file = directory / "summary.json"
     if summary_file.exists():
         summary = RunFolder(directory).summary or {}
-        show_summary(summary, console, str(directory))
+        served = any((directory / file).exists() for file in SERVER_FILES)
+        show_summary(summary, console, str(directory), served)
         if counts.trips < summary.get("client_trips", 0):
             console.print(
                 f"{events}: ends after {counts.trips:,} of {summary['client_trips']:,} trips. Its end was "

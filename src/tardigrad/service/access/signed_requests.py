@@ -128,7 +128,8 @@ class RequestVerifier:
         if not self._enrolled.knows(client):
             raise Refused(
                 Cause.NOT_ENROLLED,
-                f"client {client[:64]!r} is not enrolled here; ask for `tardigrad enroll`",
+                f"client {client[:64]!r} is not enrolled here; ask the server's operator for "
+                "`tardigrad enroll`, or give the name that is enrolled (--name)",
             )
         if not self._enrolled.signed(client, signed.signature, signed.claim):
             raise Refused(Cause.SIGNATURE, f"this is not signed with the key that {client} is enrolled with")

@@ -294,8 +294,8 @@ def no_such_run(client: str, run: str) -> Refused:
     It does not say which of both, so that a client learns nothing of runs that it may not see."""
     return Refused(
         Cause.NOT_ENROLLED,
-        f"client {client} is not enrolled for a run {run[:LONGEST_NAME]!r} here; ask for `tardigrad enroll "
-        f"{client} --run NAME`, or join without --run",
+        f"client {client} is not enrolled for a run {run[:LONGEST_NAME]!r} here; ask the server's operator "
+        f"for `tardigrad enroll {client} --run NAME`, or join without --run",
     )
 
 

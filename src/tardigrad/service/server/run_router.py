@@ -107,7 +107,8 @@ class RunRouter(v1_grpc.FederationServicer):
         if not mine:
             raise Refused(
                 Cause.NOT_ENROLLED,
-                f"client {client} is enrolled for no run that is served here; ask for `tardigrad enroll`",
+                f"client {client} is enrolled for no run that is served here; ask the server's operator for "
+                "`tardigrad enroll`",
             )
         going_on = [run for run in mine if run.over is None and not run.failed]
         welcome = [run for run in going_on if not run.has_ejected(client)]
