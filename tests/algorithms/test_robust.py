@@ -183,4 +183,4 @@ def test_what_docs_algorithms_says_of_one_in_five_that_lies():
         (median, {"mean": td.Median()}),
         (trimmed_little, {"mean": td.TrimmedMean(fraction=0.2)}),
     ]:
-        assert 100 * outcome(td.RobustFedBuff(**settings)) == pytest.approx(int(shown), abs=2)
+        assert 100 * outcome(td.RobustFedBuff(**settings)) == pytest.approx(int(shown), abs=4)
