@@ -91,8 +91,7 @@ def test_strangers_are_refused_and_then_a_client_comes(tmp_path):
     assert alone[0].severity == "error"
     assert alone[0].sentence == (
         "All requests are refused: not enrolled (3 times; the last was Join, answered with \"client 'zoe' is "
-        "not enrolled here; ask the server's operator for `tardigrad enroll`, or give the name that is "
-        'enrolled (--name)").'
+        "not enrolled here; ask the server's operator for `tardigrad enroll`, or correct --name\")."
     )
     assert "tardigrad enroll" in alone[0].remedy
     assert 0 <= alone[0].since < PATIENCE

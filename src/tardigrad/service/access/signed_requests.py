@@ -129,7 +129,7 @@ class RequestVerifier:
             raise Refused(
                 Cause.NOT_ENROLLED,
                 f"client {client[:64]!r} is not enrolled here; ask the server's operator for "
-                "`tardigrad enroll`, or give the name that is enrolled (--name)",
+                "`tardigrad enroll`, or correct --name",
             )
         if not self._enrolled.signed(client, signed.signature, signed.claim):
             raise Refused(Cause.SIGNATURE, f"this is not signed with the key that {client} is enrolled with")
