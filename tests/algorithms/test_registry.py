@@ -85,8 +85,19 @@ def test_bad_setting_of_an_own_algorithm_is_named(file):
     with pytest.raises(ValidationError) as caught:
         Config.model_validate({"algorithm": {"kind": f"{file}:Half", "shore": 0.25}})
     assert caught.value.errors()[0]["loc"][-1] == "shore"
+    with pytest.raises(
+        td.ConfigError, match=r"unknown key 'algorithm\.shore'; the settings of Half are: .*share"
+    ):
+        parse_config({"algorithm": {"kind": f"{file}:Half", "shore": 0.25}}, "run.toml")
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(td.ConfigError, match=r"algorithm\.kind must be one of .*'fedbuff'.*got 'fedbuf'"):
+    with pytest.raises(
+        td.ConfigError,
+        match=r"algorithm\.kind must be one of .*'fedbuff'.*got 'fedbuf'; did you mean 'fedbuff'",
+    ):
         parse_config({"algorithm": {"kind": "fedbuf"}}, "run.toml")
+    with pytest.raises(
+        td.ConfigError, match=r"got 'half\.py'; an object of a file of your own is half\.py:NAME"
+    ):
+        parse_config({"algorithm": {"kind": "half.py"}}, "run.toml")

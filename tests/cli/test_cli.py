@@ -92,6 +92,8 @@ def test_schema_of_events_is_printed(cli):
 # ruff: noqa: E501
 BAD = {
     "an unknown key": (("--set", "pace.concurency=3"), "unknown key 'pace.concurency'; did you mean 'concurrency'?"),
+    "a key without its table": (("--set", "lr=1"), "unknown key 'lr'; did you mean 'algorithm.lr' or 'local.lr'?"),
+    "one number where a list is wanted": (("--set", "model.hidden=16"), "must be a list, such as [16]"),
     "an unknown table": (("--set", "paice.kind=x"), "unknown key 'paice'"),
     "a wrong type": (("--set", "local.lr=fast"), "local.lr: must be a valid number"),
     "a negative delay": (("--set", "delay.kind=constant", "--set", "delay.duration=-1"), "delay.duration: must be gre"),
@@ -405,3 +407,28 @@ def test_an_unexpected_error_is_one_sentence(cli, monkeypatch):
     assert "ZeroDivisionError: a bug of the package" in err
     assert "TARDIGRAD_DEBUG=1 shows where" in err
     assert err.count("\n") == 1
+
+
+def test_an_error_in_an_own_algorithm_names_file_and_line(cli, tmp_path):
+    cli("init", "a.toml")
+    code = [
+        "import tardigrad as td",
+        "class Wrong(td.SumOnly):",
+        "    def step(self, state, buffer):",
+        "        1 / 0",
+    ]
+    (tmp_path / "wrong.py").write_text("\n".join(code))
+    code, _, err = cli("run", "a.toml", "--set", "algorithm.kind=wrong.py:Wrong", *SHORT)
+    assert code == 1
+    assert "ZeroDivisionError: division by zero, at wrong.py:4 (TARDIGRAD_DEBUG=1" in err
+
+
+def test_a_config_of_one_run_is_not_compared(cli):
+    cli("init", "a.toml")
+    code, _, err = cli("compare", "a.toml", "--out", "out")
+    assert code == 2
+    assert "a.toml: has no [entries.NAME] table, so that it is no comparison; `tardigrad run a.toml`" in err
+
+
+def test_a_list_whose_name_is_nearly_right_is_suggested(cli):
+    assert "did you mean 'algorithms'?" in cli("list", "algorithm")[2]

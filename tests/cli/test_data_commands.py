@@ -67,6 +67,8 @@ def test_found_constants_are_applied_to_a_new_table(folder):
         assert arrays["x"].shape == (1, preparation.width)
         assert arrays["x"][0, :4].tolist() == [0, 0, 0, 1]
     (folder / "new.csv").write_text("visit,age\n2024-05-10,1\n")
+    with pytest.raises(ConfigError, match=r"--out new\.csv: the file's name must end in \.npz"):
+        command("data", "apply", "found.json", "new.csv", "--out", "new.csv")
     with pytest.raises(ConfigError, match=r"new\.csv: has no column 'sex'"):
         command("data", "apply", "found.json", "new.csv", "--out", "new.npz")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Annotated, get_args
 
-from pydantic import Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import Field, PlainSerializer, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from tardigrad.algorithms.ace import ACE
 from tardigrad.algorithms.algorithm import Algorithm, Individual, SumOnly
@@ -84,7 +85,17 @@ def _own_or_built_in(value: object, built_in: ValidatorFunctionWrapHandler) -> o
     kind = table.get("kind") if isinstance(table, dict) else None
     if isinstance(table, dict) and is_place(kind):
         settings = {name: setting for name, setting in table.items() if name != "kind"}
-        return load_algorithm(str(kind)).model_validate(settings)
+        found = load_algorithm(str(kind))
+        known = found.model_fields
+        unknown = [name for name in settings if name not in known]
+        if unknown and found.model_config.get("extra") == "forbid":
+            says = f"the settings of {found.__name__} are: {', '.join(known) or 'none'}"
+            error = PydanticCustomError("unknown_setting", says)
+            raise ValidationError.from_exception_data(
+                found.__name__,
+                [InitErrorDetails(type=error, loc=(name,), input=settings[name]) for name in unknown],
+            )
+        return found.model_validate(settings)
     if isinstance(kind, str) and kind.startswith(PYTHON):
         name = kind.removeprefix(PYTHON)
         raise ConfigError(

@@ -70,10 +70,11 @@ def main() -> None:
     except (Exception, RecursionError) as error:
         if os.environ.get("TARDIGRAD_DEBUG"):
             raise
+        from tardigrad.core.own_code import own_line
+
         message = " ".join(str(error).split())[:300]
-        _print_error(
-            f"{escape(type(error).__name__)}: {escape(message)} (TARDIGRAD_DEBUG=1 shows where it happened)"
-        )
+        shows = "TARDIGRAD_DEBUG=1 shows where it happened"
+        _print_error(escape(f"{type(error).__name__}: {message}{own_line(error)} ({shows})"))
         sys.exit(1)
 
 

@@ -157,6 +157,8 @@ def data_apply(
     from tardigrad.data.tables.reading_tables import read_columns
     from tardigrad.data.tables.table_features import apply_to_table
 
+    if out.suffix != ".npz":
+        raise ConfigError(f"--out {out}: the file's name must end in .npz")
     constants = read_preparation(preparation)
     features = apply_to_table(constants, read_columns(table, separator), decimal)
     np.savez(out, x=features, names=np.array(constants.outputs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from typing import Annotated
 
@@ -29,7 +30,9 @@ def list_kinds(
 
     console = Console()
     if what and what not in LISTS:
-        raise ConfigError(f"list {what}: there is no such list; give one of {', '.join(LISTS)}")
+        close = difflib.get_close_matches(what, LISTS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"give one of {', '.join(LISTS)}"
+        raise ConfigError(f"list {what}: there is no such list; {hint}")
     if as_json:
         print_json(
             [

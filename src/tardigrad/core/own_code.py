@@ -86,7 +86,10 @@ def _executed(path: Path, where: str, fresh: bool) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # the user's own file can raise anything
-        raise ConfigError(f"{where} cannot be imported ({type(error).__name__}: {error})") from None
+        said = " ".join(str(error).split())
+        raise ConfigError(
+            f"{where} cannot be imported ({type(error).__name__}: {said}{own_line(error)})"
+        ) from None
     _modules[own] = digest, module
     return module
 
@@ -132,6 +135,17 @@ def call_own(function: Callable[..., object], arguments: Mapping[str, object], w
         ) from error
 
 
+def own_line(error: BaseException) -> str:
+    """Return ", at FILE:LINE" for the last line of the user's own code that an error passed through, or "" if
+    it passed through none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename.endswith(".py") and _is_own_file(Path(frame.filename))]
+    if not own:
+        return ""
+    file, here = Path(own[-1].filename), Path.cwd()
+    return f", at {file.relative_to(here) if file.is_relative_to(here) else file}:{own[-1].lineno}"
+
+
 def class_place(cls: type) -> str:
     """Return "/path/to/file.py:Class", or "python:Class" if the class cannot be found by that: it was defined
     in a notebook, at a prompt, or inside a function or class."""
@@ -160,7 +174,11 @@ _MAINS = ("__main__", "__mp_main__")
 
 def _own(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
-    return bool(file) and _installed().isdisjoint(Path(str(file)).resolve().parents)
+    return bool(file) and _is_own_file(Path(str(file)))
+
+
+def _is_own_file(file: Path) -> bool:
+    return _installed().isdisjoint(file.resolve().parents)
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from typing import Literal, Union, get_args, get_origin
 
@@ -59,14 +60,21 @@ def explain(error: ValidationError, root: type[BaseModel], whole: str = "config"
         match problem["type"]:
             case "extra_forbidden":
                 known = sorted(owner.model_fields) if owner else []
-                close = difflib.get_close_matches(path[-1], known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
-                lines.append(f"unknown key {key!r}; {hint}")
+                hint = _meant(path[-1], known) or _in_a_table(path[-1], owner)
+                lines.append(f"unknown key {key!r}; {hint or 'known keys: ' + ', '.join(known)}")
+            case "unknown_setting":  # of a class of the user's own
+                lines.append(f"unknown key {key!r}; {problem['msg']}")
             case "union_tag_invalid":
-                context = problem["ctx"]
-                lines.append(f"{key}.kind must be one of {context['expected_tags']}; got {context['tag']!r}")
+                tags, tag = problem["ctx"]["expected_tags"], problem["ctx"]["tag"]
+                hint = _meant(tag, re.findall(r"'([^']+)'", tags))
+                if tag.endswith(".py"):
+                    hint = f"an object of a file of your own is {tag}:NAME"
+                texts = [f"{key}.kind must be one of {tags}", f"got {tag!r}", hint]
+                lines.append("; ".join(filter(None, texts)))
             case "union_tag_not_found":
                 lines.append(f"{key}.kind is missing: it says which of the kinds is meant")
+            case "tuple_type" | "list_type" if isinstance(given, str | int | float):
+                lines.append(f"{key}: must be a list, such as [{given!r}] (got {given!r})")
             case "missing":
                 lines.append(f"{key} is missing")
             case _:
@@ -75,6 +83,22 @@ def explain(error: ValidationError, root: type[BaseModel], whole: str = "config"
                 value = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
                 lines.append(f"{key}: {message}{value}")
     return lines
+
+
+def _meant(word: str, known: list[str]) -> str:
+    """Return a question that names the known word that is most like this one, or "" if none is like it."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def _in_a_table(key: str, owner: type[BaseModel] | None) -> str:
+    """Return a question that names the tables of `owner` that have this key, or "" if none or many do."""
+    fields = owner.model_fields.items() if owner else ()
+    tables = {name: kinds_of(field.annotation) for name, field in fields}
+    found = [name for name, kinds in tables.items() if any(key in kind.model_fields for kind in kinds)]
+    if not 0 < len(found) < 4:
+        return ""
+    return f"did you mean {' or '.join(repr(f'{name}.{key}') for name in found)}?"
 
 
 def _without_other_choices(problems: list[ErrorDetails]) -> list[ErrorDetails]:

@@ -171,7 +171,7 @@ BAD = [
     ([("c0", 1, 1)], "line 2: 3 fields, but the heading has 4"),
     ([("c0", 1, 1, "no", 7)], "line 2: 5 fields, but the heading has 4"),
     ([("c0", 1, 1, " ")], "line 2, column 'label': no label"),
-    ([("", 1, 1, "no")], "line 2, column 'client': nobody's name"),
+    ([("", 1, 1, "no")], "line 2, column 'client': no name of a client; fill it in"),
     ([("c0", 1, 1, '"no')], "line 2: not a CSV file"),
     ([], "must have a heading, each name once, and at least one row"),
 ]  # fmt: skip

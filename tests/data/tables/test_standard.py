@@ -149,6 +149,15 @@ def test_what_cannot_be_prepared_is_refused(tmp_path, write_visits, changes, mes
         Files(**settings).federation(0)
 
 
+def test_a_value_that_is_no_number_in_a_column_of_numbers_is_named(tmp_path, write_visits):
+    rows = [(f"c{i % 2}", f"{i}.5" if i % 40 != 7 else "3.6o", "yes" if i % 3 else "no") for i in range(300)]
+    file = write_visits(tmp_path / "a.csv", rows, heading=("clinic", "age", "sick"))
+    with pytest.raises(
+        ConfigError, match=r"'age' has numbers, but also values that are none, such as '3\.6o'; corr"
+    ):
+        Files(path=file, client="clinic", label="sick", prepare="standard").federation(0)
+
+
 def test_numbers_without_a_finite_variance_and_empty_columns_are_refused(tmp_path, write_visits):
     heading = ("clinic", "x", "sick")
     for values, message in ((("1e300", "-1e300"), "variance is not finite"), (("", "NA"), "no value at all")):

@@ -9,7 +9,7 @@ import tardigrad as td
 from observers import InterruptAfter
 from tardigrad.core.event_log import read_events
 from tardigrad.core.events import ModelEvaluated, ModelMoved, TripGivenUp, UploadReceived
-from tardigrad.experiments.runs import progress
+from tardigrad.experiments.runs import progress, run_tables
 from tardigrad.experiments.runs.progress import Bar, Lines, ProgressCounts, ProgressText
 from tardigrad.experiments.runs.run_tables import show_run
 
@@ -88,3 +88,8 @@ def test_show_of_an_unfinished_run_counts_its_uploads(tmp_path):
     console = Console(file=io.StringIO(), width=200)
     show_run(tmp_path / "run", console)
     assert f"not finished; {len(uploads)} trips so far" in console.file.getvalue()
+
+
+def test_only_zero_is_blank_in_a_line_of_blocks():
+    assert run_tables._spark([0.2, 0.3, 1.0]) == "▁▁█"
+    assert run_tables._spark([100.0, 0.0, 1.0], floor=0.0) == "█ ▁"

@@ -216,7 +216,9 @@ def test_an_error_of_the_users_code_names_the_trip_or_is_raised_as_it_is(kind, e
     for trip in range(2):
         ours.submit(job(trip, trip, 0, sent))
     if kind.workers:
-        with pytest.raises(td.RunError, match=r"^trip 0 of client 0: LookupError: no such layer$"):
+        with pytest.raises(
+            td.RunError, match=r"^trip 0 of client 0: LookupError: no such layer, at .*test_contract\.py:\d+$"
+        ):
             ours.result(0)
     else:
         with pytest.raises(LookupError, match="no such layer"):

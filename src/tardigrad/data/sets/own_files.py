@@ -296,7 +296,8 @@ class Files(UserSource):
             clients = [client or "all"] * rows
         elif self.client in columns:
             clients = [str(value) for value in columns[self.client]]
-            table.refuse([not name.strip() for name in clients], self.client, "nobody's name")
+            says = "no name of a client; fill it in, or leave the row out"
+            table.refuse([not name.strip() for name in clients], self.client, says)
         else:
             raise ConfigError(
                 f"data.client: {file} has no column {self.client!r}; its columns are {', '.join(columns)}. "

@@ -186,7 +186,8 @@ def read_preparation(file: Path) -> Preparation:
         return Preparation.model_validate_json(file.read_bytes())
     except OSError as error:
         raise ConfigError(
-            f"{file}: cannot be read ({error.strerror}); `tardigrad data prepare` writes one"
+            f"{file}: cannot be read ({error.strerror}); preparation.json is in the folder of a run "
+            "with data.prepare, and `tardigrad data prepare` writes one"
         ) from None
     except ValidationError as error:
         problem = error.errors()[0]

@@ -74,16 +74,30 @@ class StandardPreparation(Setting):
                 )
                 continue
             if len(found.counts) > self.most_categories:
+                words = [value for value in sorted(found.counts) if not _is_number(value)]
+                examples = ", ".join(map(repr, (words or sorted(found.counts))[:3]))
+                if 0 < len(words) < len(found.counts) / 10:
+                    raise ConfigError(
+                        f"data.features: {name!r} has numbers, but also values that are none, such as "
+                        f"{examples}; correct them, empty them, or leave the column out"
+                    )
                 raise ConfigError(
-                    f"data.features: {name!r} has {len(found.counts):,} categories, such as "
-                    f"{', '.join(map(repr, sorted(found.counts)[:3]))}; leave it out, or raise "
-                    f"data.prepare.most_categories ({self.most_categories})"
+                    f"data.features: {name!r} has {len(found.counts):,} categories, such as {examples}; "
+                    f"leave it out, or raise data.prepare.most_categories ({self.most_categories})"
                 )
             columns.append(OneHotColumn(name=name, categories=tuple(sorted(found.counts))))
         scaled = combined.columns.get(target.name)
         if isinstance(scaled, Moments):
             target = target.model_copy(update={"mean": scaled.mean, "scale": scaled.scale})
         return Preparation(columns=tuple(columns), target=target, clients=count, bytes=size)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 Prepare = Annotated[StandardPreparation, by_name]

@@ -128,7 +128,13 @@ def write_tables(table: ComparisonTable, out: Path) -> None:
 
 def load_comparison(file: Path) -> Comparison:
     """Read and check a comparison file."""
-    return checked(read_toml(file, f"`tardigrad init {file} --example demo` writes one"), str(file))
+    values = read_toml(file, f"`tardigrad init {file} --example demo` writes one")
+    if "entries" not in values:
+        raise ConfigError(
+            f"{file}: has no [entries.NAME] table, so that it is no comparison; `tardigrad run {file}` makes "
+            "a single run, and docs/guide.md shows a comparison"
+        )
+    return checked(values, str(file))
 
 
 def checked(values: Mapping[str, object], source: str) -> Comparison:

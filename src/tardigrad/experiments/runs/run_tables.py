@@ -186,9 +186,12 @@ def _events(directory: Path) -> Path:
 
 
 def _spark(values: list[float], floor: float | None = None, width: int = 40) -> str:
-    """Return the values as a line of block characters of different heights."""
+    """Return the values as a line of block characters of different heights. Only the floor is blank."""
     if len(values) > width:
         values = [values[i * len(values) // width] for i in range(width - 1)] + [values[-1]]
     low = min(values) if floor is None else floor
     span = (max(values) - low) or 1.0
-    return "".join(BLOCKS[round((value - low) / span * (len(BLOCKS) - 1))] for value in values)
+    heights = [round((value - low) / span * (len(BLOCKS) - 1)) for value in values]
+    return "".join(
+        " " if value == floor else BLOCKS[max(1, height)] for value, height in zip(values, heights)
+    )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from tardigrad.core.own_code import own_line
 from tardigrad.core.upload import Vectors
 from tardigrad.data.clients import Clients
 from tardigrad.errors import TardigradError
@@ -138,4 +139,6 @@ def train_or_explain(trainer: Trainer, clients: Clients, job: TrainingJob) -> Tr
     except TardigradError as error:
         return Failure(str(error))
     except Exception as error:  # raised by the user's own model, data or rule
-        return Failure(f"trip {job.task.trip} of client {job.client}: {type(error).__name__}: {error}")
+        return Failure(
+            f"trip {job.task.trip} of client {job.client}: {type(error).__name__}: {error}{own_line(error)}"
+        )
