@@ -98,6 +98,26 @@ def test_the_plan_of_phones_is_what_the_command_prints(cli, tmp_path, monkeypatc
     assert [each for each in shown.splitlines() if " ".join(each.split()) not in lines] == []
 
 
+def test_the_table_of_encodings_is_the_recorded_one():
+    rows, page = recorded("encodings", "0.82"), (ROOT / "docs/encodings.md").read_text()
+    full = rows[0]["bytes_up"]["mean"]
+    names = {"grid": "grid, 16 bits", "randomk 10 %": "randomk 10 %, no error feedback"}
+    for one in rows:
+        trips, sent = one["trips"], one["bytes_up"]
+        shown = row(page, names.get(one["entry"], one["entry"]))
+        if one["reached"] < 3:
+            assert shown[0] == f"not in {one['budget']['trips']:,} trips"
+            found = f"{percent(one['accuracy'])} of the test images were right"
+            assert found in in_one_line("docs/encodings.md")
+        else:
+            assert shown == [
+                count(trips),
+                f"{sent['mean'] / trips['mean']:,.0f}",
+                f"{sent['mean'] / 1e6:.1f} MB",
+                f"{100 * sent['mean'] / full:.1f} %".replace(".0 %", " %"),
+            ]
+
+
 def test_the_tables_of_adversaries_are_the_recorded_ones():
     sign_flip, backdoor = (ROOT / "docs/adversaries.md").read_text().split("The same with a backdoor")
     names = {
