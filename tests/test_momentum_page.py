@@ -96,3 +96,17 @@ def test_chosen_settings_can_be_appended_to_the_file(name, tmp_path):
     file.write_text(untuned + "\n" + tomli_w.dumps(tuned_tables({"scale": "small", "tasks": tasks})))
     config = load(file).comparisons("small")["many at work"].config("MA", 0, "here")
     assert (config.algorithm.lr, config.algorithm.momentum.beta) == (16.0, 0.9)
+
+
+def test_the_summary_quotes_the_ratios_that_were_found():
+    found = {
+        claim["found"].split(" took ")[1].split(" times ")[1].split("'s")[0]: claim["found"].split()[3]
+        for claim in json.loads((momentum_page.RECORDED / "image.json").read_text())["claims"]
+        if claim["task"] == "few at work"
+        and claim["verdict"] == "holds"
+        and "than no momentum" in claim["says"]
+    }
+    ratios = [found[row] for row in ("HeLoCo", "MA", "delayed Nesterov", "look-ahead")]
+    page = " ".join(momentum_page.PAGE.read_text().split())
+    assert f"it takes {', '.join(ratios[:3])} and {ratios[3]} times theirs" in page
+    assert len(found) == 4, "all that hold are named"
