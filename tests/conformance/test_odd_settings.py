@@ -430,8 +430,8 @@ def test_the_script_has_what_the_cases_need():
 # -- one model after the other -------------------------------------------------------------------------
 
 MOMENTA = [0.0, 0.99]
-NESTEROV = [(1, 0.0), (1, 1.0), (4, 0.0), (4, 0.25)]
-"""The period N and c, which is at most 1 / N."""
+NESTEROV = [(0.0, 4, 0.25), (0.99, 1, 0.0), (0.99, 1, 1.0), (0.99, 4, 0.0), (0.99, 4, 0.25)]
+"""beta, the period N, and c, which is at most 1 / N."""
 TURNS = {
     "paper": {"c_ok": 0.6, "k_s": 3.0, "most_shrink": 0.4, "k_d": 1.5, "kappa": 0.5, "turn": "paper"},
     "continuous": {
@@ -451,14 +451,14 @@ MEANS = {
 
 def cases_with_a_law(law, s):
     """[name, algorithm, naive]; everything that takes any law. What else a case sets changes with the law."""
-    for beta, (period, c) in product(MOMENTA, NESTEROV):
+    for beta, period, c in NESTEROV:
         settings = {"lr": 0.3, "beta": beta, "period": period, "c": c}
         name = f"delayed_nesterov, beta {beta}, period {period}, c {c}"
         yield name, td.DelayedNesterov(**settings, staleness=law), delayed_nesterov(s, **settings)
     for beta, ahead in product(MOMENTA, (False, True)):
         algorithm = td.MomentumLookAhead(lr=0.2, beta=beta, start_ahead=ahead, staleness=law)
         yield f"momentum_look_ahead, {beta}, ahead {ahead}", algorithm, look_ahead(s, 0.2, beta, ahead)
-    for beta, turn in product((0.0, 0.7, 0.99), TURNS):
+    for beta, turn in product(MOMENTA, TURNS):
         options = TURNS[turn] | {"c_bad": -0.3}
         algorithm = td.HeLoCo(lr=0.2, beta=beta, staleness=law, **options)
         yield f"heloco, {beta}, {turn}", algorithm, heloco(s, 0.2, beta, options)
