@@ -105,7 +105,7 @@ def test_the_tally_counts_each_claim_once():
         tuple(row.split(" | ")[:2]): list(map(int, row.strip("| ").split(" | ")[2:]))
         for row in results_page.tally_table(RESULTS).splitlines()[2:]
     }
-    assert sum(claims for claims, *_ in counted.values()) == sum(
-        len(one["claims"]) for one in RESULTS.values()
-    )
+    says = [claim["says"] for result in RESULTS.values() for claim in result["claims"]]
+    of_papers = [one for one in says if not one.startswith("not the paper's")]
+    assert sum(claims for claims, *_ in counted.values()) == len(of_papers) < len(says)
     assert all(claims == sum(outcomes) for claims, *outcomes in counted.values())
