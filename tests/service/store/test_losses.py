@@ -123,6 +123,19 @@ def test_lost_write_ahead_log_is_reported_and_needs_a_flag(tmp_path):
     asyncio.run(folder.visit(20))  # what is lost was accepted once and for all
 
 
+def test_events_aside_that_a_snapshot_has_are_not_lost(tmp_path):
+    """A server that recovers puts the events after the snapshot aside, and deletes them when it has replaced
+    the snapshot. Here it is killed in between: the snapshot has them, and they are still aside."""
+    folder = Folder(tmp_path / "run")
+    asyncio.run(folder.visit(12))
+    events = (folder.path / "events.jsonl").read_bytes()
+    aside = folder.path / "events.before"
+    aside.write_bytes(events)
+    assert any(b'"upload"' in line for line in events.splitlines())
+    assert asyncio.run(folder.visit(20))["trips"] > 0
+    assert not aside.exists()
+
+
 def test_lost_write_ahead_log_behind_a_snapshot(tmp_path):
     folder = Folder(tmp_path / "run")
     asyncio.run(folder.visit(24, snapshot_after=12))

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -47,6 +48,9 @@ class Nodes:
 
     def __init__(self, folder):
         from ray.cluster_utils import Cluster
+
+        # Ray writes the cluster's address there, whatever `temp_dir` says, and does not make the folder.
+        Path(tempfile.gettempdir(), "ray").mkdir(exist_ok=True)
 
         head = {"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False, "temp_dir": folder}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
