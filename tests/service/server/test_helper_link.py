@@ -116,6 +116,7 @@ class FullDisk(SqliteStore):
     def __init__(self, folder):
         super().__init__(folder)
         self.faults = {"deliver": 2, "release": 2, "receipt": 2, "write": 1}
+        self.uploaded = False
 
     def _fail(self, kind):
         if self.faults.get(kind):
@@ -128,8 +129,10 @@ class FullDisk(SqliteStore):
         return super().append(entries)
 
     def write(self, trip, payload):
-        if trip == 1 and not self.faults["release"]:
-            self._fail("write")
+        if trip == 1:
+            if self.uploaded and not self.faults["release"]:  # what the helpers release, not the upload
+                self._fail("write")
+            self.uploaded = True
         return super().write(trip, payload)
 
 
