@@ -123,17 +123,24 @@ def test_lost_write_ahead_log_is_reported_and_needs_a_flag(tmp_path):
     asyncio.run(folder.visit(20))  # what is lost was accepted once and for all
 
 
-def test_events_aside_that_a_snapshot_has_are_not_lost(tmp_path):
-    """A server that recovers puts the events after the snapshot aside, and deletes them when it has replaced
-    the snapshot. Here it is killed in between: the snapshot has them, and they are still aside."""
+def test_a_server_killed_behind_the_first_snapshot_after_recovery_starts_again(tmp_path, monkeypatch):
+    """Recovery has put the events aside; beside the new snapshot, which has them, they would look lost."""
     folder = Folder(tmp_path / "run")
     asyncio.run(folder.visit(12))
-    events = (folder.path / "events.jsonl").read_bytes()
-    aside = folder.path / "events.before"
-    aside.write_bytes(events)
-    assert any(b'"upload"' in line for line in events.splitlines())
-    assert asyncio.run(folder.visit(20))["trips"] > 0
-    assert not aside.exists()
+    folder.killed()
+    written = directory.write_snapshot
+
+    def write_and_copy(*given):
+        written(*given)
+        shutil.rmtree(tmp_path / "killed", ignore_errors=True)
+        shutil.copytree(folder.path, tmp_path / "killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(directory, "write_snapshot", write_and_copy)
+        recovered = asyncio.run(folder.visit(12))
+    folder.killed()
+    assert (folder.path / "snapshot.safetensors").exists()
+    assert asyncio.run(folder.visit(12))["trips"] == recovered["trips"]
 
 
 def test_lost_write_ahead_log_behind_a_snapshot(tmp_path):

@@ -7,12 +7,13 @@ server had recorded are in a file of their own, because the server may be killed
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from tardigrad.core.event_log import event_of
-from tardigrad.core.events import Event, TripGivenUp, UploadReceived
+from tardigrad.core.events import TripGivenUp, UploadReceived
 from tardigrad.core.files import replace
 from tardigrad.errors import RunError
 
@@ -43,14 +44,13 @@ def check_events(events: Path, length: int, accept_loss: bool, advice: str) -> K
     aside = events.with_name(BEFORE)
     with events.open("rb") as file:
         kept, tail = file.read(length), file.read()
+    earlier = aside.read_bytes() if aside.is_file() else b""
+    after = (earlier + tail[: tail.rfind(b"\n") + 1]).splitlines(keepends=True)
     lines = kept.splitlines(keepends=True)
-    in_snapshot = list(map(event_of, lines))
-    earlier = _not_yet_in(lines, in_snapshot, aside.read_bytes()) if aside.is_file() else []
-    after = earlier + tail[: tail.rfind(b"\n") + 1].splitlines(keepends=True)
-    bad = [number for number, event in enumerate(in_snapshot, 1) if event is None]
+    bad = [number for number, line in enumerate(lines, 1) if event_of(line) is None]
     if bad and not accept_loss:
         raise RunError(f"{events}, line {bad[0]}: not an event; the file is damaged; {advice}")
-    good = [line for line, event in zip(lines, in_snapshot) if event is not None]
+    good = [line for line in lines if event_of(line) is not None]
     if bad or len(kept) < length:
         log.error(
             "%s is damaged: %d bytes are missing and %d lines are no events; the file is kept as %s",
@@ -58,19 +58,6 @@ def check_events(events: Path, length: int, accept_loss: bool, advice: str) -> K
         )  # fmt: skip
     undamaged = good if bad or len(kept) < length else []
     return KeptEvents(sum(map(len, good)), undamaged, list(dict.fromkeys(after)))
-
-
-def _not_yet_in(lines: list[bytes], in_snapshot: list[Event | None], aside: bytes) -> list[bytes]:
-    """Return the events aside that a snapshot does not have. It has them all if the server was killed after
-    it had replaced the snapshot, and before it deleted the file aside."""
-    known = set(lines)
-    trips = {event.trip for event in in_snapshot if isinstance(event, UploadReceived)}
-
-    def is_new(line: bytes) -> bool:
-        event = event_of(line)
-        return line not in known and not (isinstance(event, UploadReceived) and event.trip in trips)
-
-    return [line for line in aside.splitlines(keepends=True) if is_new(line)]
 
 
 class EventRecovery:
@@ -90,8 +77,6 @@ class EventRecovery:
         if kept.before:
             _replace(self._events.with_name(BEFORE), kept.before)
             self._before = kept.before
-        else:
-            self._events.with_name(BEFORE).unlink(missing_ok=True)
         self._length = kept.length
 
     def unrecovered(self, recorded: BinaryIO) -> list[UploadReceived]:
@@ -107,15 +92,14 @@ class EventRecovery:
         before = [event for event in map(event_of, self._before) if isinstance(event, UploadReceived)]
         return [event for event in before if event.trip not in again]
 
-    def complete(self) -> None:
-        """Accept the events as they are: all were repeated, or their loss was accepted."""
+    def complete(self, recorded: BinaryIO) -> None:
+        """Accept the events as they are: all were repeated, or their loss was accepted. The file aside is
+        deleted, because beside the next snapshot its events would look lost."""
         self._complete = True
-
-    def forget(self) -> None:
-        """Delete the file aside, because a snapshot has its events."""
         if self._before:
-            self._before = []
-            self._events.with_name(BEFORE).unlink(missing_ok=True)
+            recorded.flush()
+            os.fsync(recorded.fileno())
+            self._events.with_name(BEFORE).unlink()
 
     def undo(self, recorded: BinaryIO) -> None:
         """Restore the events as the dead server left them, if recovery was refused."""

@@ -183,7 +183,8 @@ class RunFolder:
 
     def recovered(self) -> None:
         """Accept the events as they are: recovery has repeated all, or their loss was accepted."""
-        self._recovery.complete()
+        assert self._log is not None
+        self._recovery.complete(self._log)
 
     def _record_start(self, config: Config) -> None:
         metric, oracle = config.evaluation.metric, config.algorithm.oracle
@@ -211,7 +212,6 @@ class RunFolder:
         whole = dict(document) | {"events_bytes": self._log.tell()}
         write_snapshot(self.path / "snapshot.safetensors", tensors, whole)
         self._metrics.write()
-        self._recovery.forget()
 
     def finish(self, model: dict[str, Tensor], summary: Mapping[str, object]) -> None:
         """Write the model and the summary; the summary comes last and marks the run as finished."""
@@ -223,7 +223,6 @@ class RunFolder:
         replace(partial, self.path / "model.safetensors")
         self._metrics.write()
         write_text(self.path / "summary.json", plain_json(summary, indent=2) + "\n")
-        self._recovery.forget()
 
     def write(self, name: str, text: str) -> None:
         """Write a text file into the folder, atomically."""
