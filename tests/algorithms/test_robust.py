@@ -170,17 +170,19 @@ def outcome(algorithm):
 def test_one_in_five_lies():
     assert outcome(td.FedBuff()) < 0.3
     assert outcome(td.RobustFedBuff(mean=td.TrimmedMean(fraction=0.0))) < 0.3
+    assert outcome(td.RobustFedBuff(mean=td.Median())) > 0.85
+    assert outcome(td.RobustFedBuff(mean=td.TrimmedMean(fraction=0.4))) > 0.85
 
 
 def test_what_docs_algorithms_says_of_one_in_five_that_lies():
     page = " ".join((Path(__file__).parents[2] / "docs/algorithms.md").read_text().split())
     said = r"bound of 1 alone reaches (\d+) %, a trimmed mean of 0.4 reaches (\d+) % and the median (\d+) %"
     bound, trimmed, median = re.findall(said, page)[0]
-    (trimmed_little,) = re.findall(r"A trimmed mean of 0.2 fails \((\d+) %\)", page)
+    assert "A trimmed mean of 0.2 fails" in page
+    assert outcome(td.RobustFedBuff(mean=td.TrimmedMean(fraction=0.2))) < 0.3
     for shown, settings in [
         (bound, {"mean": td.TrimmedMean(fraction=0.0), "norm_bound": 1.0}),
         (trimmed, {"mean": td.TrimmedMean(fraction=0.4)}),
         (median, {"mean": td.Median()}),
-        (trimmed_little, {"mean": td.TrimmedMean(fraction=0.2)}),
     ]:
-        assert 100 * outcome(td.RobustFedBuff(**settings)) == pytest.approx(int(shown), abs=4)
+        assert 100 * outcome(td.RobustFedBuff(**settings)) == pytest.approx(int(shown), abs=2)

@@ -97,6 +97,16 @@ def test_setting_aside_does_not_move_examples_between_clients():
     assert all(set(b) <= set(a) for a, b in zip(held(everything), held(less)))
 
 
+def test_users_keep_their_examples_when_some_are_drawn():
+    for drawn in (DATA.sample(20, 0), DATA.sample(60, 1)):
+        clients, test = drawn.divide(Natural(), 0, Aside(share=0.3, by="client"), None)
+        assert len(test[1]) + len(all_held(clients)) == len(drawn.labels)
+        for client, part in enumerate(held(clients)):
+            number = int(clients.name(client).removeprefix("user "))
+            assert {example // 6 for example in part} == {number}
+            assert clients.load(client)[1].tolist() == [example % 3 for example in part]
+
+
 def test_natural_clients_keep_their_names():
     clients, _ = DATA.divide(Natural(), 0, Aside(share=0.3, by="client"), None)
     assert len(clients) == 7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from tardigrad.cli.options import AsJson, print_json
+from tardigrad.core.setting_errors import meant
 from tardigrad.errors import ConfigError
 
 app = typer.Typer()
@@ -30,8 +30,7 @@ def list_kinds(
 
     console = Console()
     if what and what not in LISTS:
-        close = difflib.get_close_matches(what, LISTS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"give one of {', '.join(LISTS)}"
+        hint = meant(what, list(LISTS)) or f"give one of {', '.join(LISTS)}"
         raise ConfigError(f"list {what}: there is no such list; {hint}")
     if as_json:
         print_json(

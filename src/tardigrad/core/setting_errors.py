@@ -60,13 +60,13 @@ def explain(error: ValidationError, root: type[BaseModel], whole: str = "config"
         match problem["type"]:
             case "extra_forbidden":
                 known = sorted(owner.model_fields) if owner else []
-                hint = _meant(path[-1], known) or _in_a_table(path[-1], owner)
+                hint = meant(path[-1], known) or _in_a_table(path[-1], owner)
                 lines.append(f"unknown key {key!r}; {hint or 'known keys: ' + ', '.join(known)}")
             case "unknown_setting":  # of a class of the user's own
                 lines.append(f"unknown key {key!r}; {problem['msg']}")
             case "union_tag_invalid":
                 tags, tag = problem["ctx"]["expected_tags"], problem["ctx"]["tag"]
-                hint = _meant(tag, re.findall(r"'([^']+)'", tags))
+                hint = meant(tag, re.findall(r"'([^']+)'", tags))
                 if tag.endswith(".py"):
                     hint = f"an object of a file of your own is {tag}:NAME"
                 texts = [f"{key}.kind must be one of {tags}", f"got {tag!r}", hint]
@@ -85,7 +85,7 @@ def explain(error: ValidationError, root: type[BaseModel], whole: str = "config"
     return lines
 
 
-def _meant(word: str, known: list[str]) -> str:
+def meant(word: str, known: list[str]) -> str:
     """Return a question that names the known word that is most like this one, or "" if none is like it."""
     close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {close[0]!r}?" if close else ""
