@@ -97,6 +97,19 @@ def test_choice_follows_from_the_runs_and_can_be_appended_to_the_file(library_fo
     assert "virtual time to the target 0.5, many" in text
 
 
+def test_the_best_accuracy_at_the_end_is_chosen_if_that_is_measured(library_folder, tmp_path):
+    file = library_folder / "mine/rates.toml"
+    file.write_text('measure = "accuracy"' + FILE.replace(", accuracy = 0.5", ""))
+    out, console = tmp_path / "out", Console(quiet=True)
+    result = search_grid(["mine"], "small", out, console, library_folder)["mine/rates"]
+    for task in result["tasks"].values():
+        assert task["A"]["tried"][3]["end"] is None  # it diverged
+        for one in task.values():
+            ends = [tried["end"] for tried in one["tried"] if tried["end"] is not None]
+            best = next(tried for tried in one["tried"] if tried["settings"] == one["chosen"])
+            assert best["end"] == max(ends) > min(ends)
+
+
 def test_grids_of_different_size_are_refused():
     with pytest.raises(ValueError, match="A has 2 and B has 1"):
         TuningGrid(tried={"A": [{"algorithm.lr": [1, 2]}], "B": [{"algorithm.lr": [1]}]})

@@ -29,6 +29,8 @@ class TriedSettings(TypedDict):
     """To the target; None if it was missed."""
     best: float | None
     """The best value of the metric; None if the run has none."""
+    end: NotRequired[float | None]
+    """The accuracy at the end, if that is what the reproduction measures; None if the run failed."""
     failed: NotRequired[str]
     """Why the run ended early, such as divergence."""
 
@@ -38,7 +40,8 @@ class EntryGrid(TypedDict):
 
     tried: list[TriedSettings]
     chosen: Settings
-    """The fewest trips to the target; among those that missed it, the best value of the metric."""
+    """The best accuracy at the end, if the reproduction measures that; else the fewest trips to the target
+    and, among those that missed it, the best value of the metric."""
     edges: list[str]
     """Keys whose chosen value is at the edge of the grid."""
 
@@ -125,7 +128,9 @@ def _conclude_grid(
         result["tasks"][task] = {}
         for label in grid.tried:
             tried = [
-                _tried(settings, outcomes[name, task, label, number], comparison.targets[0])
+                _tried(
+                    settings, outcomes[name, task, label, number], comparison.targets[0], reproduction.measure
+                )
                 for number, settings in enumerate(grid.settings(label))
             ]
             runs = [outcomes[name, task, label, number] for number in range(len(tried))]
@@ -139,7 +144,7 @@ def _conclude_grid(
     return result
 
 
-def _tried(settings: Settings, outcome: Outcome, target: float) -> TriedSettings:
+def _tried(settings: Settings, outcome: Outcome, target: float, measured: str) -> TriedSettings:
     point = outcome.reached(target)
     best = outcome.best if outcome.curve else math.nan
     one: TriedSettings = {
@@ -147,11 +152,15 @@ def _tried(settings: Settings, outcome: Outcome, target: float) -> TriedSettings
         "trips": None if point is None else point.trips,
         "best": None if math.isnan(best) else best,
     }
+    if measured == "accuracy":
+        one["end"] = None if outcome.error or not outcome.curve else outcome.curve[-1].value
     return one | {"failed": outcome.error} if outcome.error else one
 
 
 def _rank(one: TriedSettings, lower_is_better: bool) -> tuple[float, float]:
     """Return a key that sorts better settings first."""
+    if "end" in one:
+        return math.inf if one["end"] is None else -one["end"], 0.0
     if one["best"] is None:
         return math.inf, math.inf
     trips = math.inf if one["trips"] is None else one["trips"]
@@ -176,5 +185,7 @@ def show_grid(result: GridResult, console: Console) -> None:
             settings = ", ".join(f"{key} = {value}" for key, value in one["chosen"].items())
             best = next(tried for tried in one["tried"] if tried["settings"] == one["chosen"])
             reached = "target missed" if best["trips"] is None else f"{best['trips']:,.0f} trips"
+            if (end := best.get("end")) is not None:
+                reached = f"{end:.1%} at the end"
             edge = f"; at the edge: {', '.join(one['edges'])}" if one["edges"] else ""
             console.print(f"  {label}: {settings} ({reached}{edge})", highlight=False, markup=False)
