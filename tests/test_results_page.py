@@ -8,9 +8,11 @@ import pytest
 
 import results_page
 from tardigrad.experiments.reproduce.reproduction import library, load
+from tardigrad.experiments.reproduce.tuning_grid import as_tables
 
 ROOT = Path(__file__).parents[1]
 RESULTS = results_page.recorded()
+GRIDS = sorted(results_page.RECORDED.glob("*/*/grids/*.json"))
 
 TINY = {
     "name": "paper/table9", "title": "Tiny", "scale": "protocol", "source": "A paper", "paper_measure": "",
@@ -54,6 +56,19 @@ def test_a_recorded_result_is_of_the_file_as_it_is_now(key):
     assert result["targets"] == {task: list(one.targets) for task, one in comparisons.items()}
     assert {claim["says"] for claim in result["claims"]} == {claim.says for claim in reproduction.claims}
     assert str(ROOT) not in json.dumps(result)
+
+
+@pytest.mark.parametrize("file", GRIDS, ids=lambda file: f"{file.parts[-4]}:{file.stem}")
+def test_the_file_has_the_settings_that_the_recorded_grid_chose(file):
+    grid = json.loads(file.read_text())
+    scale = load(library(ROOT / "experiments")[grid["name"]]).scales[grid["scale"]]
+    assert grid["seed"] == scale.grid.seed
+    assert grid["seed"] not in scale.seeds
+    for task, entries in grid["tasks"].items():
+        for label, one in entries.items():
+            written = scale.tasks[task].entries[label]
+            assert written == as_tables(one["chosen"])
+            assert [tried["settings"] for tried in one["tried"]] == scale.grid.settings(label)
 
 
 def test_recording_and_writing_fills_in_the_tables(tmp_path):

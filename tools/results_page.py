@@ -1,8 +1,9 @@
 """Write the tables of docs/results.md from the recorded results in docs/results/.
 
 `python tools/results_page.py --record runs/small runs/protocol` first records what `tardigrad reproduce`
-has left there: the reproduction.json of every table, as docs/results/SCALE/PAPER/TABLE.json. On the page a
-table stands between two comments, the first of which names it, and `<!-- end of table -->`:
+has left there: the reproduction.json of every table, as docs/results/SCALE/PAPER/TABLE.json, and the
+grid.json of its `--tune`, as docs/results/SCALE/PAPER/grids/TABLE.json. On the page a table stands between
+two comments, the first of which names it, and `<!-- end of table -->`:
 
 - `<!-- tally -->`: how many claims of each paper hold, at each scale that was recorded;
 - `<!-- verdicts SCALE PAPER -->`: the verdicts on the claims of all recorded tables of a paper;
@@ -18,6 +19,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from tardigrad.experiments.reproduce.grid_search import GridResult
 from tardigrad.experiments.reproduce.reproduction_tables import (
     JudgedClaim,
     ReproductionResult,
@@ -62,11 +64,20 @@ def record(runs: Path, folder: Path = RECORDED) -> list[str]:
             continue
         if result["name"].split("/")[0] in NOT_ON_THE_PAGE:
             continue
-        copy = folder / result["scale"] / f"{result['name']}.json"
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        _write(result, folder / result["scale"] / f"{result['name']}.json")
         names.append(result["name"])
+    for file in sorted(runs.glob("*/*/grid.json")):
+        grid: GridResult = json.loads(file.read_text(encoding="utf-8"))
+        paper, table = grid["name"].split("/")
+        if paper not in NOT_ON_THE_PAGE:
+            _write(grid, folder / grid["scale"] / paper / "grids" / f"{table}.json")
+            names.append(f"the grid of {grid['name']}")
     return names
+
+
+def _write(result: ReproductionResult | GridResult, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 def verdict(claim: JudgedClaim) -> str:
