@@ -18,7 +18,7 @@ MISSED = {"mean": None, "sd": None, "reached": 3, "budget": 4000.0}
 RESULT = {
     "targets": {"few at work": [0.8]}, "seeds": [0, 1, 2, 3, 4],
     "ours": {"few at work": {"A": NUMBER, "B": MISSED}},
-    "also": {"time": {"few at work": {"A": NUMBER | {"mean": 12.34}, "B": MISSED}}},
+    "also": {"time": {"few at work": {"A": NUMBER | {"mean": 12.34, "interval": [9.0, 15.68]}, "B": MISSED}}},
 }  # fmt: skip
 GRID = {
     "tasks": {
@@ -45,7 +45,7 @@ def test_the_page_shows_what_was_recorded():
 def test_tables_have_intervals_misses_and_edges():
     table = momentum_page.trips_table(RESULT).splitlines()
     assert table[0] == "| row | few at work: trips to 0.8, time |"
-    assert table[2] == "| A | **1,234 [1,200, 1,269]; 12.3** |"
+    assert table[2] == "| A | **1,234 [1,200, 1,269]; 12.3 [9.0, 15.7]** |"
     assert table[3] == "| B | > 4,000 (3 of 5) |"
     assert momentum_page.settings_table(GRID).splitlines()[2] == "| A | lr 8\\*, beta 0.5 (1,300) |"
 

@@ -115,12 +115,39 @@ def test_what_could_be_chance_has_the_claimed_sign(said, found, shown):
     assert results_page.verdict({"task": "", "says": "", "verdict": said, "found": found}) == shown
 
 
+def claim(says, verdict, found="p = 0.7", task=""):
+    return {"task": task, "says": says, "verdict": verdict, "found": found}
+
+
+def test_the_verdicts_of_all_scales_stand_beside_each_other_with_the_reason():
+    table = TINY | {"source": "A paper, Table 9"}
+    small = [claim("A", "holds", task="few"), claim("A", "does not hold", task="many"), claim("B", "holds")]
+    protocol = [claim("A", "does not hold"), claim("not the paper's: C", "holds")]
+    results = {
+        ("small", "paper/table9"): table | {"scale": "small", "claims": small},
+        ("protocol", "paper/table9"): table | {"claims": protocol},
+    }
+    rows = results_page.claims_table(results, "paper", {("paper", "A"): "the rate"}).splitlines()
+    assert rows[0] == "| claim | where | small: tuned by us | protocol: the paper's settings | why not |"
+    assert rows[2:] == [
+        "| A | Table 9 | holds (few); does not hold (many) | does not hold | the rate |",
+        "| B | Table 9 | holds | not run |  |",
+    ]
+
+
+def test_the_tally_leaves_out_claims_that_are_not_the_paper_s():
+    table = TINY | {"claims": [claim("A", "holds"), claim("not the paper's: B", "holds")]}
+    own = TINY | {"name": "fedac/readings", "claims": [claim("A again", "holds")]}
+    results = {("protocol", "fedac/table9"): table, ("protocol", "fedac/readings"): own}
+    (row,) = results_page.tally_table(results).splitlines()[2:]
+    assert row == "| FedAC | protocol | 1 | 1 | 0 | 0 | 0 | 0 |"
+
+
 def test_the_tally_counts_each_claim_once():
     counted = {
         tuple(row.split(" | ")[:2]): list(map(int, row.strip("| ").split(" | ")[2:]))
         for row in results_page.tally_table(RESULTS).splitlines()[2:]
     }
-    says = [claim["says"] for result in RESULTS.values() for claim in result["claims"]]
-    of_papers = [one for one in says if not one.startswith("not the paper's")]
-    assert sum(claims for claims, *_ in counted.values()) == len(of_papers) < len(says)
+    papers = [len(results_page.papers_claims(result)) for result in RESULTS.values()]
+    assert sum(claims for claims, *_ in counted.values()) == sum(papers)
     assert all(claims == sum(outcomes) for claims, *outcomes in counted.values())

@@ -99,7 +99,10 @@ def written(page: str) -> str:
 
 
 def _time(number: OurNumber) -> str:
-    return "" if number["mean"] is None else f"; {number['mean']:,.1f}"
+    if number["mean"] is None:
+        return ""
+    low, high = number["interval"]
+    return f"; {number['mean']:,.1f} [{low:,.1f}, {high:,.1f}]"
 
 
 def _with_interval(number: OurNumber, seeds: int) -> str:

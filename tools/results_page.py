@@ -6,6 +6,8 @@ grid.json of its `--tune`, as docs/results/SCALE/PAPER/grids/TABLE.json. On the 
 two comments, the first of which names it, and `<!-- end of table -->`:
 
 - `<!-- tally -->`: how many claims of each paper hold, at each scale that was recorded;
+- `<!-- claims PAPER -->`: the verdicts on a paper's claims at all scales, and the reasons that
+  docs/results/why.toml has for those that do not hold;
 - `<!-- verdicts SCALE PAPER -->`: the verdicts on the claims of all recorded tables of a paper;
 - `<!-- numbers SCALE PAPER/TABLE -->`: the numbers of one table.
 """
@@ -16,6 +18,7 @@ import argparse
 import json
 import re
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -29,7 +32,7 @@ from tardigrad.experiments.reproduce.reproduction_tables import (
 ROOT = Path(__file__).parents[1]
 PAGE, RECORDED = ROOT / "docs/results.md", ROOT / "docs/results"
 TABLE = re.compile(
-    r"(<!-- (tally|verdicts|numbers) ?(\w*) ?([\w/-]*) -->\n).*?(<!-- end of table -->)", re.DOTALL
+    r"(<!-- (tally|claims|verdicts|numbers) ?(\w*) ?([\w/-]*) -->\n).*?(<!-- end of table -->)", re.DOTALL
 )
 PAPERS = {
     "fedbuff": "FedBuff",
@@ -43,6 +46,9 @@ NOT_ON_THE_PAGE = {"momentum_under_staleness"}
 CHANCE = "could be chance"
 OURS = "not the paper's"
 """Begins claims that we added to a file."""
+OUR_TABLES = {"fedac/readings", "masfl/horizon"}
+"""Tables whose claims are those of other tables, under conditions that we added."""
+SCALES = {"small": "tuned by us", "protocol": "the paper's settings"}
 OUTCOMES = ("holds", CHANCE, "does not hold", "not tested", "not run")
 
 Recorded = dict[tuple[str, str], ReproductionResult]
@@ -107,11 +113,9 @@ def verdicts_table(results: Recorded, scale: str, paper: str) -> str:
     """Return the verdicts on all claims of a paper."""
     rows = [["claim", "where", "verdict", "found"]]
     for result in of_paper(results, scale, paper):
-        where = re.search(r"(?:Table|Figure|Equation|Algorithm)s? .*$", result["source"])
         for claim in result["claims"]:
             task = f" ({claim['task']})" if claim["task"] else ""
-            place = where[0] if where else result["name"]
-            rows.append([claim["says"] + task, place, verdict(claim), claim["found"]])
+            rows.append([claim["says"] + task, place(result), verdict(claim), claim["found"]])
     return markdown(rows)
 
 
@@ -122,11 +126,61 @@ def tally_table(results: Recorded) -> str:
         for paper, title in PAPERS.items():
             if not any((size, name.split("/")[0]) == (scale, paper) for size, name in results):
                 continue
-            claims = [claim for one in of_paper(results, scale, paper) for claim in one["claims"]]
-            claims = [claim for claim in claims if not claim["says"].startswith(OURS)]
+            claims = [claim for one in of_paper(results, scale, paper) for claim in papers_claims(one)]
+            if not claims:
+                continue
             count = Counter(map(verdict, claims))
             rows.append([title, scale, str(len(claims)), *(str(count[outcome]) for outcome in OUTCOMES)])
     return markdown(rows)
+
+
+def papers_claims(result: ReproductionResult) -> list[JudgedClaim]:
+    """Return the claims that are the paper's own, not ours."""
+    if result["name"] in OUR_TABLES:
+        return []
+    return [claim for claim in result["claims"] if not claim["says"].startswith(OURS)]
+
+
+def reasons(folder: Path = RECORDED) -> dict[tuple[str, str], str]:
+    """Return why claims do not hold, as far as it is known, by paper and claim."""
+    groups = tomllib.loads((folder / "why.toml").read_text(encoding="utf-8"))["why"]
+    return {(one["paper"], claim): one["reason"] for one in groups for claim in one["claims"]}
+
+
+def claims_table(results: Recorded, paper: str, why: dict[tuple[str, str], str]) -> str:
+    """Return the verdicts on the claims of a paper at all scales. Where they differ between tasks, the tasks
+    are named."""
+    scales = [
+        scale for scale in SCALES if any(key[0] == scale and key[1].split("/")[0] == paper for key in results)
+    ]
+    found: dict[tuple[str, str], dict[str, list[JudgedClaim]]] = {}
+    for scale in scales:
+        for result in of_paper(results, scale, paper):
+            for claim in papers_claims(result):
+                by_scale = found.setdefault((place(result), claim["says"]), {})
+                by_scale.setdefault(scale, []).append(claim)
+    rows = [["claim", "where", *(f"{scale}: {SCALES[scale]}" for scale in scales), "why not"]]
+    for (where, says), by_scale in found.items():
+        reason = why.get((paper, says), "")
+        rows.append([says, where, *(_verdicts(by_scale.get(scale, [])) for scale in scales), reason])
+    return markdown(rows)
+
+
+def _verdicts(claims: list[JudgedClaim]) -> str:
+    tasks: dict[str, list[str]] = {}
+    for claim in claims:
+        tasks.setdefault(verdict(claim), []).append(claim["task"])
+    if not tasks:
+        return "not run"
+    if len(tasks) == 1:
+        return next(iter(tasks))
+    return "; ".join(f"{outcome} ({', '.join(names)})" for outcome, names in tasks.items())
+
+
+def place(result: ReproductionResult) -> str:
+    """Return where the paper has the table, such as "Figure 3"."""
+    where = re.search(r"(?:Table|Figure|Equation|Algorithm)s? .*$", result["source"])
+    return where[0] if where else result["name"]
 
 
 def written(page: str, results: Recorded) -> str:
@@ -136,6 +190,8 @@ def written(page: str, results: Recorded) -> str:
         match found[2]:
             case "tally":
                 text = tally_table(results)
+            case "claims":
+                text = claims_table(results, found[3], reasons())
             case "verdicts":
                 text = verdicts_table(results, found[3], found[4])
             case _:

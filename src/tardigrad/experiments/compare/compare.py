@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,6 +49,13 @@ class Comparison(Setting):
     def table(self, outcomes: list[Outcome]) -> ComparisonTable:
         """Return the table of these outcomes."""
         return tabulate(self.title, self.seeds, self.targets, list(self.entries), outcomes)
+
+    @property
+    def digest(self) -> str:
+        """Eight hexadecimal digits that identify the settings of all entries as they were given, without
+        defaults."""
+        given = {label: merged(self.base, values) for label, values in self.entries.items()}
+        return hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
     def config(self, label: str, seed: int, source: str) -> Config:
         """Return the config of one run. `source` is named in errors."""

@@ -117,6 +117,7 @@ def _conclude(
         "measure": reproduction.measure,
         "seeds": list(scale.seeds),
         "tuning": scale.tuning,
+        "settings": {task: part.comparison.digest for task, part in parts.items()},
         "targets": {task: list(part.comparison.targets) for task, part in parts.items()},
         "ours": _table(reproduction.measure, parts, outcomes),
         "failed": {

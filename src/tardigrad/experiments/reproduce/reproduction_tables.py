@@ -55,6 +55,8 @@ class ReproductionResult(TypedDict):
     measure: str
     seeds: list[int]
     tuning: str
+    settings: dict[str, str]
+    """A digest of the settings of all entries, by task."""
     targets: dict[str, list[float]]
     """By task."""
     ours: dict[str, dict[str, OurNumber]]
