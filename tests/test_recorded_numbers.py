@@ -261,6 +261,13 @@ def test_the_noise_on_the_page_of_privacy_is_what_the_command_prints(cli):
     assert f"{blt / tree:.2f} times the noise of a tree" in in_one_line("docs/privacy.md")
 
 
+def test_the_page_of_privacy_says_what_the_recorded_audit_found():
+    found = json.loads((ROOT / "docs/recorded/audit.json").read_text())
+    text = in_one_line("docs/privacy.md")
+    assert f"can show up to {found['largest_bound']:.1f} at delta 1e-6" in text
+    assert f"promises {found['accountant_epsilon']:.0f}, they find {found['lower_bound']:.1f} with" in text
+
+
 def test_one_version_is_named_everywhere():
     version = tardigrad.__version__
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
