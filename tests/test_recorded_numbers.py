@@ -231,6 +231,12 @@ def test_the_bytes_of_a_sealed_seed_are_those_of_the_last_benchmark():
         assert shown == f"{found[kind]:,}"
 
 
+def test_the_accuracy_of_secure_runs_is_the_recorded_one():
+    plain, secure = (percent(one["accuracy"]) for one in recorded("secure", "0.8"))
+    said = f"{secure} of the test images in a secure run, and in {plain} without"
+    assert said in in_one_line("docs/secure-aggregation.md")
+
+
 def test_the_report_s_sentence_is_of_the_recorded_demo():
     (shown,) = re.findall(r'"(FedBuff takes .*?)" is a result', in_one_line("docs/how-to/read-a-report.md"))
     assert shown in json.loads((ROOT / "docs/recorded/demo.json").read_text())["sentences"]["0.9"]
