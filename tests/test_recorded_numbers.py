@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,29 @@ def test_the_page_of_the_demo_quotes_the_same_ratios():
     said = "FedAvgM takes {:.1f} times and FedAvg {:.1f} times FedBuff's"
     found = said.format(time["FedAvgM"] / time["FedBuff"], time["FedAvg"] / time["FedBuff"])
     assert found in in_one_line("docs/demo.md")
+
+
+def test_the_demo_uses_what_its_recorded_grid_chose_and_the_page_shows_it():
+    page, demo = ROOT / "docs/demo.md", tomllib.loads((ROOT / "experiments/demo.toml").read_text())
+    grid = json.loads((ROOT / "docs/recorded/demo-grid.json").read_text())["trips"]
+    for label, entry in demo["entries"].items():
+        rows = {name: found for name, found in grid.items() if name.split()[0] == label.lower()}
+        best = min(trips for found in rows.values() for trips in found.values() if trips)
+        near = [
+            (lr, name)
+            for name, found in rows.items()
+            for lr, trips in found.items()
+            if trips and trips < best + 51
+        ]
+        chosen = min(near)
+        for name, found in rows.items():
+            cells = [f"{trips:,.0f}" if trips else "-" for trips in found.values()]
+            if name == chosen[1]:
+                place = list(found).index(chosen[0])
+                cells[place] = f"**{cells[place]}**"
+            assert row(page.read_text(), name) == cells
+        own = ", ".join(f"{key} {value:g}" for key, value in entry["algorithm"].items() if key != "kind")
+        assert chosen == (f"{demo['base']['local']['lr']:g}", f"{label.lower()} {own}")
 
 
 def test_the_comparison_of_phones_is_the_recorded_one():
