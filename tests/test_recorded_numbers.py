@@ -266,6 +266,15 @@ def test_the_report_s_sentence_is_of_the_recorded_demo():
     assert shown in json.loads((ROOT / "docs/recorded/demo.json").read_text())["sentences"]["0.9"]
 
 
+def test_the_runs_on_real_data_are_the_recorded_ones():
+    page = (ROOT / "docs/data.md").read_text()
+    for name, one in json.loads((ROOT / "docs/recorded/data.json").read_text())["runs"].items():
+        clients, _, trips, *accuracies = row(page, name + " (folger)" * (name == "shakespeare"))
+        assert (clients, trips) == (f"{one['clients']:,}", f"{one['client_trips']:,}")
+        found = (one["accuracy"], one["baseline"]["metrics"]["accuracy"])
+        assert accuracies == [f"{100 * accuracy:.1f} %" for accuracy in found]
+
+
 def test_models_have_the_numbers_of_parameters_on_the_page_of_data():
     page = (ROOT / "docs/data.md").read_text()
     rows = re.findall(r"^\| (\w+) \|[^|]*\| ([\d,]+) \((.*)\) \|$", page, re.MULTILINE)
