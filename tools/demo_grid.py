@@ -50,7 +50,7 @@ def main() -> None:
             name = f"{entry.lower()} " + ", ".join(f"{key} {value:g}" for key, value in setting.items())
             table[name] = {}
             for lr in LOCAL_LRS:
-                change = {"algorithm": setting, "local": {"lr": lr}, "stop": STOP}
+                change: dict[str, object] = {"algorithm": setting, "local": {"lr": lr}, "stop": STOP}
                 values = merged(merged(demo.base, demo.entries[entry]), change)
                 table[name][f"{lr:g}"] = trips(values)
             print(name, table[name], file=sys.stderr, flush=True)
