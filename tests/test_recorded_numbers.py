@@ -4,11 +4,14 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 import tardigrad
+from tardigrad.learning.models import Model
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -67,6 +70,29 @@ def test_the_page_of_the_demo_quotes_the_same_ratios():
     assert found in in_one_line("docs/demo.md")
 
 
+def test_the_demo_uses_what_its_recorded_grid_chose_and_the_page_shows_it():
+    page, demo = ROOT / "docs/demo.md", tomllib.loads((ROOT / "experiments/demo.toml").read_text())
+    grid = json.loads((ROOT / "docs/recorded/demo-grid.json").read_text())["trips"]
+    for label, entry in demo["entries"].items():
+        rows = {name: found for name, found in grid.items() if name.split()[0] == label.lower()}
+        best = min(trips for found in rows.values() for trips in found.values() if trips)
+        near = [
+            (lr, name)
+            for name, found in rows.items()
+            for lr, trips in found.items()
+            if trips and trips < best + 51
+        ]
+        chosen = min(near)
+        for name, found in rows.items():
+            cells = [f"{trips:,.0f}" if trips else "-" for trips in found.values()]
+            if name == chosen[1]:
+                place = list(found).index(chosen[0])
+                cells[place] = f"**{cells[place]}**"
+            assert row(page.read_text(), name) == cells
+        own = ", ".join(f"{key} {value:g}" for key, value in entry["algorithm"].items() if key != "kind")
+        assert chosen == (f"{demo['base']['local']['lr']:g}", f"{label.lower()} {own}")
+
+
 def test_the_comparison_of_phones_is_the_recorded_one():
     rows, page = recorded("phones", "0.9"), (ROOT / "docs/network.md").read_text()
     fewest, fastest = (min(one[cost]["mean"] for one in rows) for cost in ("trips", "time"))
@@ -84,6 +110,11 @@ def test_the_comparison_of_phones_is_the_recorded_one():
         assert sentence in in_one_line("docs/network.md")
     slowest = max(one["time"]["mean"] for one in rows)
     assert f"{fastest / slowest:.2f} of the time" in in_one_line("docs/network.md")
+    for one in rows:
+        down, train, up = one["time_split"][:3]
+        split = f"{1 - train:.0%} of a trip is network (download {down:.0%}, upload {up:.0%})"
+        found = f"{one['entry']}: {split}, {train:.0%} is training.".replace("%", " %")
+        assert found in in_one_line("docs/network.md")
 
 
 def test_the_plan_of_phones_is_what_the_command_prints(cli, tmp_path, monkeypatch):
@@ -96,6 +127,18 @@ def test_the_plan_of_phones_is_what_the_command_prints(cli, tmp_path, monkeypatc
     assert code == 0, said
     lines = [" ".join(each.split()) for each in printed.splitlines()]
     assert [each for each in shown.splitlines() if " ".join(each.split()) not in lines] == []
+
+    def both(name):
+        (cells,) = re.findall(
+            rf"^ +{name} +([\d.]+)(?: \(.*?\))? +([\d.]+)(?: \(.*\))?$", shown, re.MULTILINE
+        )
+        return [float(cell) for cell in cells]
+
+    slow, fast = map(sum, zip(both("seconds of a trip, mean: download"), both("compute"), both("upload")))
+    steps = both("steps per unit of time")
+    text = in_one_line("docs/network.md")
+    assert f"a trip takes {fast:.1f} seconds in place of {slow:.1f}" in text
+    assert f"the model moves {steps[1] / steps[0]:.1f} times as often" in text
 
 
 def test_the_table_of_encodings_is_the_recorded_one():
@@ -193,6 +236,56 @@ def test_ratios_of_speed_are_those_of_the_last_benchmark():
     assert f"The light form costs {light:.2f} times a step" in text
 
 
+def test_a_planner_of_clients_that_come_and_go_is_as_the_page_says():
+    assert "takes less than a gigabyte. It plans at least half as many" in in_one_line("docs/network.md")
+    found = measured("results")["planner"]["interleaved"]
+    assert max(one["peak_mb"] for one in found) < 1000
+    assert min(one["of_plain"] for one in found) >= 0.5
+
+
+def test_the_live_page_shows_an_event_as_soon_as_its_page_says():
+    assert "within a second or two" in in_one_line("docs/watch.md")
+    assert measured("live_page")["delay_seconds"]["most"] < 2
+
+
+def test_the_bytes_of_a_sealed_seed_are_those_of_the_last_benchmark():
+    page, found = (ROOT / "docs/secure-aggregation.md").read_text(), measured("secure")["bytes"]
+    for kind, name in (("classic", "X25519"), ("hybrid", "hybrid with ML-KEM-768")):
+        (shown,) = re.findall(rf"^\| the seed for one helper, {name} \| (\S+), and", page, re.MULTILINE)
+        assert shown == f"{found[kind]:,}"
+
+
+def test_the_accuracy_of_secure_runs_is_the_recorded_one():
+    plain, secure = (percent(one["accuracy"]) for one in recorded("secure", "0.8"))
+    said = f"{secure} of the test images in a secure run, and in {plain} without"
+    assert said in in_one_line("docs/secure-aggregation.md")
+
+
+def test_the_report_s_sentence_is_of_the_recorded_demo():
+    (shown,) = re.findall(r'"(FedBuff takes .*?)" is a result', in_one_line("docs/how-to/read-a-report.md"))
+    assert shown in json.loads((ROOT / "docs/recorded/demo.json").read_text())["sentences"]["0.9"]
+
+
+def test_the_runs_on_real_data_are_the_recorded_ones():
+    _, page = (ROOT / "docs/data.md").read_text().split("## Five runs on real data")
+    for name, one in json.loads((ROOT / "docs/recorded/data.json").read_text())["runs"].items():
+        clients, _, trips, *accuracies = row(page, name + " (folger)" * (name == "shakespeare"))
+        assert (clients, trips) == (f"{one['clients']:,}", f"{one['client_trips']:,}")
+        found = (one["accuracy"], one["baseline"]["metrics"]["accuracy"])
+        assert accuracies == [f"{100 * accuracy:.1f} %" for accuracy in found]
+
+
+def test_models_have_the_numbers_of_parameters_on_the_page_of_data():
+    page = (ROOT / "docs/data.md").read_text()
+    rows = re.findall(r"^\| (\w+) \|[^|]*\| ([\d,]+) \((.*)\) \|$", page, re.MULTILINE)
+    assert len(rows) == 11
+    for kind, count, of in rows:
+        *shape, outputs = (int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\d|\d", of))
+        shape = shape if " x " in of else shape[:1]
+        model = TypeAdapter(Model).validate_python(kind).build(tuple(shape), outputs)
+        assert f"{sum(each.numel() for each in model.parameters()):,}" == count, kind
+
+
 def test_the_noise_on_the_page_of_privacy_is_what_the_command_prints(cli):
     page = (ROOT / "docs/privacy.md").read_text()
     (line,) = re.findall(r"^\$ tardigrad (privacy plan .*--compare)$", page, re.MULTILINE)
@@ -201,6 +294,17 @@ def test_the_noise_on_the_page_of_privacy_is_what_the_command_prints(cli):
     for kind in ("blt", "tree", "independent"):
         (shown,) = re.findall(rf"^{kind} +(\d.*)$", page, re.MULTILINE)
         assert all(number in printed for number in shown.split()), kind
+    blt, tree = (
+        float(re.search(rf"^{kind} .* (\S+) +\d+$", page, re.MULTILINE)[1]) for kind in ("blt", "tree")
+    )
+    assert f"{blt / tree:.2f} times the noise of a tree" in in_one_line("docs/privacy.md")
+
+
+def test_the_page_of_privacy_says_what_the_recorded_audit_found():
+    found = json.loads((ROOT / "docs/recorded/audit.json").read_text())
+    text = in_one_line("docs/privacy.md")
+    assert f"can show up to {found['largest_bound']:.1f} at delta 1e-6" in text
+    assert f"promises {found['accountant_epsilon']:.0f}, they find {found['lower_bound']:.1f} with" in text
 
 
 def test_one_version_is_named_everywhere():
