@@ -1,6 +1,7 @@
-"""The tables of docs/results.md are those that were recorded, and what was recorded is what the files say."""
+"""The tables of the pages of results are those that were recorded, and what was recorded is what the files say."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,7 @@ TINY = {
 }  # fmt: skip
 EMPTY = (
     "before\n<!-- numbers protocol paper/table9 -->\n<!-- end of table -->\nbetween\n"
-    "<!-- verdicts protocol paper -->\n<!-- end of table -->\nafter\n"
+    "<!-- details protocol paper -->\n<!-- end of table -->\nafter\n"
 )
 
 
@@ -33,14 +34,26 @@ def runs_with(folder, result):
     return folder
 
 
-def test_the_page_shows_what_was_recorded():
-    page = (ROOT / "docs/results.md").read_text()
-    assert results_page.written(page, RESULTS) == page, "run: python tools/results_page.py"
-    shown = {
-        (scale, name) for _, kind, scale, name, _ in results_page.TABLE.findall(page) if kind == "verdicts"
-    }
-    recorded = {(scale, name.split("/")[0]) for scale, name in RESULTS}
-    assert shown == recorded, "the verdicts on every recorded result are on the page"
+@pytest.mark.parametrize("page", results_page.PAGES, ids=lambda page: page.stem)
+def test_a_page_shows_what_was_recorded(page):
+    text = page.read_text()
+    assert results_page.written(text, RESULTS) == text, "run: python tools/results_page.py"
+
+
+def test_every_recorded_result_is_on_a_page():
+    directives = [one for page in results_page.PAGES for one in results_page.TABLE.findall(page.read_text())]
+    shown = {(scale, paper) for _, kind, scale, paper, _ in directives if kind == "details"}
+    assert shown == {(scale, name.split("/")[0]) for scale, name in RESULTS}
+    judged = {paper for _, kind, paper, _, _ in directives if kind == "claims"}
+    assert judged == set(results_page.PAPERS) == {paper for _, paper in shown}
+
+
+def test_the_pages_have_no_table_of_results_that_was_typed():
+    """Rows outside the written tables have no number with a deviation, a percentage or a p."""
+    for page in results_page.PAGES:
+        rest = results_page.TABLE.sub("", page.read_text())
+        rows = [line for line in rest.splitlines() if line.startswith("|")]
+        assert not [row for row in rows if re.search(r"±|\d %|p = |\d\.\d", row)]
 
 
 @pytest.mark.parametrize("key", RESULTS, ids=":".join)
@@ -50,6 +63,7 @@ def test_a_recorded_result_is_of_the_file_as_it_is_now(key):
     comparisons = reproduction.comparisons(size)
     assert result["seeds"] == list(reproduction.scales[size].seeds)
     assert result["tuning"] == reproduction.scales[size].tuning
+    assert result["settings"] == {task: one.digest for task, one in comparisons.items()}
     assert {task: list(numbers) for task, numbers in result["ours"].items()} == {
         task: list(comparison.entries) for task, comparison in comparisons.items()
     }
@@ -78,7 +92,8 @@ def test_recording_and_writing_fills_in_the_tables(tmp_path):
     assert results == {("protocol", "paper/table9"): TINY}
     page = results_page.written(EMPTY, results)
     assert "| A | 50.0 ± 1.0 % |" in page
-    assert "| A is good | paper/table9 | holds | p = 0.01 |" in page
+    assert "### paper/table9: Tiny" in page
+    assert "| A is good | holds | p = 0.01 |" in page
     assert (page.startswith("before\n"), page.endswith("after\n")) == (True, True)
     assert results_page.written(page, results) == page
     changed = json.loads(json.dumps(TINY).replace('0.5, "sd"', '0.6, "sd"'))

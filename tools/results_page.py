@@ -1,15 +1,16 @@
-"""Write the tables of docs/results.md from the recorded results in docs/results/.
+"""Write the tables of docs/results.md and of the pages in docs/results/ from the results recorded there.
 
 `python tools/results_page.py --record runs/small runs/protocol` first records what `tardigrad reproduce`
 has left there: the reproduction.json of every table, as docs/results/SCALE/PAPER/TABLE.json, and the
-grid.json of its `--tune`, as docs/results/SCALE/PAPER/grids/TABLE.json. On the page a table stands between
+grid.json of its `--tune`, as docs/results/SCALE/PAPER/grids/TABLE.json. On a page a table stands between
 two comments, the first of which names it, and `<!-- end of table -->`:
 
 - `<!-- tally -->`: how many claims of each paper hold, at each scale that was recorded;
 - `<!-- claims PAPER -->`: the verdicts on a paper's claims at all scales, and the reasons that
   docs/results/why.toml has for those that do not hold;
-- `<!-- verdicts SCALE PAPER -->`: the verdicts on the claims of all recorded tables of a paper;
-- `<!-- numbers SCALE PAPER/TABLE -->`: the numbers of one table.
+- `<!-- numbers SCALE PAPER/TABLE -->`: the numbers of one table;
+- `<!-- details SCALE PAPER -->`: all recorded tables of a paper, with the verdicts on their claims and what was
+  found.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from tardigrad.experiments.reproduce.reproduction_tables import (
 )
 
 ROOT = Path(__file__).parents[1]
-PAGE, RECORDED = ROOT / "docs/results.md", ROOT / "docs/results"
+RECORDED = ROOT / "docs/results"
+PAGES = [ROOT / "docs/results.md", *sorted(RECORDED.glob("*.md"))]
 TABLE = re.compile(
-    r"(<!-- (tally|claims|verdicts|numbers) ?(\w*) ?([\w/-]*) -->\n).*?(<!-- end of table -->)", re.DOTALL
+    r"(<!-- (tally|claims|numbers|details) ?(\w*) ?([\w/-]*) -->\n).*?(<!-- end of table -->)", re.DOTALL
 )
 PAPERS = {
     "fedbuff": "FedBuff",
@@ -109,14 +111,21 @@ def of_paper(results: Recorded, scale: str, paper: str) -> list[ReproductionResu
     return found
 
 
-def verdicts_table(results: Recorded, scale: str, paper: str) -> str:
-    """Return the verdicts on all claims of a paper."""
-    rows = [["claim", "where", "verdict", "found"]]
-    for result in of_paper(results, scale, paper):
-        for claim in result["claims"]:
-            task = f" ({claim['task']})" if claim["task"] else ""
-            rows.append([claim["says"] + task, place(result), verdict(claim), claim["found"]])
-    return markdown(rows)
+def details(results: Recorded, scale: str, paper: str) -> str:
+    """Return all tables of a paper at a scale, each with the verdicts on its claims."""
+    return "\n\n".join(map(_details, of_paper(results, scale, paper)))
+
+
+def _details(result: ReproductionResult) -> str:
+    parts = [f"### {place(result)}: {result['title']}", numbers_as_markdown(result)]
+    rows = [["claim", "verdict", "found"]]
+    for claim in result["claims"]:
+        task = f" ({claim['task']})" if claim["task"] else ""
+        rows.append([claim["says"] + task, verdict(claim), claim["found"]])
+    if len(rows) > 1:
+        parts.append(markdown(rows))
+    parts += [f"{run} failed: {error}" for run, error in result["failed"].items()]
+    return "\n\n".join(parts)
 
 
 def tally_table(results: Recorded) -> str:
@@ -192,8 +201,8 @@ def written(page: str, results: Recorded) -> str:
                 text = tally_table(results)
             case "claims":
                 text = claims_table(results, found[3], reasons())
-            case "verdicts":
-                text = verdicts_table(results, found[3], found[4])
+            case "details":
+                text = details(results, found[3], found[4])
             case _:
                 text = numbers_as_markdown(results[found[3], found[4]])
         return f"{found[1]}\n{text}\n\n{found[5]}"
@@ -208,7 +217,7 @@ def markdown(rows: list[list[str]]) -> str:
 
 
 def main() -> None:
-    """Record, if asked to, and write the page."""
+    """Record, if asked to, and write the pages."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
@@ -221,10 +230,12 @@ def main() -> None:
     )
     for folder in parser.parse_args().record:
         print(f"{folder}: recorded", ", ".join(record(folder)) or "nothing")
-    try:
-        PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), recorded()), encoding="utf-8")
-    except KeyError as missing:
-        sys.exit(f"{PAGE}: the result {missing} is not recorded in {RECORDED}; use --record DIR")
+    results = recorded()
+    for page in PAGES:
+        try:
+            page.write_text(written(page.read_text(encoding="utf-8"), results), encoding="utf-8")
+        except KeyError as missing:
+            sys.exit(f"{page}: the result {missing} is not recorded in {RECORDED}; use --record DIR")
 
 
 if __name__ == "__main__":

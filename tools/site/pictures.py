@@ -1,4 +1,5 @@
-"""The drawn pictures of docs/pictures, two runs over time and the life of a trip: `make pictures`."""
+"""The drawn pictures of docs/pictures, of two runs over time, the life of a trip and recorded results:
+`make pictures`."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import json
 import tempfile
 from pathlib import Path
 
+import result_pictures
 import svg
 import tardigrad as td
 
@@ -106,7 +108,12 @@ def trip() -> str:
     return svg.picture(860, 224, "The life of a trip", parts)
 
 
-PICTURES = {"timeline.svg": timeline, "trip.svg": trip}
+PICTURES = {
+    "timeline.svg": timeline,
+    "trip.svg": trip,
+    "horizon.svg": result_pictures.horizon,
+    "momentum-under-staleness.svg": result_pictures.momentum,
+}
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():

@@ -22,6 +22,9 @@ text { font: 14px system-ui, sans-serif; fill: var(--ink) }
 .refused { fill: var(--soft) }
 .step { stroke: #1b8f6a; stroke-width: 2 }
 .stepped { fill: #1b8f6a }
+.stroke-fast { stroke: #2a78d6; stroke-width: 2; fill: none }
+.stroke-slow { stroke: #c2571a; stroke-width: 2; fill: none }
+.stroke-stepped { stroke: #1b8f6a; stroke-width: 2; fill: none }
 .onbar { fill: #ffffff; font-weight: 600; font-size: 13px }
 svg { --ink: #1d2433; --soft: #5a6375; --page: #ffffff; --box: #eef3fb; --line: #9aa7bd; --note: #fdf3dc }
 @media (prefers-color-scheme: dark) {
