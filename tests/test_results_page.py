@@ -48,6 +48,17 @@ def test_every_recorded_result_is_on_a_page():
     assert judged == set(results_page.PAPERS) == {paper for _, paper in shown}
 
 
+def test_every_claim_that_does_not_hold_has_a_reason():
+    judged = {
+        (name.split("/")[0], claim["says"], results_page.verdict(claim))
+        for (_, name), result in RESULTS.items()
+        for claim in results_page.papers_claims(result)
+    }
+    why = set(results_page.reasons())
+    assert why <= {(paper, says) for paper, says, _ in judged}
+    assert {(paper, says) for paper, says, verdict in judged if verdict == "does not hold"} <= why
+
+
 def test_the_pages_have_no_table_of_results_that_was_typed():
     """Rows outside the written tables have no number with a deviation, a percentage or a p."""
     for page in results_page.PAGES:
