@@ -72,7 +72,7 @@ def test_the_file_has_the_settings_that_the_recorded_grid_chose(name):
         assert not any(tuned.values()), f"settings without a record of how they were found: {file} is missing"
         return
     grid = json.loads(file.read_text())
-    assert grid["seed"] == scale.grid.seed
+    assert grid["seeds"] == list(scale.grid.seeds)
     for task, entries in grid["tasks"].items():
         assert tuned[task] == {label: as_tables(one["chosen"]) for label, one in entries.items()}
         for label, one in entries.items():

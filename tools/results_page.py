@@ -9,8 +9,8 @@ two comments, the first of which names it, and `<!-- end of table -->`:
 - `<!-- claims PAPER -->`: the verdicts on a paper's claims at all scales, and the reasons that
   docs/results/why.toml has for those that do not hold;
 - `<!-- numbers SCALE PAPER/TABLE -->`: the numbers of one table;
-- `<!-- details SCALE PAPER -->`: all recorded tables of a paper, with the verdicts on their claims and what was
-  found.
+- `<!-- details SCALE PAPER -->`: all recorded tables of a paper, with the verdicts on their claims and the
+  numbers behind them.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -14,7 +15,7 @@ TOP, BOTTOM = 52.0, 250.0
 
 
 def horizon() -> str:
-    """Return the accuracy of AdaMasFL and of FedBuff over the number of steps, a panel for each number at work."""
+    """Return the accuracy of AdaMasFL and FedBuff over the steps of a run, a panel for each number at work."""
     result = json.loads((DOCS / "results/protocol/masfl/horizon.json").read_text())
     steps = {task: int(task.removeprefix("T = ")) for task in result["ours"]}
     parts = [svg.text(20, 26, "Accuracy at the end, over the number of steps of the run", "strong")]
@@ -59,21 +60,26 @@ def _along(count: int, steps: dict[str, int], left: float) -> float:
 def _curve(points: list[tuple[float, dict]], kind: str) -> list[str]:
     """Return a line through the means, with a bar for the interval of each."""
     places = [(x, _height(one["mean"])) for x, one in points]
-    parts = [svg.line(*a, *b, f"stroke-{kind}") for a, b in zip(places, places[1:], strict=False)]
+    parts = [svg.line(*a, *b, f"stroke-{kind}") for a, b in itertools.pairwise(places)]
     for (x, y), (_, one) in zip(places, points, strict=True):
         low, high = map(_height, one["interval"])
         parts.append(svg.line(x, low, x, high, f"stroke-{kind}"))
-        parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="4" class="{kind}"><title>{one["mean"]:.1%}</title></circle>')
+        parts.append(
+            f'<circle cx="{x:g}" cy="{y:g}" r="4" class="{kind}"><title>{one["mean"]:.1%}</title></circle>'
+        )
     return parts
 
 
 def momentum() -> str:
     """Return the trips of every row to the target, as multiples of those without momentum."""
     found = {
-        data: json.loads((DOCS / f"momentum-under-staleness/{data}.json").read_text()) for data in ("image", "text")
+        data: json.loads((DOCS / f"momentum-under-staleness/{data}.json").read_text())
+        for data in ("image", "text")
     }
     labels = [label for label in next(iter(found["image"]["ours"].values())) if label != "no momentum"]
-    parts = [svg.text(20, 26, "Client trips to the target, as a multiple of those without momentum", "strong")]
+    parts = [
+        svg.text(20, 26, "Client trips to the target, as a multiple of those without momentum", "strong")
+    ]
     for column, (data, result) in enumerate(found.items()):
         left = 170 + 350 * column
         parts.append(svg.text(left, 52, {"image": "Images", "text": "Text"}[data], "strong"))
@@ -92,8 +98,14 @@ def momentum() -> str:
     for i, words in enumerate(("few at work", "some at work", "many at work")):
         parts.append(f'<circle cx="{28 + 130 * i}" cy="{end + 4}" r="5" class="{SHADES[i]}"/>')
         parts.append(svg.text(40 + 130 * i, end + 8, words, "small"))
-    parts.append(svg.text(840, end + 8, "left of the green line: fewer trips; ring: not every seed reached it", "small end"))
-    return svg.picture(860, end + 26, "Momentum under staleness: trips to the target over those without momentum", parts)
+    parts.append(
+        svg.text(
+            840, end + 8, "left of the green line: fewer trips; ring: not every seed reached it", "small end"
+        )
+    )
+    return svg.picture(
+        860, end + 26, "Momentum under staleness: trips to the target over those without momentum", parts
+    )
 
 
 SHADES = ("fast", "stepped", "slow")

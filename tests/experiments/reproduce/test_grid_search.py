@@ -53,7 +53,7 @@ def library_folder(tmp_path):
 def test_choice_follows_from_the_runs_and_can_be_appended_to_the_file(library_folder, tmp_path):
     out, console = tmp_path / "out", Console(quiet=True)
     result = search_grid(["mine"], "small", out, console, library_folder)["mine/rates"]
-    assert result["seed"] == 100
+    assert result["seeds"] == [100]
     assert list(result["tasks"]) == ["few", "many"]
     for task in result["tasks"].values():
         assert [len(one["tried"]) for one in task.values()] == [4, 4]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NotRequired, TypedDict
@@ -26,13 +27,15 @@ class TriedSettings(TypedDict):
 
     settings: Settings
     trips: float | None
-    """To the target; None if it was missed."""
+    """To the target, the mean over the seeds that reached it; None if none did."""
+    reached: int
+    """Number of seeds that reached the target."""
     best: float | None
-    """The best value of the metric; None if the run has none."""
+    """The best value of the metric, the mean over the seeds; None if a run has none."""
     end: NotRequired[float | None]
-    """The accuracy at the end, if that is what the reproduction measures; None if the run failed."""
+    """The mean accuracy at the end, if the reproduction measures that; None if a run failed."""
     failed: NotRequired[str]
-    """Why the run ended early, such as divergence."""
+    """Why a run ended early, such as divergence."""
 
 
 class EntryGrid(TypedDict):
@@ -40,8 +43,8 @@ class EntryGrid(TypedDict):
 
     tried: list[TriedSettings]
     chosen: Settings
-    """The best accuracy at the end, if the reproduction measures that; else the fewest trips to the target
-    and, among those that missed it, the best value of the metric."""
+    """The best accuracy at the end, if the reproduction measures that. Otherwise the settings with which most
+    seeds reached the target; of these the fewest trips, and of these the best value of the metric."""
     edges: list[str]
     """Keys whose chosen value is at the edge of the grid."""
 
@@ -51,7 +54,7 @@ class GridResult(TypedDict):
 
     name: str
     scale: str
-    seed: int
+    seeds: list[int]
     targets: dict[str, float]
     """By task."""
     tasks: dict[str, dict[str, EntryGrid]]
@@ -70,7 +73,7 @@ def search_grid(
     the reproduction's file, for each; and return the results by name. Runs that are there are not repeated.
     """
     searched: dict[str, tuple[Reproduction, TuningGrid]] = {}
-    jobs: dict[tuple[str, str, str, int], PoolJob] = {}
+    jobs: dict[tuple[str, str, str, int, int], PoolJob] = {}
     for name, file in chosen(names, library(folder)).items():
         reproduction = load(file)
         grid = reproduction.scales[size].grid if size in reproduction.scales else None
@@ -81,7 +84,9 @@ def search_grid(
             for label in grid.tried:
                 for number, settings in enumerate(grid.settings(label)):
                     source = f"{file}, scale {size}, grid"
-                    jobs[name, task, label, number] = _job(comparison, label, settings, grid, source, out)
+                    for seed in grid.seeds:
+                        job = _job(comparison, label, settings, seed, source, out)
+                        jobs[name, task, label, number, seed] = job
     with locked_folder(out):
         errors = run_all({job.folder: job for job in jobs.values()}, console, verbosity)
         outcomes = {
@@ -101,12 +106,12 @@ def search_grid(
 
 
 def _job(
-    comparison: Comparison, label: str, settings: Settings, grid: TuningGrid, source: str, out: Path
+    comparison: Comparison, label: str, settings: Settings, seed: int, source: str, out: Path
 ) -> PoolJob:
     entries = {label: merged(comparison.entries[label], as_tables(settings))}
-    config = comparison.model_copy(update={"entries": entries}).config(label, grid.seed, source)
+    config = comparison.model_copy(update={"entries": entries}).config(label, seed, source)
     kind = getattr(config.algorithm, "kind", "run")
-    return PoolJob(config, out / "runs" / f"{kind}-seed{grid.seed}-{fingerprint(config)}")
+    return PoolJob(config, out / "runs" / f"{kind}-seed{seed}-{fingerprint(config)}")
 
 
 def _conclude_grid(
@@ -114,27 +119,28 @@ def _conclude_grid(
     reproduction: Reproduction,
     grid: TuningGrid,
     size: Size,
-    outcomes: dict[tuple[str, str, str, int], Outcome],
+    outcomes: dict[tuple[str, str, str, int, int], Outcome],
 ) -> GridResult:
     comparisons = reproduction.comparisons(size)
     result: GridResult = {
         "name": name,
         "scale": size,
-        "seed": grid.seed,
+        "seeds": list(grid.seeds),
         "targets": {task: comparison.targets[0] for task, comparison in comparisons.items()},
         "tasks": {},
     }
     for task, comparison in comparisons.items():
         result["tasks"][task] = {}
         for label in grid.tried:
-            tried = [
-                _tried(
-                    settings, outcomes[name, task, label, number], comparison.targets[0], reproduction.measure
-                )
-                for number, settings in enumerate(grid.settings(label))
+            runs = [
+                [outcomes[name, task, label, number, seed] for seed in grid.seeds]
+                for number in range(len(grid.settings(label)))
             ]
-            runs = [outcomes[name, task, label, number] for number in range(len(tried))]
-            best = min(range(len(tried)), key=lambda n: _rank(tried[n], runs[n].metric.lower_is_better))
+            tried = [
+                _tried(settings, some, comparison.targets[0], reproduction.measure)
+                for settings, some in zip(grid.settings(label), runs, strict=True)
+            ]
+            best = min(range(len(tried)), key=lambda n: _rank(tried[n], runs[n][0].metric.lower_is_better))
             picked = tried[best]["settings"]
             result["tasks"][task][label] = {
                 "tried": tried,
@@ -144,27 +150,31 @@ def _conclude_grid(
     return result
 
 
-def _tried(settings: Settings, outcome: Outcome, target: float, measured: str) -> TriedSettings:
-    point = outcome.reached(target)
-    best = outcome.best if outcome.curve else math.nan
+def _tried(settings: Settings, outcomes: Sequence[Outcome], target: float, measured: str) -> TriedSettings:
+    points = [outcome.reached(target) for outcome in outcomes]
+    trips = [point.trips for point in points if point is not None]
+    best = [outcome.best if outcome.curve else math.nan for outcome in outcomes]
     one: TriedSettings = {
         "settings": settings,
-        "trips": None if point is None else point.trips,
-        "best": None if math.isnan(best) else best,
+        "trips": statistics.fmean(trips) if trips else None,
+        "reached": len(trips),
+        "best": None if any(map(math.isnan, best)) else statistics.fmean(best),
     }
+    errors = [outcome.error for outcome in outcomes if outcome.error]
     if measured == "accuracy":
-        one["end"] = None if outcome.error or not outcome.curve else outcome.curve[-1].value
-    return one | {"failed": outcome.error} if outcome.error else one
+        complete = not errors and all(outcome.curve for outcome in outcomes)
+        one["end"] = statistics.fmean(run.curve[-1].value for run in outcomes) if complete else None
+    return one | {"failed": errors[0]} if errors else one
 
 
-def _rank(one: TriedSettings, lower_is_better: bool) -> tuple[float, float]:
+def _rank(one: TriedSettings, lower_is_better: bool) -> tuple[float, float, float]:
     """Return a key that sorts better settings first."""
     if "end" in one:
-        return math.inf if one["end"] is None else -one["end"], 0.0
+        return math.inf if one["end"] is None else -one["end"], 0.0, 0.0
     if one["best"] is None:
-        return math.inf, math.inf
+        return -one["reached"], math.inf, math.inf
     trips = math.inf if one["trips"] is None else one["trips"]
-    return trips, one["best"] if lower_is_better else -one["best"]
+    return -one["reached"], trips, one["best"] if lower_is_better else -one["best"]
 
 
 def tuned_tables(result: GridResult) -> dict[str, object]:
@@ -185,6 +195,8 @@ def show_grid(result: GridResult, console: Console) -> None:
             settings = ", ".join(f"{key} = {value}" for key, value in one["chosen"].items())
             best = next(tried for tried in one["tried"] if tried["settings"] == one["chosen"])
             reached = "target missed" if best["trips"] is None else f"{best['trips']:,.0f} trips"
+            if 0 < best["reached"] < len(result["seeds"]):
+                reached += f" with {best['reached']} of {len(result['seeds'])} seeds"
             if (end := best.get("end")) is not None:
                 reached = f"{end:.1%} at the end"
             edge = f"; at the edge: {', '.join(one['edges'])}" if one["edges"] else ""

@@ -56,8 +56,8 @@ class Scale(Setting):
 
     @model_validator(mode="after")
     def _tuning_seed_does_not_judge(self) -> Scale:
-        if self.grid is not None and self.grid.seed in self.seeds:
-            raise ValueError(f"grid.seed: {self.grid.seed} is among `seeds`, which judge what was tuned")
+        if self.grid is not None and (both := set(self.grid.seeds) & set(self.seeds)):
+            raise ValueError(f"grid.seeds: {min(both)} is among `seeds`, which judge what was tuned")
         return self
 
 

@@ -1,4 +1,4 @@
-"""The grid of a reproduction: which settings are tried for each entry, on a seed that does not judge."""
+"""The grid of a reproduction: which settings are tried for each entry, on seeds that do not judge."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class TuningGrid(Setting):
     {'algorithm.lr': 2, 'algorithm.momentum.beta': 0.9}
     """
 
-    seed: NonNegativeInt = 100
-    """The seed of all these runs, which is none of those that judge."""
+    seeds: tuple[NonNegativeInt, ...] = Field((100,), min_length=1)
+    """Every setting is run with each of these seeds, none of which judges."""
     tried: dict[str, tuple[dict[str, tuple[Value, ...]], ...]] = Field(min_length=1)
     """By entry: tables of values by key; every combination of the values of one table is tried."""
 
