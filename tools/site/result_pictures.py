@@ -15,7 +15,7 @@ TOP, BOTTOM = 52.0, 250.0
 
 
 def horizon() -> str:
-    """Return the accuracy of AdaMasFL and FedBuff over the steps of a run, a panel for each number at work."""
+    """Return the accuracy of AdaMasFL and FedBuff over the steps of a run, a panel per number at work."""
     result = json.loads((DOCS / "results/protocol/masfl/horizon.json").read_text())
     steps = {task: int(task.removeprefix("T = ")) for task in result["ours"]}
     parts = [svg.text(20, 26, "Accuracy at the end, over the number of steps of the run", "strong")]
