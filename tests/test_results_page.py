@@ -153,10 +153,12 @@ def test_the_verdicts_of_all_scales_stand_beside_each_other_with_the_reason():
         ("small", "paper/table9"): table | {"scale": "small", "claims": small},
         ("protocol", "paper/table9"): table | {"claims": protocol},
     }
-    rows = results_page.claims_table(results, "paper", {("paper", "A"): "the rate"}).splitlines()
+    table, reason = results_page.claims_table(results, "paper", {("paper", "A"): "the rate"}).split("\n\n")
+    assert reason == "(a) the rate"
+    rows = table.splitlines()
     assert rows[0] == "| claim | where | small: tuned by us | protocol: the paper's settings | why not |"
     assert rows[2:] == [
-        "| A | Table 9 | holds (few); does not hold (many) | does not hold | the rate |",
+        "| A | Table 9 | holds (few); does not hold (many) | does not hold | a |",
         "| B | Table 9 | holds | not run |  |",
     ]
 
@@ -166,7 +168,7 @@ def test_the_tally_leaves_out_claims_that_are_not_the_paper_s():
     own = TINY | {"name": "fedac/readings", "claims": [claim("A again", "holds")]}
     results = {("protocol", "fedac/table9"): table, ("protocol", "fedac/readings"): own}
     (row,) = results_page.tally_table(results).splitlines()[2:]
-    assert row == "| FedAC | protocol | 1 | 1 | 0 | 0 | 0 | 0 |"
+    assert row == "| FedAC | protocol | 1 | 1 | 0 | 0 | 0 |"
 
 
 def test_the_tally_counts_each_claim_once():

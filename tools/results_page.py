@@ -51,7 +51,7 @@ OURS = "not the paper's"
 OUR_TABLES = {"fedac/readings", "masfl/horizon"}
 """Tables whose claims are those of other tables, under conditions that we added."""
 SCALES = {"small": "tuned by us", "protocol": "the paper's settings"}
-OUTCOMES = ("holds", CHANCE, "does not hold", "not tested", "not run")
+OUTCOMES = ("holds", CHANCE, "does not hold", "not run")
 
 Recorded = dict[tuple[str, str], ReproductionResult]
 
@@ -131,8 +131,8 @@ def _details(result: ReproductionResult) -> str:
 def tally_table(results: Recorded) -> str:
     """Return how many of the papers' claims hold, by paper and scale."""
     rows = [["paper", "scale", "claims", *OUTCOMES]]
-    for scale in dict.fromkeys(scale for scale, _ in results):
-        for paper, title in PAPERS.items():
+    for paper, title in PAPERS.items():
+        for scale in SCALES:
             if not any((size, name.split("/")[0]) == (scale, paper) for size, name in results):
                 continue
             claims = [claim for one in of_paper(results, scale, paper) for claim in papers_claims(one)]
@@ -157,8 +157,8 @@ def reasons(folder: Path = RECORDED) -> dict[tuple[str, str], str]:
 
 
 def claims_table(results: Recorded, paper: str, why: dict[tuple[str, str], str]) -> str:
-    """Return the verdicts on the claims of a paper at all scales. Where they differ between tasks, the tasks
-    are named."""
+    """Return the verdicts on the claims of a paper at all scales, and below them the reasons, by letter. Where
+    verdicts differ between tasks, the tasks are named."""
     scales = [
         scale for scale in SCALES if any(key[0] == scale and key[1].split("/")[0] == paper for key in results)
     ]
@@ -169,10 +169,13 @@ def claims_table(results: Recorded, paper: str, why: dict[tuple[str, str], str])
                 by_scale = found.setdefault((place(result), claim["says"]), {})
                 by_scale.setdefault(scale, []).append(claim)
     rows = [["claim", "where", *(f"{scale}: {SCALES[scale]}" for scale in scales), "why not"]]
+    letters: dict[str, str] = {}
     for (where, says), by_scale in found.items():
-        reason = why.get((paper, says), "")
-        rows.append([says, where, *(_verdicts(by_scale.get(scale, [])) for scale in scales), reason])
-    return markdown(rows)
+        letter = ""
+        if reason := why.get((paper, says)):
+            letter = letters.setdefault(reason, "abcdefghij"[len(letters)])
+        rows.append([says, where, *(_verdicts(by_scale.get(scale, [])) for scale in scales), letter])
+    return "\n\n".join([markdown(rows), *(f"({letter}) {reason}" for reason, letter in letters.items())])
 
 
 def _verdicts(claims: list[JudgedClaim]) -> str:
