@@ -42,8 +42,8 @@ REFERENCE: dict[str, Callable[[], str]] = {
 }
 """The generated pages of docs/reference."""
 GENERATED = re.compile(r"\[(Config|Commands|Python API|Events|Protocol|Exit codes)\]\(index\.md\)")
-"""A link to a generated page in a page of docs/reference. In a clone, where there is no such page, it leads to
-the list of them."""
+"""A link to a generated page in a page of docs/reference. In a clone, which has no such page, it leads to the
+list of them."""
 
 
 class Staging:
