@@ -10,7 +10,16 @@ import tomli_w
 import torch
 
 from command_lines import command_lines, wrong_with
+from tardigrad.core.folder_lock import LOCK
+from tardigrad.data.tables.preparation import FILE as PREPARATION
 from tardigrad.experiments.config.schema import Config
+from tardigrad.experiments.report.population import CACHE
+from tardigrad.experiments.runs.private_run import KEYS, RELEASES, SAMPLING
+from tardigrad.experiments.runs.run_folder import OWN_CODE
+from tardigrad.privacy.chosen import CHOSEN
+from tardigrad.service.monitor.status import FILE as STATUS
+from tardigrad.service.store.audit_log import AUDIT
+from tardigrad.service.store.sqlite import JOURNAL, UPLOADS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
@@ -129,6 +138,27 @@ def test_command_lines_in_documents_are_understood(page):
     wrong = {line: why for line in typed if (why := wrong_with(line))}
     wrong |= {line: why for line in spoken if (why := wrong_with(line, partial=True))}
     assert wrong == {}
+
+
+def test_the_files_of_a_run_s_folder_are_listed():
+    _, part = (ROOT / "docs/features.md").read_text().split("## The files of a run's folder")
+    listed = {name.rstrip("/") for name in re.findall(r"`([\w./-]+)`", part)}
+    written = {
+        AUDIT,
+        CHOSEN,
+        JOURNAL,
+        UPLOADS,
+        KEYS,
+        RELEASES,
+        SAMPLING,
+        OWN_CODE,
+        LOCK,
+        STATUS,
+        CACHE,
+        PREPARATION,
+    }
+    assert written <= listed
+    assert {"config.toml", "inputs.json", "events.jsonl", "metrics.csv", "model.safetensors"} <= listed
 
 
 def test_the_readme_s_python_runs_as_it_is(tmp_path, monkeypatch, capsys):

@@ -23,6 +23,11 @@ def recorded(name, target):
     return [row | row["targets"][target] for row in found]
 
 
+def sentences(name, target):
+    """What a recorded comparison says of the differences between its entries."""
+    return json.loads((ROOT / "docs/recorded" / f"{name}.json").read_text())["sentences"][target]
+
+
 def measured(name):
     """The results of a benchmark."""
     return json.loads((ROOT / "benchmarks" / f"{name}.json").read_text())
@@ -61,6 +66,15 @@ def test_the_readme_s_table_is_that_of_the_recorded_demo():
             f"{one['accuracy']['mean']:.1%}".replace("%", " %"),
         ]
     assert [one["reached"] for one in rows] == [3, 3, 3, 3]
+
+
+def test_the_readme_s_first_result_is_that_of_the_recorded_demo():
+    said = r"FedBuff reaches the target in ([\d.]+) of FedAvgM's virtual time and in ([\d.]+) of FedAvg's\."
+    ((momentum, plain),) = re.findall(said, in_one_line("README.md"))
+    for ratio, other in ((momentum, "FedAvgM"), (plain, "FedAvg")):
+        (found,) = [one for one in sentences("demo", "0.9") if f"virtual time of {other} (" in one]
+        assert found.startswith(f"FedBuff takes {ratio} times ")
+        assert "could be chance" not in found
 
 
 def test_the_page_of_the_demo_quotes_the_same_ratios():
@@ -106,7 +120,7 @@ def test_the_comparison_of_phones_is_the_recorded_one():
             f"{one['bytes_up']['mean'] / 1e6:,.1f}",
             *f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['sd']:.1f}".split(),
         ]
-    for sentence in json.loads((ROOT / "docs/recorded/phones.json").read_text())["sentences"]["0.9"]:
+    for sentence in sentences("phones", "0.9"):
         assert sentence in in_one_line("docs/network.md")
     slowest = max(one["time"]["mean"] for one in rows)
     assert f"{fastest / slowest:.2f} of the time" in in_one_line("docs/network.md")
@@ -261,9 +275,10 @@ def test_the_accuracy_of_secure_runs_is_the_recorded_one():
     assert said in in_one_line("docs/secure-aggregation.md")
 
 
-def test_the_report_s_sentence_is_of_the_recorded_demo():
-    (shown,) = re.findall(r'"(FedBuff takes .*?)" is a result', in_one_line("docs/how-to/read-a-report.md"))
-    assert shown in json.loads((ROOT / "docs/recorded/demo.json").read_text())["sentences"]["0.9"]
+@pytest.mark.parametrize("page", ["docs/how-to/read-a-report.md", "docs/guide.md"])
+def test_the_report_s_sentence_is_of_the_recorded_demo(page):
+    (shown,) = re.findall(r'"(FedBuff takes .*?)"', in_one_line(page))
+    assert shown in sentences("demo", "0.9")
 
 
 def test_the_runs_on_real_data_are_the_recorded_ones():

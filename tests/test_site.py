@@ -53,10 +53,16 @@ def test_every_document_is_in_the_site_and_in_the_navigation(site):
     assert {"reference/config.html", "reference/commands.html", "reference/python.html"} <= linked
 
 
-def test_pages_that_the_navigation_does_not_name_are_how_to_guides():
+def test_the_public_api_links_to_the_generated_pages(site):
+    text = (site / "reference/public-api.html").read_text()
+    for name in ("config", "commands", "python", "events", "protocol", "exit-codes"):
+        assert re.search(rf'<td>.*<a href="(?:\./)?{name}\.html">', text), name
+
+
+def test_pages_that_the_navigation_does_not_name_are_topics():
     nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
     added = with_unlisted(nav, ["index.md", "new.md", "files/README.md"])
-    assert [section["How-to"][-1] for section in added if "How-to" in section] == ["new.md"]
+    assert [section["Topics"][-1] for section in added if "Topics" in section] == ["new.md"]
 
 
 def test_diagrams_are_drawn_and_unknown_ones_are_refused(site):

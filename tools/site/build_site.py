@@ -39,12 +39,12 @@ def build(folder: Path) -> Path:
 
 
 def with_unlisted(nav: list[dict[str, Any]], pages: list[str]) -> list[dict[str, Any]]:
-    """Return the navigation with the pages that it does not name: at the end of the how-to guides, where most
-    new pages belong. Copies of files are found by links only."""
+    """Return the navigation with the pages that it does not name: at the end of the topics, where most new
+    pages belong. Copies of files are found by links only."""
     listed = set(re.findall(r"[\w/.-]+\.md", str(nav)))
     unlisted = [page for page in pages if page not in listed and not page.startswith("files/")]
     for section in nav:
-        section.get("How-to", []).extend(unlisted)
+        section.get("Topics", []).extend(unlisted)
     return nav
 
 

@@ -41,6 +41,9 @@ REFERENCE: dict[str, Callable[[], str]] = {
     "exit-codes": exit_code_reference.page,
 }
 """The generated pages of docs/reference."""
+GENERATED = re.compile(r"\[(Config|Commands|Python API|Events|Protocol|Exit codes)\]\(index\.md\)")
+"""A link to a generated page in a page of docs/reference. In a clone, which has no such page, it leads to the
+list of them."""
 
 
 class Staging:
@@ -72,6 +75,8 @@ class Staging:
     def _page(self, text: str, file: Path, page: Path) -> str:
         """Return the text of a page with its links for the site, and its diagrams as pictures."""
         numbered = iter(range(1, 100))
+        if file.parent == DOCS / "reference":
+            text = GENERATED.sub(lambda found: f"[{found[1]}]({generated_page(found[1])})", text)
         parts = FENCE.split(text)
         for i, part in enumerate(parts):
             if i % 2 == 0:
@@ -114,6 +119,15 @@ class Staging:
         else:
             language = LANGUAGES.get(target.suffix, "text")
             self._write(page, f"# {name}\n\n```{language}\n{target.read_text().rstrip()}\n```\n")
+
+
+def generated_page(title: str) -> str:
+    """Return the file of a generated page.
+
+    >>> generated_page("Exit codes"), generated_page("Python API")
+    ('exit-codes.md', 'python.md')
+    """
+    return title.lower().removesuffix(" api").replace(" ", "-") + ".md"
 
 
 def page_of(target: Path) -> Path:

@@ -36,7 +36,7 @@ from tardigrad.errors import RunError
 
 
 class AggregatorState(TypedDict):
-    """What a snapshot contains of an `Aggregator`, besides the tensors."""
+    """The contents of a snapshot of an `Aggregator`, besides the tensors."""
 
     version: int
     numbers: dict[str, float]

@@ -50,7 +50,7 @@ class Rule:
         self.start: Tensor = task.vectors["model"]
         self.lr = lr
         self.memory: Vectors = memory
-        """What the client keeps, after `finish`; the driver commits it only if the upload was accepted."""
+        """The client's memory after `finish`; the driver commits it only if the upload was accepted."""
 
     def direction(self, gradient: Tensor, x: Tensor) -> Tensor:
         """Return the direction of the step from x, which is `x -= lr * direction`; another optimiser than SGD

@@ -22,7 +22,7 @@ EPSILON = 1e-7
 class DCASGD(Individual):
     """Every upload is corrected for what has changed since its client started.
 
-    The gradient at the model x of now is about g + H (x - x_start), and lambda g * g, coordinate by
+    The gradient at the current model x is about g + H (x - x_start), and lambda g * g, coordinate by
     coordinate, takes the place of the Hessian H. The delta of a client takes the place of g. So the
     server needs each upload by itself, and the model that it started from.
 

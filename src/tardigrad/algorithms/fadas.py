@@ -31,8 +31,8 @@ class FADAS(SumOnly):
     adaptivity: PositiveFloat = 1e-8
     """Added to the root of v (the paper's epsilon)."""
     stale_lr: Literal["divide", "cap", "keep"] = "divide"
-    """What the buffer's largest staleness does to lr, once it is above `threshold`: divide lr by it, cap lr
-    at 1 / staleness, or keep it (the variant without delay adaptation)."""
+    """The effect of the buffer's largest staleness on lr, once it is above `threshold`: divide lr by it, cap
+    lr at 1 / staleness, or keep it (the variant without delay adaptation)."""
     threshold: NonNegativeInt = 1
     """The largest staleness that leaves lr as it is (tau_c)."""
     bias_correction: bool = True

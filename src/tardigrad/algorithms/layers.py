@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from tardigrad.algorithms.algorithm import Individual, Metrics, SumOnly
 
 ENCODING_MEMORY, ADVERSARY_MEMORY = LAYER_MEMORIES = ("encoding/", "adversary/")
-"""What the names of vectors begin with that layers keep in the memories of clients."""
+"""The prefixes of the names of vectors that layers keep in the memories of clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """What a layer does to an upload on its way to the server."""
+    """A layer's effect on an upload on its way to the server."""
 
     dtype: str = "float32"
     """The type in which numbers travel."""
@@ -50,7 +50,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a layer may know of a run before it begins."""
+    """The facts about a run that a layer may use before the run begins."""
 
     algorithm: SumOnly | Individual
     situation: Situation

@@ -43,7 +43,8 @@ class Ringmaster(_Bounded):
 
 
 class Rennala(_Bounded):
-    """Only fresh uploads count, and K of them make a step: minibatch SGD of whoever is fast.
+    """Only fresh uploads count, and K of them make a step: minibatch SGD of the
+    fastest clients.
 
     buffer.staleness_bound is 0.
     """

@@ -1,4 +1,4 @@
-"""What clients download where it is not exactly the algorithm's broadcast."""
+"""The downloads of clients where they are not exactly the algorithm's broadcast."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SharedVectors:
         self.vectors: Vectors = {}
         """The vectors of the newest version. They are never changed in place."""
         self.difference: Vectors = {}
-        """What leads from the version before to the newest, as it is sent; empty if versions travel whole."""
+        """The encoded difference from the version before to the newest; empty if versions travel whole."""
 
     def at(self, version: int, own: Vectors) -> Vectors:
         """Return the vectors of this version, in which the algorithm's own vectors are `own`. Versions must

@@ -20,11 +20,11 @@ class UploadBuffer:
     received: list[Received] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     extras: dict[str, Tensor] = field(default_factory=dict)
-    """What layers sum up besides the vectors, by names that they choose."""
+    """Sums that layers keep besides those of the vectors, by names that they choose."""
 
 
 class BufferState(TypedDict):
-    """What a snapshot contains of an `UploadBuffer`, besides the tensors."""
+    """The contents of a snapshot of an `UploadBuffer`, besides the tensors."""
 
     members: list[tuple[int, int, float, float]]
     """The fields of each `Member`."""

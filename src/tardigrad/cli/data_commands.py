@@ -23,12 +23,15 @@ app = typer.Typer(help="Look at data sets, and fetch them.", no_args_is_help=Tru
 @app.command("show", epilog="Example: `tardigrad data show run.toml --plot partition.png`")
 def data_show(
     file: File,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw who holds what.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Also draw how examples and labels are distributed."),
+    ] = None,
     settings: Settings = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who holds what under a config: clients, examples, labels; of tables, also each column."""
+    """Show how examples and labels are distributed among clients; for tables, also each column."""
     from tardigrad.core.draws import key
     from tardigrad.data.partition_pictures import draw_partition, holdings
     from tardigrad.data.sets.own_files import Files

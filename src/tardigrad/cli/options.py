@@ -36,7 +36,8 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for
 Guard = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Of a private run: a file outside DIR that notices a folder from a backup."
+        metavar="FILE",
+        help="For private runs: a file outside DIR, used to detect that DIR was restored from a backup.",
     ),
 ]
 Moved = Annotated[

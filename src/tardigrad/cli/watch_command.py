@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tardigrad.cli.service_options import CA, authority_of, fault_of, say
+from tardigrad.core.extras import pip_install
 from tardigrad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,9 +53,7 @@ def watch(
         from tardigrad.watch.web_app import WatchPage
         from tardigrad.watch.web_server import serve_page
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"watch: {error.name} is not installed; `pip install 'tardigrad[dashboard]'` has it"
-        ) from None
+        raise ConfigError(f"watch: {error.name} is not installed: {pip_install('dashboard')}") from None
     from tardigrad.watch.run_readers import WatchedFolders
 
     folders = [Path(one) for one in where if Path(one).is_dir()]

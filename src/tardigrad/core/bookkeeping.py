@@ -54,7 +54,7 @@ class Buffer(Setting):
 
 
 class BookState(TypedDict):
-    """What a snapshot contains of `Bookkeeping`, as JSON."""
+    """The contents of a snapshot of `Bookkeeping`, as JSON."""
 
     version: int
     next_trip: int

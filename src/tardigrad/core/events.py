@@ -153,7 +153,7 @@ class ModelMoved(_Subscriptable):
     discarded: bool = False
     """Whether the model stayed as it was, because it would not have been finite."""
     metrics: Mapping[str, object] = field(default_factory=dict)
-    """What the algorithm and the privacy budget tell, by names that they choose."""
+    """Values that the algorithm and the privacy budget report, by names that they choose."""
 
     def metric(self, name: str) -> float | None:
         """Return the metric of this name, or None if there is no such number."""

@@ -114,4 +114,4 @@ class Metric:
 
 
 ACCURACY = Metric()
-"""What a run is judged by unless its head or its config say otherwise."""
+"""The metric that a run is judged by, unless its head or its config names another."""

@@ -34,7 +34,7 @@ COLLINEAR = 1e-9
 
 
 class AnyApproximation(MomentumKind):
-    """What all forms of momentum approximation have in common."""
+    """The settings that all forms of momentum approximation share."""
 
     uses_versions: ClassVar[bool] = True
     default_staleness_bound: ClassVar[int | None] = 20

@@ -62,7 +62,7 @@ class Accepted(NamedTuple):
     weight: float
     """The factor of the upload in the weighted sum: its staleness discount times its mass."""
     mass: float
-    """What it adds to the divisor: 1, or its number of examples. It does not depend on the staleness."""
+    """Its share of the divisor: 1, or its number of examples. It does not depend on the staleness."""
     closes: bool
     """Whether it filled the buffer, so that the model moves now."""
 

@@ -25,7 +25,7 @@ class Limits(NamedTuple):
 
 
 class LedgerState(TypedDict):
-    """What a snapshot contains of a `Ledger`."""
+    """The contents of a snapshot of a `Ledger`."""
 
     entries: list[tuple[ClientId, int, int]]
     """Client, how often it took part, its last step."""

@@ -48,7 +48,7 @@ def size_in_bytes(vectors: Vectors) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a client downloads for one trip."""
+    """The data that a client downloads for one trip."""
 
     trip: int
     client: int | str
@@ -61,7 +61,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What a client sends back."""
+    """The data that a client sends back."""
 
     vectors: Vectors
     examples: int

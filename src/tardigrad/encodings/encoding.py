@@ -1,4 +1,4 @@
-"""What an encoding is.
+"""The definition of an encoding.
 
 An encoding turns a vector into its parts, which are flat tensors of other types such as `delta/codes` (int8)
 and `delta/scales` (float32), and back. What travels is known before anything is encoded (`layout`), and a

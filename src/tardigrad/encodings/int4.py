@@ -13,7 +13,7 @@ from tardigrad.encodings.blocks import IntegerEncoding
 from tardigrad.encodings.encoding import PIECE
 
 ZERO = 8
-"""What is added to a code, so that it is not negative; 0 is no code."""
+"""The offset that is added to a code, so that it is not negative; 0 is no code."""
 
 
 class Int4(IntegerEncoding):

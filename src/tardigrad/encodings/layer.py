@@ -21,7 +21,7 @@ from tardigrad.encodings.float32 import Float32
 from tardigrad.errors import ConfigError, RunError
 
 MEMORY = ENCODING_MEMORY
-"""What the names begin with under which a client remembers what was lost, one for each vector."""
+"""The prefix of the names under which a client remembers encoding errors, one for each vector."""
 EXACT = 1 - 1e-9
 """Norms of codes stay below their bound by this factor, so that the rounding of sums does not matter."""
 

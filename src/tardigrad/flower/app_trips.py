@@ -26,7 +26,7 @@ UserConfig = Mapping[str, int | float | str | bool]
 
 @dataclass(frozen=True)
 class AppNode:
-    """What a ClientApp is told about the node that it runs on."""
+    """A description of the node that a ClientApp runs on, which the app can read."""
 
     number: int
     config: UserConfig

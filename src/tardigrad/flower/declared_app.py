@@ -1,4 +1,4 @@
-"""What a server that serves a Flower app declares to its clients: the arrays of the model and the config."""
+"""The declaration of a server that serves a Flower app: the arrays of the model and the config."""
 
 from __future__ import annotations
 

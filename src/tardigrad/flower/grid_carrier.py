@@ -21,7 +21,7 @@ VECTORS = "tardigrad.vectors"
 MOST_AT_ONCE = 100
 """Messages whose replies are asked for in one call; each call sends their identities."""
 MOST_CHARACTERS = 300
-"""Of an error's reason; the rest is a traceback."""
+"""The length at which an error's reason is cut; the rest is a traceback."""
 
 
 class GridCarrier:

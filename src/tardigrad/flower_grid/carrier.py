@@ -1,4 +1,4 @@
-"""What carries messages to the nodes and their replies back, as the driver sees it."""
+"""The interface that carries messages to the nodes and their replies back, as the driver sees it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ConfigValue = int | float | str | bytes | bool | list[int] | list[float] | list[
 
 @dataclass(frozen=True)
 class Order:
-    """What a node is asked to do."""
+    """A task for a node."""
 
     kind: Kind
     node: int
     version: int
     arrays: Arrays
     config: Mapping[str, ConfigValue]
-    """What the node is told besides the config of the app."""
+    """Values for the node besides the config of the app."""
     vectors: Vectors = field(default_factory=dict)
     """Flat vectors for a ClientApp with the client half of the algorithm."""
     seconds: float = 3600.0
@@ -31,7 +31,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a node has answered."""
+    """The answer of a node."""
 
     message: str
     """The message that it answers."""
@@ -40,7 +40,7 @@ class Reply:
     """Flat vectors of a ClientApp with the client half of the algorithm."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
-    """What went wrong, as one sentence; "" if nothing did."""
+    """The error, as one sentence; "" if there was none."""
 
 
 class Carrier(Protocol):

@@ -1,4 +1,4 @@
-"""What a snapshot of a run on a Flower grid contains."""
+"""The contents of a snapshot of a run on a Flower grid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tardigrad.core.bookkeeping import BookState
 
 
 class DriverState(TypedDict):
-    """What a snapshot contains of a `Driver`, besides the tensors."""
+    """The contents of a snapshot of a `Driver`, besides the tensors."""
 
     aggregator: AggregatorState
     book: BookState

@@ -23,7 +23,7 @@ STATISTICS = ("running_mean", "running_var")
 
 
 class BadReply(Exception):
-    """What is wrong with a node's reply, as one sentence."""
+    """An error in a node's reply, described in one sentence."""
 
 
 class ArraysModule(nn.Module):

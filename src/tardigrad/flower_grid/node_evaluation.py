@@ -50,7 +50,7 @@ class Evaluations:
         """`central`: evaluates a version on central data. `fraction`: of the nodes, which evaluate."""
         self._central, self._fraction, self._seed = central, fraction, seed
         self.metrics: dict[str, float] = {}
-        """Of the last evaluation; if there are central ones, of the last of them."""
+        """The metrics of the last evaluation; if there are central ones, of the last of them."""
         self.version = -1
         """The last version of which an evaluation has begun."""
         self._round: _Round | None = None

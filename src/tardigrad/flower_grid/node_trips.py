@@ -56,7 +56,7 @@ class NodeTrips:
         self._module, self._algorithm, self._private, self._weighs = module, algorithm, private, weighs
         self._lengths = None if upload is None else {name: v.numel() for name, v in upload.items()}
         self.memories: dict[str, Vectors] = {}
-        """What is remembered of each node, by its name."""
+        """The memory of each node, by its name."""
         self.last_accepted: dict[str, int] = {}
         """The last trip of each node that was accepted, by its name."""
 

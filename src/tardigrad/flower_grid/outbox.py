@@ -20,7 +20,7 @@ class Sent:
     node: int
     time: float
     ticket: Ticket | None = None
-    """Of a train message; None for an evaluate message."""
+    """The ticket of a train message; None for an evaluate message."""
 
 
 class Outbox:

@@ -1,4 +1,4 @@
-"""What nodes report about their training, gathered for each step."""
+"""The nodes' reports about their training, gathered for each step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TrainingReports:
 
     def __init__(self) -> None:
         self.losses: list[float] = []
-        """Of the uploads in the buffer."""
+        """The losses of the uploads in the buffer."""
         self._metrics: list[tuple[float, Mapping[str, float]]] = []
         self.by_version: dict[int, Mapping[str, float]] = {}
         """The means of what nodes reported, by the version that their uploads made."""

@@ -79,7 +79,7 @@ class Local(Setting):
     """Scale the learning rate by n / batch_size on minibatches with n < batch_size examples
     (FedBuff, section 5); with `accumulate`, by n / (accumulate * batch_size)."""
     batch_norm: BatchNormMode | None = None
-    """What becomes of BatchNorm and other layers with running statistics. "client": each client keeps its own
+    """How BatchNorm and other layers with running statistics are treated. "client": each client keeps its own
     statistics and parameters of these layers (FedBN). "group_norm": GroupNorm replaces them. Default: a model
     that has such layers is refused."""
     personal: tuple[str, ...] | None = None
@@ -261,11 +261,11 @@ class Trainer:
         steps: TripSteps,
         examples: int,
     ) -> tuple[Upload, Vectors]:
-        """What to upload after a trip that came to `end` by these steps, with a loss for each, and what the
-        client remembers.
+        """Return the upload after a trip that came to `end` by these steps, with a loss for each, and the
+        client's new memory.
 
-        A RunError if the losses are not finite. Where divergence is accepted, as in a private run, the upload
-        is that of a client that changed nothing, and the client keeps its old memory.
+        Raises a RunError if the losses are not finite. Where divergence is accepted, as in a private run, the
+        upload is that of a client that changed nothing, and the client keeps its old memory.
         """
         mean = _mean(losses)
         if not math.isfinite(mean) and not self.accept_divergence:

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from tardigrad.errors import ConfigError
 
 BatchNormMode = Literal["client", "group_norm"]
-"""What becomes of these layers: each client keeps its own, or they are replaced by GroupNorm."""
+"""How these layers are treated: each client keeps its own, or they are replaced by GroupNorm."""
 
 MOST_GROUPS = 32
 FEWEST_CHANNELS = 4

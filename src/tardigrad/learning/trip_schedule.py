@@ -60,7 +60,7 @@ class LinearInTrip(_TripSchedule):
 
     kind: Literal["linear"] = "linear"
     floor: float = Field(default=0.0, ge=0, le=1)
-    """What it falls to, as a share of the learning rate."""
+    """The final value, as a share of the learning rate."""
 
     def _after(self, progress: float) -> float:
         return self.floor + (1 - self.floor) * (1 - progress)
@@ -75,7 +75,7 @@ class CosineInTrip(_TripSchedule):
 
     kind: Literal["cosine"] = "cosine"
     floor: float = Field(default=0.0, ge=0, le=1)
-    """What it falls to, as a share of the learning rate."""
+    """The final value, as a share of the learning rate."""
 
     def _after(self, progress: float) -> float:
         return self.floor + (1 - self.floor) * round((1 + math.cos(math.pi * progress)) / 2, 15)

@@ -1,4 +1,4 @@
-"""What an auditor observed of a run, and the score of each canary that follows from it.
+"""An auditor's observations of a run, and the score of each canary that follows from them.
 
 For each canary, the auditor projects every released sum, less the other clients' contributions, onto the
 canary's direction. The result s_t is noise with a known covariance between steps, plus the canary's weight
@@ -28,7 +28,7 @@ Matrix = NDArray[np.float64]
 
 @dataclass
 class Observations:
-    """What the auditor observed, step by step. The unit of length is the clip."""
+    """The auditor's observations, step by step. The unit of length is the clip."""
 
     weights: list[Matrix] = field(default_factory=list)
     """The weight of each canary's contribution; 0 where it took no part."""

@@ -19,6 +19,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from tardigrad.core.extras import pip_install
 from tardigrad.errors import ConfigError
 from tardigrad.privacy.gaussian import LARGEST, check_delta, gaussian_epsilon
 
@@ -143,5 +144,5 @@ def _dp_accounting() -> ModuleType:
         return importlib.import_module("dp_accounting")
     except ImportError as error:
         raise ConfigError(
-            "accounting for Poisson sampling needs dp-accounting: pip install 'tardigrad[privacy]'"
+            f"accounting for Poisson sampling needs dp-accounting: {pip_install('privacy')}"
         ) from error

@@ -38,7 +38,7 @@ EXACT_SUMS = (
 
 @dataclass(frozen=True)
 class Aggregation:
-    """What a statement says of a run whose server does not see uploads."""
+    """The statement's facts about a run whose server does not see uploads."""
 
     rows: dict[str, str]
     """Rows of the table of numbers, by what they are about."""

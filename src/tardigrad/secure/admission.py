@@ -11,13 +11,13 @@ from tardigrad.secure.helper_database import HelperDatabase, TripRecord
 from tardigrad.secure.helper_refusals import RESEAL
 
 LARGEST_NUMBER = 2**63 - 1
-"""Of a trip or a version that the database can store."""
+"""The largest number of a trip or a version that the database can store."""
 NO_TRIP = 2**64 - 1
 """The trip of bytes that are not an upload."""
 
 
 class OfferedUpload(NamedTuple):
-    """What a helper uses of a client's signed header."""
+    """The part of a client's signed header that a helper uses."""
 
     client: str
     run: str
@@ -25,7 +25,7 @@ class OfferedUpload(NamedTuple):
     version: int
     """The version that its trip started from."""
     digest: bytes
-    """Of the masked bytes."""
+    """The digest of the masked bytes."""
     envelopes: tuple[tuple[bytes, bytes], ...]
     """Key identifier and sealed seed, for each helper."""
     fault: str = ""

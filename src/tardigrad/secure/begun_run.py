@@ -33,11 +33,11 @@ class BegunRun:
 
     policy: Policy
     digest: bytes
-    """Of the policy."""
+    """The digest of the policy."""
     signature: bytes
     """The helper's, of that digest."""
     position: int
-    """Of this helper among those of the policy."""
+    """The position of this helper among those of the policy."""
     book: BatchBook
     repetition: StepRepetition
     noise: IntegerNoise | None
@@ -46,7 +46,7 @@ class BegunRun:
     keys: dict[bytes, SealingKey]
     """By identifier, the newest last."""
     release: Codes | None = None
-    """What was released for the batch that has no receipt yet; None if it was not released."""
+    """The sum that was released for the batch that has no receipt yet; None if it was not released."""
 
     @property
     def version(self) -> int:

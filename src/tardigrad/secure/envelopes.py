@@ -13,6 +13,7 @@ from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from tardigrad.core.extras import pip_install
 from tardigrad.errors import ConfigError
 from tardigrad.secure.masks import SEED
 
@@ -28,7 +29,7 @@ try:
     )
 except ImportError:
     raise ConfigError(
-        "secure aggregation needs a newer cryptography library; pip install 'tardigrad[secure]'"
+        f"secure aggregation needs a newer cryptography library; {pip_install('secure')}"
     ) from None
 
 X25519_BYTES = 32

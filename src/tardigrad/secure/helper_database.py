@@ -1,4 +1,4 @@
-"""What a helper keeps: one SQLite database, so that whatever belongs together changes together or not at all.
+"""The state of a helper: one SQLite database, so that related values change together or not at all.
 Large values are in files beside it (`large_values.py`).
 
 Seeds and keys are erased once they are not needed: SQLite overwrites deleted rows, and `scrub` empties the
@@ -49,7 +49,7 @@ class TripRecord(NamedTuple):
     client: str
     version: int
     digest: bytes
-    """Of its masked bytes."""
+    """The digest of its masked bytes."""
     batch: int
     """0 if it was refused."""
     place: int
@@ -63,7 +63,7 @@ class DecidedBatch(NamedTuple):
 
     number: int
     masked_digest: bytes
-    """Of the masked sum that it was released for; empty if it was abandoned."""
+    """The digest of the masked sum that it was released for; empty if it was abandoned."""
     abandoned: bool
 
 

@@ -1,4 +1,4 @@
-"""What a helper and its operator demand of a policy before the helper signs it."""
+"""The conditions that a helper and its operator set for a policy before the helper signs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the folder of a helper holds, for its operator. It can be read while the helper runs."""
+"""A summary of a helper's folder, for its operator. It can be read while the helper runs."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ class HelperNoise(Setting):
     toeplitz: Toeplitz | None = None
     """The constants of BLT noise; None for other kinds."""
     deviation: PositiveFloat
-    """What a number of 1 from the mechanism stands for, in units of the weighted sum of codes: the noise
-    multiplier times the largest norm of an upload times the largest weight."""
+    """The standard deviation of the noise that a 1 from the mechanism stands for, in units of the weighted
+    sum of codes: the noise multiplier times the largest norm of an upload times the largest weight."""
     steps: PositiveInt
     """Steps that the noise is planned for."""
     allowed: PositiveInt

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from tardigrad.errors import RunError
 
 FIRST = ""
-"""What the receipt of version 0 names as the one before it."""
+"""The predecessor that the receipt of version 0 names."""
 
 
 class ReceiptError(RunError):
@@ -26,12 +26,12 @@ class ReceiptError(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a helper says about one version."""
+    """A helper's record of one version."""
 
     run: str
     version: int
     digest: str
-    """Of the broadcast, in hexadecimal."""
+    """The digest of the broadcast, in hexadecimal."""
     policy: str
     """Digest of the policy, in hexadecimal."""
     previous: str

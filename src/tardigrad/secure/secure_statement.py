@@ -1,4 +1,4 @@
-"""What a secure run promises, against whom, and what it does not: its part of the privacy statement."""
+"""A secure run's promises, against whom, and their limits: its part of the privacy statement."""
 
 from __future__ import annotations
 

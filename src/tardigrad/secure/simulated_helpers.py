@@ -18,10 +18,10 @@ from tardigrad.secure.policy import Policy
 
 
 class HelpersState(TypedDict):
-    """What a snapshot contains of the helpers, besides the tensors."""
+    """The contents of a snapshot of the helpers, besides the tensors."""
 
     members: list[tuple[list[str], int]]
-    """Of each upload in the open batch: its seeds in hexadecimal, and its staleness."""
+    """For each upload in the open batch: its seeds in hexadecimal, and its staleness."""
     noise: list[dict[str, object]]
     """The state of each helper's noise."""
 

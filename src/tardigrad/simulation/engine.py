@@ -39,12 +39,12 @@ from tardigrad.simulation.submissions import Submissions
 
 
 class EngineState(TypedDict):
-    """What a snapshot contains of an `Engine`, besides the tensors."""
+    """The contents of a snapshot of an `Engine`, besides the tensors."""
 
     aggregator: AggregatorState
     planner: PlannerState
     plan: list[PlannedRow]
-    """What is planned and not committed."""
+    """The items that are planned and not committed."""
     in_buffer: list[int]
     losses: list[float]
     time: float
@@ -103,7 +103,7 @@ class Engine:
         self._extra_bytes = sum(layer.wire.extra_bytes for layer in aggregator.layers)
         self.refused: Counter[str] = Counter()
         self.metrics: dict[str, float] = {}
-        """Of the last evaluation."""
+        """The metrics of the last evaluation."""
         self._plan_error: TardigradError | None = None  # raised by the planner when it ran ahead
         self._evaluated = -1  # the version of the last evaluation
         self._resumed = False
@@ -116,7 +116,7 @@ class Engine:
 
     @property
     def memories(self) -> dict[int, Vectors]:
-        """What each client remembers, by client."""
+        """The memory of each client, by client."""
         return self._submissions.memories
 
     def run(self) -> Iterator[list[Event]]:

@@ -161,10 +161,10 @@ class TripBytes(NamedTuple):
     """The size of one trip's messages."""
 
     down: int
-    """Of a whole version."""
+    """The bytes of a whole version."""
     up: int
     difference: int | None = None
-    """Of what leads from a version to the next, if a client that has a version downloads only that."""
+    """The bytes of the difference to the next version, if a client that has a version downloads only that."""
 
 
 class TripTimes(NamedTuple):

@@ -17,8 +17,8 @@ _MASK = 2**64 - 1
 _STEP, _CELL = 0x9E3779B97F4A7C15, 0xD1342543DE82EF95
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _PART = 2**20
-"""Of the 64 bits of a draw, 20 say when it happens in its cell and 20 what comes out; in the first of a
-cell, the 24 others say how many there are."""
+"""The number of values of 20 bits. In a draw of 64 bits, 20 give the time in its cell and 20 the outcome; in
+the first draw of a cell, the other 24 give the number of draws."""
 
 
 def _mix(x: int) -> int:

@@ -1,4 +1,4 @@
-"""What the planner plans: the items of a plan, and the rows that a snapshot contains of them.
+"""The planner's output: the items of a plan, and the rows that a snapshot contains of them.
 
 >>> item = from_row(["Refusal", "ann", "full", 2.0])
 >>> item

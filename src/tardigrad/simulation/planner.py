@@ -41,7 +41,7 @@ upload is expected any more."""
 
 
 class PlannerState(TypedDict):
-    """What a snapshot contains of a `Planner`."""
+    """The contents of a snapshot of a `Planner`."""
 
     now: float
     arrivals: list[tuple[float, int]]

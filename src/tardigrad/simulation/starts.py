@@ -18,7 +18,7 @@ from tardigrad.simulation.roster import Roster
 Bits = Callable[[int, int], NDArray[np.uint64]]
 """bits(index, count) returns `count` uniform 64-bit numbers, always the same ones for the same index."""
 StartsState = dict[str, float]
-"""What a snapshot contains of `Starts`: numbers and flags by name."""
+"""The contents of a snapshot of `Starts`: numbers and flags by name."""
 
 ATTEMPTS = 16
 """How many clients are drawn at random before the eligible ones are listed."""

@@ -24,7 +24,7 @@ class Submissions:
         """`remembers`: whether the algorithm's clients keep a memory between trips."""
         self._executor, self._versions, self._remembers, self._seed = executor, versions, remembers, seed
         self.memories: dict[int, Vectors] = {}
-        """What each client remembers, by client."""
+        """The memory of each client, by client."""
         self._count = 0
         self._tasks: dict[int, Task] = {}  # by trip: submitted, not committed
         self._for_version: dict[int, list[Accepted]] = {}  # waiting for their version

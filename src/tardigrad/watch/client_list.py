@@ -1,4 +1,4 @@
-"""What is known of each client of a run, and pages of this list."""
+"""The record of each client of a run, and pages of this list."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ClientPage(TypedDict):
 
 
 class _Known:
-    """What is known of one client."""
+    """The record of one client."""
 
     __slots__ = ("accepted", "given_up", "last", "name", "refused", "staleness", "trips")
 

@@ -16,7 +16,7 @@ MARK = 1024
 
 
 class NewEvents(NamedTuple):
-    """What `EventTail.read` found."""
+    """The result of `EventTail.read`."""
 
     events: list[Event]
     again: bool

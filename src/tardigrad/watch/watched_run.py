@@ -1,4 +1,4 @@
-"""What the page knows of one run: its events so far, in bounded memory."""
+"""The page's view of one run: its events so far, in bounded memory."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class WatchedRun:
         self.config: Mapping[str, object] = {}
         """The content of config.toml, if there is one."""
         self.status: Status | None = None
-        """What its server wrote or sent last."""
+        """The status that its server wrote or sent last."""
         self.progress_only = False
         """Whether its server tells the progress alone, because the key is not an operator's."""
         self.problem = ""
@@ -101,7 +101,7 @@ class WatchedRun:
         self.accepted = 0
         self.staleness_sum = 0
         self.parts = {"download": 0.0, "compute": 0.0, "upload": 0.0, "trips": 0.0}
-        """Of a simulated network: the sums of the parts of trips, and the number of trips."""
+        """For a simulated network: the sums of the parts of trips, and the number of trips."""
         self.clients = ClientList()
         self._buffer = (0, 0)  # the version that is being filled, and its uploads
         self._pace: deque[tuple[float, RunPosition]] = deque()

@@ -72,7 +72,7 @@ FORKED = pytest.mark.parametrize("kind", ["processes"], indirect=True, scope="mo
 def kind(request):
     if request.param == "ray":
         if ray is None:
-            pytest.skip("Ray is not installed: pip install 'tardigrad[ray]'")
+            pytest.skip("Ray is not installed: pip install '.[ray]'")
         request.getfixturevalue("local_ray")
     return KINDS[request.param]
 

@@ -40,7 +40,7 @@ try:
 except ImportError:
     ray = None
 
-needs_ray = pytest.mark.skipif(ray is None, reason="Ray is not installed: pip install 'tardigrad[ray]'")
+needs_ray = pytest.mark.skipif(ray is None, reason="Ray is not installed: pip install '.[ray]'")
 
 SETTINGS = {
     "pace": td.Asynchronous(concurrency=40),
@@ -271,7 +271,7 @@ def test_a_malformed_number_or_address_of_workers_is_refused(text):
 
 def test_ray_that_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(td.ConfigError, match=r"pip install 'tardigrad\[ray\]'"):
+    with pytest.raises(td.ConfigError, match=r"pip install .*'\.\[ray\]'"):
         ray_executor("ray:1", None, None)
 
 

@@ -18,7 +18,7 @@ from tardigrad.simulation.executors.ray.kit import kit_size
 from tardigrad.simulation.executors.ray.session import QUIET
 from tardigrad.simulation.executors.ray.workers import RayWorkers
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'tardigrad[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 
 STORE = 100 << 20
 SETTINGS = {

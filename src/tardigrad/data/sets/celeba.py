@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from pydantic import PositiveInt
 
+from tardigrad.core.extras import pip_install
 from tardigrad.data.dataset import DataSet, ImageSource
 from tardigrad.data.folder import require, whole
 from tardigrad.data.partition import Natural, Partition
@@ -94,7 +95,7 @@ def _decode(folder: Path, names: Sequence[str], side: int) -> Iterator[np.ndarra
     try:
         from PIL import Image
     except ImportError:
-        raise ConfigError("data.kind 'celeba' needs Pillow: pip install 'tardigrad[data]'") from None
+        raise ConfigError(f"data.kind 'celeba' needs Pillow: {pip_install('data')}") from None
     from rich.console import Console
     from rich.progress import track
 

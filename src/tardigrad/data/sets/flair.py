@@ -18,6 +18,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
+from tardigrad.core.extras import pip_install
 from tardigrad.data.clients import Clients, Examples, Federation
 from tardigrad.data.dataset import DataSource
 from tardigrad.data.folder import require
@@ -155,7 +156,7 @@ def _open(file: Path) -> h5py.File:
     try:
         import h5py
     except ImportError:
-        raise ConfigError("data.kind 'flair' needs h5py: pip install 'tardigrad[data]'") from None
+        raise ConfigError(f"data.kind 'flair' needs h5py: {pip_install('data')}") from None
     try:
         return h5py.File(file, "r")
     except OSError as error:

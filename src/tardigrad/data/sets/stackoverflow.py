@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import PositiveInt
 
+from tardigrad.core.extras import pip_install
 from tardigrad.data.clients import Federation
 from tardigrad.data.folder import require
 from tardigrad.data.lines import read_lines
@@ -83,7 +84,7 @@ class _HDF5:
             import h5py
         except ImportError:
             raise ConfigError(
-                "data.format 'hdf5' needs h5py: pip install 'tardigrad[data]' (or use 'sqlite')"
+                f"data.format 'hdf5' needs h5py (or use 'sqlite'): {pip_install('data')}"
             ) from None
         self._files = {}
         for split in ("train", "test"):

@@ -33,7 +33,7 @@ class ScaledColumn(Setting):
     """In days since 1970 for dates."""
     scale: PositiveFloat = 1.0
     missing: Literal["refuse", "mean", "indicator"] = "refuse"
-    """What becomes of missing values: an error, the mean, or the mean and a 1 in a column of its own."""
+    """How missing values are treated: an error, the mean, or the mean and a 1 in a column of its own."""
 
     @property
     def outputs(self) -> list[str]:

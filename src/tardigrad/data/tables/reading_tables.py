@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tardigrad.core.extras import pip_install
 from tardigrad.data.lines import read_lines
 from tardigrad.errors import ConfigError
 
@@ -113,7 +114,7 @@ def _read_arrow(file: Path, _: str | None) -> TableFile:
     try:
         import pyarrow
     except ImportError:
-        raise ConfigError(f"{file}: needs pyarrow: pip install 'tardigrad[data]'") from None
+        raise ConfigError(f"{file}: needs pyarrow: {pip_install('data')}") from None
     try:
         table = _arrow_table(file)
     except (pyarrow.ArrowException, OSError) as error:

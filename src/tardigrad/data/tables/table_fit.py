@@ -35,7 +35,7 @@ class ColumnFit:
     constants: str = ""
     """The constants that are applied to it."""
     note: str = ""
-    """What is strange about its values, but possible."""
+    """A warning about values that are unusual, but possible."""
     problem: str = ""
     """Why the column cannot be used; empty if it can."""
 

@@ -18,7 +18,7 @@ from tardigrad.experiments.runs.run_folder import RunFolder
 from tardigrad.learning.heads.baseline import Baseline
 
 Cost = Literal["trips", "steps", "time", "bytes"]
-"""What it may cost to reach a target."""
+"""The costs of reaching a target that are counted."""
 COSTS: tuple[Cost, ...] = get_args(Cost)
 
 
@@ -31,9 +31,9 @@ class Point:
     time: float
     bytes: float
     value: float
-    """Of the metric that the run is judged by."""
+    """The value of the metric that the run is judged by."""
     bytes_up: float | None = None
-    """Of uploads; the rest of `bytes` are downloads. None in runs of earlier versions."""
+    """The bytes of uploads; the rest of `bytes` are downloads. None in runs of earlier versions."""
 
     def cost(self, name: str) -> float:
         """Return the cost of this name, one of `COSTS`."""
@@ -52,14 +52,14 @@ class Outcome:
     """None if the run failed or was stopped."""
     curve: list[Point] = field(default_factory=list)
     staleness: Counter[int] = field(default_factory=Counter)
-    """Of accepted uploads."""
+    """The number of accepted uploads by staleness."""
     error: str | None = None
     uploads: Counter[str] = field(default_factory=Counter)
     """Accepted ones, by client."""
     least_squares_errors: list[float] = field(default_factory=list)
-    """Of momentum approximation, by step."""
+    """The errors of momentum approximation, by step."""
     metric: Metric = ACCURACY
-    """What the run is judged by."""
+    """The metric that the run is judged by."""
     split: TimeSplit | None = None
     """Where the time of trips went; None without a simulated network."""
 
@@ -81,7 +81,7 @@ class Outcome:
 
     @property
     def baseline(self) -> Baseline | None:
-        """What a model that ignores its input gets, if the run says so."""
+        """The metrics of a model that ignores its input, if the run records them."""
         return self.summary.get("baseline") if self.summary else None
 
     @property

@@ -29,7 +29,7 @@ class MeanAndSd(TypedDict):
 
 
 class TargetRow(TypedDict):
-    """What an entry cost to reach one target; None unless every seed reached it."""
+    """The cost of an entry to reach one target; None unless every seed reached it."""
 
     reached: int
     """Number of seeds that reached it."""
@@ -38,7 +38,7 @@ class TargetRow(TypedDict):
     time: MeanAndSd | None
     bytes: MeanAndSd | None
     bytes_up: NotRequired[MeanAndSd | None]
-    """Of uploads; None in runs of earlier versions."""
+    """The bytes of uploads; None in runs of earlier versions."""
 
 
 class ComparisonRow(TypedDict):
@@ -58,7 +58,7 @@ class ComparisonRow(TypedDict):
 
 
 class EntryTuning(TypedDict):
-    """What tuning one entry found and cost."""
+    """The settings that tuning found for one entry, and its cost."""
 
     trials: int
     pruned: int
@@ -93,13 +93,13 @@ class ComparisonTable(TypedDict):
     folders: dict[str, str]
     tuning: NotRequired[TuningTable]
     metric: NotRequired[str]
-    """What the runs are judged by; missing if it is accuracy."""
+    """The metric that the runs are judged by; missing if it is accuracy."""
     lower_is_better: NotRequired[bool]
     baseline: NotRequired[BaselineRow]
 
 
 class BaselineRow(TypedDict):
-    """What a model that ignores its input gets on the test set."""
+    """The metrics of a model that ignores its input, on the test set."""
 
     says: str
     of: str

@@ -1,1 +1,1 @@
-"""What a config would do, without training: `tardigrad plan`."""
+"""The forecast of a run from its config, without training: `tardigrad plan`."""

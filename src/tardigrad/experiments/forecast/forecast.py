@@ -44,19 +44,19 @@ EPSILON_NOISE = 10.0
 
 @dataclass(frozen=True)
 class Forecast:
-    """What one setting would mean."""
+    """The consequences of one setting."""
 
     settings: dict[str, str]
-    """What differs between the forecasts."""
+    """The settings that differ between the forecasts."""
     trips: int
     steps: int
     virtual_time: float
     steps_per_time: float
     trips_per_time: float
     megabytes_up: float | None
-    """Of one upload; None if the size of the model is not known."""
+    """The size of one upload in megabytes; None if the size of the model is not known."""
     megabytes_down: float | None
-    """Of one download, on average."""
+    """The mean size of one download in megabytes."""
     megabytes_per_time: float | None
     """Downloads and uploads together; None if the size of the model is not known."""
     in_flight: float
@@ -74,7 +74,7 @@ class Forecast:
     """Clients that were not there at any time until the end of the plan."""
     clients_taking_part: int
     participations_max: int
-    """Of the client that took part most often."""
+    """The number of participations of the client that took part most often."""
     separation_min: int | None
     """Fewest steps between two contributions of one client; None if no client came twice."""
     fast_over_slow: float | None
@@ -82,8 +82,8 @@ class Forecast:
     rich_over_poor: float | None
     """The same for clients with many examples over those with few."""
     epsilon: float | None
-    """What those participations would cost with the noise multiplier of the config (or 10), at its delta (or
-    1e-7); None beyond the limits of BLT noise."""
+    """The privacy cost of those participations with the noise multiplier of the config (or 10), at its delta
+    (or 1e-7); None beyond the limits of BLT noise."""
 
     def summary(self) -> dict[str, object]:
         """Return all numbers by name."""

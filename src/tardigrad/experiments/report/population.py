@@ -57,7 +57,7 @@ class Population:
 
 @dataclass(frozen=True)
 class PopulationFindings:
-    """What is known of the clients, and why the rest is not."""
+    """The known facts about the clients, and why others are not known."""
 
     populations: dict[Path, Population]
     """By the run's folder."""

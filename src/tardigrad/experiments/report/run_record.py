@@ -74,7 +74,7 @@ class RunRecord:
     ended: str | None
     """Why the run stopped; None if it has not."""
     metric: Metric = ACCURACY
-    """What the run is judged by."""
+    """The metric that the run is judged by."""
     split: TimeSplit | None = None
     """Where the time of trips went; None without a simulated network."""
 

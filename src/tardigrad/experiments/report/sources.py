@@ -42,7 +42,7 @@ class Series:
 
     @property
     def metric(self) -> Metric:
-        """What its runs are judged by."""
+        """The metric that its runs are judged by."""
         return self.first.record.metric
 
     @property

@@ -30,7 +30,7 @@ class Claim(Setting):
     says: str
     """The claim, in words."""
     measure: Literal[MEASURES] = "trips"  # type: ignore[valid-type]
-    """What is compared."""
+    """The quantity that is compared."""
     better: str | None = None
     """The entry that is said to be better ..."""
     than: tuple[str, ...] = ()
@@ -207,6 +207,6 @@ class Shown(Setting):
     source: str
     """Which paper, and which of its tables or figures."""
     measure: str = ""
-    """What its numbers are."""
+    """The quantity that its numbers measure."""
     numbers: dict[str, dict[str, int | float | str]] = Field(default_factory=dict)
     """By entry, then by column."""

@@ -39,7 +39,7 @@ class TriedSettings(TypedDict):
 
 
 class EntryGrid(TypedDict):
-    """What the grid found for one entry."""
+    """The result of the grid for one entry."""
 
     tried: list[TriedSettings]
     chosen: Settings

@@ -30,9 +30,9 @@ class Problem(Setting):
     targets: tuple[Share, ...] = ()
     """Default: the scale's."""
     base: Values = Field(default_factory=dict)
-    """What it changes in the base config."""
+    """Its changes to the base config."""
     entries: dict[str, Values] = Field(default_factory=dict)
-    """What it changes in single entries, such as a step size that was tuned for it."""
+    """Its changes to single entries, such as a step size that was tuned for it."""
 
 
 class Scale(Setting):
@@ -42,11 +42,11 @@ class Scale(Setting):
     targets: tuple[Share, ...] = Field(default=(0.8,), min_length=1)
     """The accuracies to reach; claims are about the first."""
     base: Values = Field(default_factory=dict)
-    """What it changes in the base config."""
+    """Its changes to the base config."""
     entries: dict[str, Values] = Field(default_factory=dict)
-    """What it changes in single entries."""
+    """Its changes to single entries."""
     tasks: dict[str, Problem] = Field(default_factory=dict)
-    """What it changes in the tasks. If it names any, only these are run."""
+    """Its changes to the tasks. If it names any, only these are run."""
     omit: tuple[str, ...] = ()
     """Entries that are left out."""
     tuning: str = ""

@@ -1,4 +1,4 @@
-"""What can be reproduced: a short list, and the details of those that are named."""
+"""The list of experiments that can be reproduced, and the details of those that are named."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ListedReproduction(TypedDict):
 
 
 class ReproductionDetails(ListedReproduction):
-    """What `--details` tells of a reproduction."""
+    """A reproduction with the details that `--details` prints."""
 
     source: str
     claims: list[str]

@@ -30,7 +30,7 @@ class OurNumber(TypedDict):
     reached: int
     """Number of seeds that reached the target."""
     budget: NotRequired[float | None]
-    """What the entry has spent, for costs."""
+    """The cost that the entry has spent, if costs are compared."""
 
 
 class JudgedClaim(TypedDict):

@@ -72,7 +72,7 @@ class Assembly:
     preparation: Preparation | None = None
     """How tables are turned into features; None if examples are taken as they are."""
     declaration: str = ""
-    """What a client of a server must bring that has a table and no code, or a Flower app; "" if it needs
+    """The requirements for a client of a server that has a table and no code, or a Flower app; "" if it needs
     other code."""
     trip_bytes: TripBytes = NOT_KNOWN
     """The size of a download and of an upload."""

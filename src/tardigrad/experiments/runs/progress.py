@@ -45,9 +45,9 @@ class ProgressCounts:
     staleness: Counter[int] = field(default_factory=Counter)
     """Uploads that were accepted, by staleness."""
     metric: Metric = ACCURACY
-    """What the run is judged by."""
+    """The metric that the run is judged by."""
     value: float | None = None
-    """Of this metric, in the last evaluation that has it."""
+    """The value of this metric in the last evaluation that has it."""
     epsilon: float | None = None
     """Privacy loss so far, if privacy is promised."""
 

@@ -57,13 +57,13 @@ class Result:
     bytes_up: int | None = field(default=None, kw_only=True)
     """Bytes of uploads; the rest of `bytes` are downloads. None in results of earlier versions."""
     accuracy: float | None
-    """Of the last evaluation; None if it has none."""
+    """The accuracy in the last evaluation; None if it has none."""
     main: str = field(default="accuracy", kw_only=True)
     """The metric that targets, tables and charts are about; its value is `result.metrics[result.main]`."""
     baseline: Baseline | None = field(default=None, kw_only=True)
-    """What a model that ignores its input gets on the test set; None if that is not known."""
+    """The metrics of a model that ignores its input, on the test set; None if they are not known."""
     loss: float | None
-    """Of the last evaluation; None if it has none."""
+    """The loss in the last evaluation; None if it has none."""
     model_sha256: str
     """SHA-256 of the final parameters; equal for two runs with the same bits."""
     wall_seconds: float

@@ -1,4 +1,4 @@
-"""What a server declares to sites that bring a table and no code."""
+"""The declaration of a server for sites that bring a table and no code."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tardigrad.core.event_log import read_events, to_record
 from tardigrad.core.events import Event, ModelEvaluated, ModelMoved, RunEnded
+from tardigrad.core.extras import pip_install
 from tardigrad.core.files import write_text
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.config.schema import Config
@@ -74,7 +75,7 @@ class TensorBoard(Tracker):
             import torch.utils.tensorboard  # noqa: F401
         except ImportError:
             raise ConfigError(
-                "--track tensorboard needs TensorBoard: pip install 'tardigrad[tensorboard]'"
+                f"--track tensorboard needs TensorBoard: {pip_install('tensorboard')}"
             ) from None
 
     def _open(self, config: Config) -> None:
@@ -109,7 +110,7 @@ class MLflow(Tracker):
         try:
             from mlflow import MlflowClient
         except ImportError:
-            raise ConfigError("--track mlflow needs MLflow: pip install 'tardigrad[mlflow]'") from None
+            raise ConfigError(f"--track mlflow needs MLflow: {pip_install('mlflow')}") from None
         self._client = MlflowClient()
         self._sent: dict[str, set[int]] = {}
         self._waiting: list[object] = []  # not sent yet
@@ -166,9 +167,7 @@ class WandB(Tracker):
         try:
             import wandb
         except ImportError:
-            raise ConfigError(
-                "--track wandb needs Weights & Biases: pip install 'tardigrad[wandb]'"
-            ) from None
+            raise ConfigError(f"--track wandb needs Weights & Biases: {pip_install('wandb')}") from None
         self._wandb = wandb
         self._note = out / "wandb.json"
         self._finished = False

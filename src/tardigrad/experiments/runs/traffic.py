@@ -1,4 +1,4 @@
-"""What travels between a server and its clients: the layers of uploads, broadcasts, and their sizes."""
+"""The traffic between a server and its clients: the layers of uploads, broadcasts, and their sizes."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ EVALUATIONS_BEFORE_PRUNING = 3
 
 
 class StudyResult(Setting):
-    """What a study has found and cost."""
+    """The settings that a study has found, and its cost."""
 
     trials: int
     """Finished, pruned and failed together."""
@@ -51,7 +51,7 @@ class StudyResult(Setting):
     nearest: float | None = None
     """The best value of its metric, if it missed the target."""
     metric: str = "accuracy"
-    """What the trials are judged by."""
+    """The metric that the trials are judged by."""
     lower_is_better: bool = False
 
 

@@ -1,4 +1,4 @@
-"""What tuning prints: a bar for each entry or a line for each trial, and a table at the end."""
+"""The output of tuning: a bar for each entry or a line for each trial, and a table at the end."""
 
 from __future__ import annotations
 

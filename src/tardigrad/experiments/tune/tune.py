@@ -16,6 +16,7 @@ import tomli_w
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 
+from tardigrad.core.extras import pip_install
 from tardigrad.core.files import write_text
 from tardigrad.core.setting import Setting
 from tardigrad.core.stop import Stop
@@ -85,7 +86,7 @@ def run_tuning(
     try:
         import optuna  # noqa: F401
     except ImportError:
-        raise ConfigError("tune needs Optuna; in this environment: pip install 'tardigrad[tune]'") from None
+        raise ConfigError(f"tune needs Optuna; in this environment: {pip_install('tune')}") from None
     chosen = subjects(comparison, source)
     try:
         out.mkdir(parents=True, exist_ok=True)

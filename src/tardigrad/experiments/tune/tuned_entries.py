@@ -30,10 +30,10 @@ HEADINGS = ("entry", "trials", "failed", "trips spent", "value", "best settings"
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning has found, as `td.tune` returns it. A notebook and `rich.print` show it as a table."""
+    """The result of tuning, as `td.tune` returns it. A notebook and `rich.print` show it as a table."""
 
     table: TuningTable
-    """What each entry's trials found and cost, as in tuning.json."""
+    """The settings that each entry's trials found, and their cost, as in tuning.json."""
     out: Path
     """The folder with the studies, tuning.json and tuned.toml."""
 

@@ -23,7 +23,7 @@ class Baseline(TypedDict):
     """The metrics of the best constant prediction, as summary.json has them."""
 
     says: str
-    """What is predicted, such as "always the commonest class"."""
+    """The prediction in words, such as "always the commonest class"."""
     of: str
     """The labels that this was learned from."""
     metrics: dict[str, float]

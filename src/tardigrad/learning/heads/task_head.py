@@ -1,4 +1,4 @@
-"""What a head is: the loss that clients minimise and the metrics that people read."""
+"""The definition of a head: the loss that clients minimise and the metrics that people read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Head(ABC):
 
     @property
     def baseline(self) -> str:
-        """What the model of `constant` predicts, in words."""
+        """The prediction of the model of `constant`, in words."""
         return "the best constant"
 
     def metric(self, name: str) -> Metric:

@@ -15,7 +15,7 @@ SECONDS = 10.0
 CONNECT_SECONDS = 2.0
 """The time-out of a connection that only finds out why a server is not reached."""
 NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
-"""What OpenSSL calls bytes that are not TLS."""
+"""OpenSSL's names for bytes that are not TLS."""
 EXPIRED, NOT_YET_VALID, WRONG_NAMES, UNKNOWN_AUTHORITY = 10, 9, (62, 64), (18, 19, 20, 21)
 """Numbers of OpenSSL's verification errors; the two for names are of hosts and of IP addresses."""
 MOST_NAMES = 8

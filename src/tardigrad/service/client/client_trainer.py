@@ -49,7 +49,7 @@ class Assignment:
 
 
 class TripTrainer(Protocol):
-    """What trains the trips of a client: a `ClientTrainer`, or one that calls somebody else's code."""
+    """The trainer of a client's trips: a `ClientTrainer`, or one that calls somebody else's code."""
 
     @property
     def frozen(self) -> bytes:

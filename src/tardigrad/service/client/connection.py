@@ -48,7 +48,7 @@ OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 SOFTWARE = f"tardigrad {__version__}"
-"""What clients say about themselves when they join."""
+"""The software and its version, which clients say when they join."""
 POLL_SECONDS = 120.0
 """The time-out of a request for a task; longer than any server lets its clients wait."""
 SHORT_SECONDS = 30.0

@@ -20,7 +20,7 @@ from tardigrad.service.access.enrolment import public_key
 
 
 class Guardrails(Setting):
-    """What a client demands of a secure run.
+    """A client's conditions for taking part in a secure run.
 
     >>> Guardrails(least_clients=8).helpers
     ()

@@ -118,7 +118,7 @@ class OfferedRun:
     name: str
     """Its name; "" if the server has only one."""
     declaration: str
-    """What a client must bring that has a table and no code; "" if it needs code."""
+    """The requirements for a client that has a table and no code; "" if it needs code."""
 
 
 async def ask_run(

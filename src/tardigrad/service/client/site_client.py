@@ -26,7 +26,7 @@ class SiteTable:
 
     file: Path
     separator: str | None = None
-    """Of a CSV file; None to find it in the heading."""
+    """The separator of a CSV file; None to find it in the heading."""
     decimal: str = "."
     """The decimal point of a CSV file."""
 

@@ -40,7 +40,7 @@ class Explanation:
     """error: the run stands still until somebody acts; warning: somebody should look; info: all is well."""
     sentence: str
     remedy: str = ""
-    """What to do; "" if there is nothing to do."""
+    """The remedy; "" if there is none."""
     since: float | None = None
     """Seconds for which this has been so; None if that is not known."""
 

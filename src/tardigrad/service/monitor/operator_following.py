@@ -1,4 +1,4 @@
-"""What a server tells over the network: to an operator everything, to any other client the progress."""
+"""The server's reports over the network: to an operator everything, to any other client the progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator can do about refusals, by their reason."""
+"""An operator's remedies for refusals, by their reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a served run that can explain why it makes no progress.
+"""Facts about a served run that can explain why it makes no progress.
 
 All times are seconds before now. None stands for something that is not known, or never happened.
 """
@@ -93,9 +93,9 @@ class RunFacts:
     accepted: float | None = None
     """When the last upload counted."""
     refusals: tuple[StreakFacts, ...] = ()
-    """Of requests."""
+    """The refusals of requests."""
     upload_refusals: tuple[StreakFacts, ...] = ()
-    """Of uploads that were received."""
+    """The refusals of uploads that were received."""
 
 
 def gather_facts(coordinator: Coordinator, servicer: Servicer) -> RunFacts:

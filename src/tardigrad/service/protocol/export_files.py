@@ -4,4 +4,4 @@ from __future__ import annotations
 
 MODEL, CONFIG, PRIVACY, EXPORT = "model.safetensors", "config.toml", "privacy.md", "export.json"
 FILES = (MODEL, CONFIG, PRIVACY, EXPORT)
-"""What an export may consist of, in this order."""
+"""The files that an export may consist of, in this order."""

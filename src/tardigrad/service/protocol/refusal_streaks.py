@@ -24,8 +24,8 @@ class RefusalStreak:
 
     reason: str
     method: str
-    """What was refused last: the name of a call, or "upload" for an upload that was received and does not
-    count."""
+    """The last refusal: the name of a call, or "upload" for an upload that was received and does
+    not count."""
     client: str
     """Who was refused last; "" if that is not known."""
     first: float
@@ -33,7 +33,7 @@ class RefusalStreak:
     last: float
     count: int = 1
     sentence: str = ""
-    """What the last one was told."""
+    """The error message that was sent last."""
 
 
 class RefusalStreaks:

@@ -1,4 +1,4 @@
-"""What a server declares to sites that bring a table and no code: the columns, the target and the model.
+"""The declaration of a server for sites with a table and no code: the columns, the target and the model.
 
 It is plain JSON, checked with our own classes. A client builds the model from its own code, after it has
 checked how large it would be.

@@ -29,7 +29,7 @@ KNOWS_ENCODINGS, KNOWS_SECURE = 1, 2
 """Revisions of the protocol from which clients know types of vectors and encodings of uploads, and secure
 runs. Clients from before say nothing, which is 0."""
 REVISION = KNOWS_SECURE
-"""What this client knows of the protocol, which it says when it joins."""
+"""The revision of the protocol that this client knows, which it says when it joins."""
 PLAIN = "float32"
 """The type of a vector that names none."""
 TYPES = (PLAIN, "bfloat16", "int8", "uint8", "int16", "int32")

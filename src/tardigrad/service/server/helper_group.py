@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Decision(NamedTuple):
-    """What the helpers decided about an upload."""
+    """The helpers' decision about an upload."""
 
     batch: int
     """The version that its batch makes; 0 if it was refused."""
@@ -33,7 +33,7 @@ class Decision(NamedTuple):
 
 
 class ServerHistory(NamedTuple):
-    """What a server knows when it greets the helpers."""
+    """The server's knowledge of the run when it greets the helpers."""
 
     last: Receipt | None
     """The receipt of the last version; None before the run has begun."""

@@ -25,7 +25,7 @@ from tardigrad.service.server.run_router import RunRouter
 from tardigrad.service.server.run_server import GRACE, RunServer, RunToServe, ServedRun
 
 Outcome = ServedRun | BaseException
-"""What was served of a run, or the error that ended it."""
+"""The part of a run that was served, or the error that ended it."""
 
 
 async def serve(run: RunToServe, endpoint: Endpoint, listening: Callable[[int], None]) -> ServedRun:

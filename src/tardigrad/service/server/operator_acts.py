@@ -22,7 +22,7 @@ EXPORT_SECONDS = 10.0
 
 
 class OperatorActs:
-    """What operators do to one run. Methods must be called in the event loop's thread."""
+    """The actions of operators on one run. Methods must be called in the event loop's thread."""
 
     def __init__(
         self,

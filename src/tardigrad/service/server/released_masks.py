@@ -1,4 +1,4 @@
-"""What the helpers release for a batch, as the server stores it and gives it to the masked grid."""
+"""The masks that helpers release for a batch, as the server stores them and gives them to the masked grid."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What the server tells its clients; it is the same for all trips."""
+    """The facts about a run's tasks that the server tells its clients; they are the same for all trips."""
 
     settings: str
     """Algorithm and local training as JSON."""
@@ -50,7 +50,7 @@ class TaskFacts:
     metrics: frozenset[str] = frozenset()
     """Names of metrics that clients may report."""
     declaration: str = ""
-    """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
+    """The requirements for a client that has a table and no code, as JSON; "" if clients need code."""
     frozen: bytes = b""
     """The digest of the frozen part of the model; b"" if it is not compared."""
     encoded: bool = False

@@ -74,7 +74,7 @@ class RunPlan:
     broadcast: BroadcastEncoding = field(default_factory=Float32Broadcast)
     """How versions travel to the clients."""
     declaration: str = ""
-    """What a client must bring that has a table and no code, as JSON; "" if clients need code."""
+    """The requirements for a client that has a table and no code, as JSON; "" if clients need code."""
     name_parameters: NameParameters = lambda model: {"model": model}
     """Returns a model, which is one flat vector, under the parameter names of its module."""
     secure: SecurePlan | None = None

@@ -38,7 +38,7 @@ class RoutedRun(Protocol):
 
     @property
     def answering(self) -> v1_grpc.FederationServicer:
-        """What answers the calls now."""
+        """The servicer that answers the calls now."""
 
     @property
     def over(self) -> str | None:

@@ -88,13 +88,13 @@ class RunServer:
             raise
         self.servicer = Servicer(self.coordinator, self.gate, facts_of(run.plan), run.name, alone)
         self.answering: v1_grpc.FederationServicer = self.servicer
-        """What answers the calls of clients: `servicer`, until the run is over or has failed."""
+        """The servicer that answers the calls of clients: `servicer`, until the run is over or has failed."""
         self.calls: set[asyncio.Task[Any]] = set()
         """The calls that are under way, if a router passes them on."""
         self.failure: BaseException | None = None
         """The error that ended the run."""
         self.served: ServedRun | None = None
-        """What was served, when the run was stopped without an error."""
+        """The part of the run that was served, when the run was stopped without an error."""
         self._background: list[asyncio.Task[None]] = []
         self._started = self._finishing = self._stopped = False
 

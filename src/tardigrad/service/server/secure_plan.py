@@ -1,4 +1,4 @@
-"""What a server needs to serve a secure run: its own identity, the helpers, and the policy."""
+"""The plan of a secure run for its server: the server's own identity, the helpers, and the policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tardigrad.service.server.helper_connection import HelperConnection
 from tardigrad.service.server.helper_group import HelperGroup
 
 MakePolicy = Callable[[str, str, tuple[str, ...], str], Policy]
-"""Of the run, the settings of its tasks, and the identities of the helpers and the server."""
+"""Arguments: the run, the settings of its tasks, and the identities of the helpers and the server."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What clients of a secure run are told, and what of their deliveries is passed on to the helpers."""
+"""The server's replies to clients of a secure run, and the parts of deliveries that go to the helpers."""
 
 from __future__ import annotations
 

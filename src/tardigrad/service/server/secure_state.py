@@ -1,5 +1,5 @@
-"""What the journal says of a secure run besides its bookkeeping: uploads that wait for the helpers, which
-batches the helpers have released, and the receipts of the versions.
+"""The journal's record of a secure run besides its bookkeeping: uploads that wait for the helpers, batches
+that the helpers have released, and the receipts of the versions.
 
 It is deterministic, as all of `RunState`: the same entries give the same state.
 """
@@ -56,7 +56,7 @@ class SecureState:
 
     @property
     def last(self) -> Receipt | None:
-        """What the receipts of the last version say; None before the run has begun."""
+        """The receipt of the last version; None before the run has begun."""
         return self.receipts[self.version][0].receipt if self.receipts else None
 
     def deliver(self, entry: JournalEntry, step: int) -> None:

@@ -16,7 +16,7 @@ def _multiple(value: float) -> float:
 
 
 class ServiceSettings(Setting):
-    """What a server allows its clients."""
+    """The limits that a server sets its clients."""
 
     population: PositiveInt | None = None
     """How many clients there are, which some algorithms use. Default: those of the data set, or without one

@@ -1,4 +1,4 @@
-"""What operators have done to a run: whether it is paused, who is ejected, which limits were changed.
+"""The effects of operators' actions on a run: whether it is paused, who is ejected, the changed limits.
 
 It is deterministic, as all of `RunState`: the same entries give the same state.
 """

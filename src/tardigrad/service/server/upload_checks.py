@@ -22,7 +22,7 @@ LARGEST_METRIC = 1e30
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a client reports about its trip besides vectors."""
+    """A client's report about its trip, besides vectors."""
 
     examples: int = 1
     steps: int = 1

@@ -1,4 +1,4 @@
-"""What clients of a run upload: names, types and lengths of the vectors, and how they are encoded."""
+"""The form of a run's uploads: names, types and lengths of the vectors, and how they are encoded."""
 
 from __future__ import annotations
 

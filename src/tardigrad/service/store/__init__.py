@@ -1,1 +1,1 @@
-"""What a server keeps between two processes: its journal, the uploads, and recovery from both."""
+"""The server's state on disk: its journal, the uploads, and recovery from both."""

@@ -21,7 +21,7 @@ from tardigrad.service.store.contract import JournalEntry, StoreError
 
 AUDIT = "audit.jsonl"
 FIRST = "0" * 64
-"""What the first line has in place of the hash of the line before."""
+"""The value in the first line, in place of the hash of the line before."""
 FIELDS = {"number", "time", "admin", "act", "arguments", "reason", "position", "previous", "hash"}
 
 

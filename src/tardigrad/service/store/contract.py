@@ -29,7 +29,7 @@ class StoreError(RunError):
 
 
 Act = Literal["pause", "resume", "stop", "eject", "admit", "limits", "export"]
-"""What an operator can do with a run."""
+"""The actions of an operator on a run."""
 ACTS: frozenset[str] = frozenset(get_args(Act))
 EntryKind = (
     Literal["check_in", "deliver", "give_up", "end"]

@@ -53,7 +53,7 @@ class ProcessOrder(NamedTuple):
     staleness: float | None
     seed: int
     position: tuple[int, SlotLayout]
-    """Of the version."""
+    """The position of the version."""
     slot: int
     """Contains the client's memory, and room for the upload and for the new memory."""
     memory: SlotLayout

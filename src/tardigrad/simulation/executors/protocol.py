@@ -1,4 +1,4 @@
-"""What an executor is: the jobs that it is given, the results that it returns, and its methods."""
+"""The interface of an executor: the jobs that it is given, the results that it returns, and its methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TrainingJob:
     task: Task
     client: int
     memory: Vectors
-    """What the client remembers from its earlier trips."""
+    """The client's memory from its earlier trips."""
     seed: int
 
 
@@ -26,7 +26,7 @@ class TrainedTrip(NamedTuple):
 
     upload: Upload
     memory: Vectors
-    """What the client will remember if the upload is accepted."""
+    """The client's new memory, if the upload is accepted."""
 
 
 class Executor(Protocol):

@@ -63,7 +63,7 @@ class Lost(NamedTuple):
     """A worker cannot be used any more."""
 
     what: str
-    """What happened, as in "a worker died"."""
+    """The event, as in "a worker died"."""
     reason: str
 
 

@@ -1,4 +1,4 @@
-"""What a run sends to its Ray workers: named vectors, and the kit with which a worker trains."""
+"""The data that a run sends to its Ray workers: named vectors, and the kit with which a worker trains."""
 
 from __future__ import annotations
 

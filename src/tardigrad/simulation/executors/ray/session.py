@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+from tardigrad.core.extras import pip_install
 from tardigrad.errors import ConfigError
 
 JOIN_SECONDS = 45
@@ -44,7 +45,7 @@ class RaySession:
         try:
             import ray
         except ImportError:
-            raise ConfigError("--workers ray needs Ray: pip install 'tardigrad[ray]'") from None
+            raise ConfigError(f"--workers ray needs Ray: {pip_install('ray')}") from None
         self.ray: ModuleType = ray
         self.environment: dict[str, dict[str, str]] = {"env_vars": ONE_THREAD}
         """The runtime environment of the workers."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from tardigrad.core.extras import pip_install
 from tardigrad.core.upload import Upload, Vectors
 from tardigrad.data.clients import Clients
 from tardigrad.errors import ConfigError, RunError
@@ -77,7 +78,7 @@ class RayWorkers:
         try:
             from ray import cloudpickle
         except ImportError:
-            raise ConfigError("--workers ray needs Ray: pip install 'tardigrad[ray]'") from None
+            raise ConfigError(f"--workers ray needs Ray: {pip_install('ray')}") from None
         if trainer.flat.vector.device.type != "cpu":
             raise ConfigError(
                 "--workers ray trains on CPUs; set device.kind = 'cpu', or run with --workers 0"
