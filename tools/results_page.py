@@ -157,8 +157,8 @@ def reasons(folder: Path = RECORDED) -> dict[tuple[str, str], str]:
 
 
 def claims_table(results: Recorded, paper: str, why: dict[tuple[str, str], str]) -> str:
-    """Return the verdicts on the claims of a paper at all scales, and below them the reasons, by letter. Where
-    verdicts differ between tasks, the tasks are named."""
+    """Return the verdicts on the claims of a paper at all scales, and below them the reasons, by letter.
+    Where verdicts differ between tasks, the tasks are named."""
     scales = [
         scale for scale in SCALES if any(key[0] == scale and key[1].split("/")[0] == paper for key in results)
     ]
