@@ -11,6 +11,9 @@ import pytest
 from pydantic import TypeAdapter
 
 import tardigrad
+from tardigrad.experiments.compare.compare import load_comparison
+from tardigrad.experiments.compare.pool import fingerprint
+from tardigrad.experiments.config.reading import load_config
 from tardigrad.learning.models import Model
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +50,44 @@ def row(page, name):
     """The cells of the only row of a page that begins with a name and has numbers."""
     (found,) = re.findall(rf"^\| {re.escape(name)} \|(.*\d.*)\|$", page, re.MULTILINE)
     return [cell.strip() for cell in found.split("|")]
+
+
+@pytest.mark.parametrize(
+    "file",
+    [f"experiments/{name}.toml" for name in ("demo", "phones", "encodings", "attacks")]
+    + ["docs/recorded/secure.toml"],
+)
+def test_a_recorded_comparison_is_of_its_file_as_it_is_now(file):
+    """The name of a run's folder ends with the fingerprint of its config."""
+    comparison = load_comparison(ROOT / file)
+    found = json.loads((ROOT / "docs/recorded" / f"{Path(file).stem}.json").read_text())
+    assert (found["title"], found["seeds"]) == (comparison.title, list(comparison.seeds))
+    assert {run: folder.rpartition("-")[2] for run, folder in found["folders"].items()} == {
+        f"{label} (seed {seed})": fingerprint(comparison.config(label, seed, file))
+        for label in comparison.entries
+        for seed in comparison.seeds
+    }
+
+
+def test_the_recorded_audit_is_of_its_config_as_it_is_now():
+    found = json.loads((ROOT / "docs/recorded/audit.json").read_text())
+    file, *settings = re.findall(r"audit (\S+)|--set (\S+)", found["command"])
+    config = load_config(ROOT / file[0], [setting for _, setting in settings])
+    assert found["config"] == fingerprint(config)
+    assert f"--canaries {found['canaries']} " in found["command"]
+    assert (found["steps"], found["delta"]) == (config.stop.steps, config.privacy.delta)
+    assert found["accountant_epsilon"] == pytest.approx(config.privacy.epsilon)
+
+
+def test_the_recorded_runs_on_real_data_are_of_their_configs_as_they_are_now():
+    runs = json.loads((ROOT / "docs/recorded/data.json").read_text())["runs"]
+    files = {file.stem: load_config(file) for file in (ROOT / "experiments/data").glob("*.toml")}
+    assert {name: one["config"] for name, one in runs.items()} == {
+        name: fingerprint(config) for name, config in files.items()
+    }
+    assert {name: one["client_trips"] for name, one in runs.items()} == {
+        name: config.stop.trips for name, config in files.items()
+    }
 
 
 def test_the_readme_s_table_is_that_of_the_recorded_demo():
