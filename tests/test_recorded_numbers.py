@@ -227,50 +227,26 @@ def test_what_flower_s_nodes_took_is_from_the_last_benchmark(page):
     assert f"in {ratio:.2f} of FedAvg's time" in in_one_line(page)
 
 
-TABLES = """
+PARTS = """
 import json, sys
-import service, service_parts, service_trips, secure
-from peers import shown
-from report import HERE, table
+import report
 
-def measured(name):
-    return json.loads((HERE / f"{name}.json").read_text())
-
-peers = measured("peers")
-json.dump({
-    "service": table(service.rows_of(measured("service"))),
-    "service_parts": table(service_parts.rows_of(measured("service_parts")["ms"])),
-    "service_trips": table(service_trips.rows_of(measured("service_trips"))),
-    "secure": table(secure.rows_of(measured("secure"))),
-    "peers": shown(peers["jobs"], peers["versions"], peers["not_run"]),
-}, sys.stdout)
+names = [file.stem for file in report.HERE.glob("*.json")]
+json.dump({name: report.part(name) for name in names}, sys.stdout)
 """
 
 
-def test_the_tables_of_performance_are_those_of_the_last_benchmarks():
-    command = [sys.executable, "-c", TABLES]
+def test_the_parts_of_performance_are_those_of_the_last_benchmarks():
+    """With date, version and commit."""
+    command = [sys.executable, "-c", PARTS]
     done = subprocess.run(command, cwd=ROOT / "benchmarks", stdout=subprocess.PIPE, text=True, check=True)
     page = (ROOT / "docs/performance.md").read_text()
-    assert [name for name, table in json.loads(done.stdout).items() if table not in page] == []
+    shown = re.findall(r"<!-- (\w+): begin -->\n\n(.*?)\n\n<!-- \1: end -->", page, re.DOTALL)
+    assert dict(shown) == json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in (ROOT / "benchmarks").glob("*.json")))
-def test_each_part_of_performance_is_of_its_last_benchmark(name):
-    page, machine = (ROOT / "docs/performance.md").read_text(), measured(name)["machine"]
-    (part,) = re.findall(rf"<!-- {name}: begin -->(.*)<!-- {name}: end -->", page, re.DOTALL)
-    loads = f"load average {machine['load_at_start']} at the start and {machine['load_at_end']} at the end"
-    assert f"{machine['date']}, commit {machine['commit']}: {machine['processor']}" in part
-    assert loads in part
-
-
-def test_ratios_of_speed_are_those_of_the_last_benchmark():
-    found, page = measured("results"), (ROOT / "docs/performance.md").read_text()
-    for job, variants in found["speed"].items():
-        for variant in ("1 worker", "2 workers"):
-            one = variants[variant]
-            ratios = rf"{one['ratio']:.2f} \({one['median_ratio']:.2f}\)"
-            assert re.search(rf"{job}: {variant} over the bare loop \(.*\) \| {ratios} \|", page)
-    forms = found["momentum_approximation"]
+def test_what_momentum_approximation_costs_is_from_the_last_benchmark():
+    forms = measured("results")["momentum_approximation"]
     slower, light = (forms[form]["late_times_ema"] for form in ("approximation", "light"))
     text = in_one_line("docs/algorithms.md")
     assert f"{slower:.2f} times a step with `ema`" in text
