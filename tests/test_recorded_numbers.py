@@ -245,6 +245,23 @@ def test_the_parts_of_performance_are_those_of_the_last_benchmarks():
     assert dict(shown) == json.loads(done.stdout)
 
 
+def test_the_prose_of_performance_has_no_measured_number():
+    """Times, shares and ratios stand in the tables, which are made from the recorded JSON."""
+    page = re.sub(r"<!-- (\w+): begin -->.*?<!-- \1: end -->", "", in_one_line("docs/performance.md"))
+    found = re.findall(
+        r"\d[\d.,]* (?:%|ms\b|µs|microseconds|page faults|trips/s)|\d\.\d\d+ (?:of|times)", page
+    )
+    assert found == []
+
+
+def test_sizes_and_live_versions_of_performance_are_those_of_the_last_benchmark():
+    runs, page = measured("results")["memory"]["concurrency"], in_one_line("docs/performance.md")
+    one = next(run for run in runs if run["concurrency"] == 1000)
+    assert f"CNN with {one['model_mb'] * 2**20 / 4e6:.2f} M parameters" in page
+    (factor,) = re.findall(r"at some ([\d.]+) x concurrency / K \(230 for 1,000 and 10\)", page)
+    assert float(factor) == pytest.approx(one["versions"] / (1000 / 10), abs=0.05)
+
+
 def test_what_momentum_approximation_costs_is_from_the_last_benchmark():
     forms = measured("results")["momentum_approximation"]
     slower, light = (forms[form]["late_times_ema"] for form in ("approximation", "light"))
