@@ -11,10 +11,12 @@ import pytest
 from pydantic import TypeAdapter
 
 import tardigrad
+from tardigrad.core.download_sizes import MOST_DIFFERENCES
 from tardigrad.experiments.compare.compare import load_comparison
 from tardigrad.experiments.compare.pool import fingerprint
 from tardigrad.experiments.config.reading import load_config
 from tardigrad.learning.models import Model
+from tardigrad.simulation.device_profiles import DEVICES, LATENCY, MEGABIT, MIXES, SPREAD
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -202,6 +204,60 @@ def test_the_table_of_encodings_is_the_recorded_one():
             ]
 
 
+def test_the_sentences_on_encodings_are_of_the_recorded_runs():
+    trips, size = {}, {}
+    for one in recorded("encodings", "0.82"):
+        if one["reached"] == 3:
+            name, _, _ = one["entry"].partition(",")
+            trips[name] = one["trips"]["mean"]
+            size[name] = round(one["bytes_up"]["mean"] / trips[name])
+    page = in_one_line("docs/encodings.md")
+    assert f"The model has {size['float32'] // 4:,} parameters." in page
+    assert trips["sign"] / trips["float32"] == pytest.approx(1.5, abs=0.1)
+    assert "`sign` takes half as many trips again" in page
+    assert f"{trips['topk 1 %'] / trips['float32']:.1f} times as many, for a twentieth of the bytes" in page
+    share = trips["topk 1 %"] * size["topk 1 %"] / (trips["float32"] * size["float32"])
+    assert share == pytest.approx(1 / 20, abs=0.005)
+    whole = {name: -(-size["float32"] // size[name]) for name in ("int8", "int4", "sign")}
+    words = {4: "four", 8: "eight"}
+    after = f"with `int8` after {words[whole['int8']]} versions, with `int4` after {words[whole['int4']]}"
+    assert f"{after}, with `sign` after {whole['sign']}, and after {MOST_DIFFERENCES:,} versions" in page
+
+
+def test_the_devices_on_the_page_of_networks_are_those_of_the_code():
+    text, page = in_one_line("docs/network.md"), (ROOT / "docs/network.md").read_text()
+    factors = {
+        "5 times as long": 5.0, "as `[delay]` says": 1.0, "half as long": 0.5, "twice as long": 2.0,
+        "a tenth": 0.1,
+    }  # fmt: skip
+    table = page.split("### Devices")[1].split("\n`phones` is")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| ([\d.,]+) \| ([\d.,]+) \|", table, re.MULTILINE)
+    shown = {name: (factors[factor], down, up) for name, factor, down, up in rows}
+    assert shown == {
+        name: (one.compute, *(f"{rate / MEGABIT:,.1f}".replace("1,000.0", "1,000") for rate in one[1:]))
+        for name, one in DEVICES.items()
+    }
+    for name, mix in MIXES.items():
+        *first, last = (f"{share:.0%} `{device}`".replace("%", " %") for device, share in mix.items())
+        assert f"`{name}` is {', '.join(first)} and {last}" in text
+    assert f"with a spread of {SPREAD}, and the latency is {LATENCY} s" in text
+
+
+def test_the_limits_of_nodes_are_computed_as_the_page_of_scaling_says():
+    """With the symbols of that page; SCAFFOLD broadcasts and uploads two vectors and has one as memory."""
+    page = (ROOT / "docs/scaling.md").read_text()
+    rows = re.findall(r"^\|(.*)\| (\d) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 5
+    for run, nodes, buffer, head, node in rows:
+        hidden, scaffold = 1100 if "1100" in run else 200, "SCAFFOLD" in run
+        vector = 4 * ((784 + 1) * hidden + (hidden + 1) * 10) / 1e6
+        if "million" in run:
+            assert f"{vector / 4:.2f} million" in run
+        up, down, memory = (2 * vector, 2 * vector, vector) if scaffold else (vector, vector, 0)
+        assert f"{up + memory:.3f}" == head
+        assert f"{min(int(nodes), int(buffer)) * down / int(buffer) + memory:.3f}" == node
+
+
 def test_the_tables_of_adversaries_are_the_recorded_ones():
     sign_flip, backdoor = (ROOT / "docs/adversaries.md").read_text().split("The same with a backdoor")
     names = {
@@ -318,6 +374,28 @@ def test_models_have_the_numbers_of_parameters_on_the_page_of_data():
         shape = shape if " x " in of else shape[:1]
         model = TypeAdapter(Model).validate_python(kind).build(tuple(shape), outputs)
         assert f"{sum(each.numel() for each in model.parameters()):,}" == count, kind
+
+
+def test_models_of_other_shapes_have_the_numbers_of_parameters_on_the_page_of_data():
+    page = in_one_line("docs/data.md")
+
+    def count(kind, shape, outputs):
+        model = TypeAdapter(Model).validate_python(kind).build(shape, outputs)
+        return f"{sum(each.numel() for each in model.parameters()):,}"
+
+    assert f"with 47 it has {count('fedac_mlp', (1, 28, 28), 47)}." in page
+    narrow = {"kind": "fedac_cnn", "channels": [32, 64]}
+    assert f"32 and 64 would have {count(narrow, (3, 32, 32), 10)}." in page
+
+
+def test_what_travels_in_the_lora_example_is_as_its_page_says():
+    """Of an encoder of 6 layers of width 384: two matrices each for query and value, and a linear layer."""
+    width, layers, rank, classes = 384, 6, 8, 2
+    travels = layers * 2 * 2 * width * rank + (width + 1) * classes
+    page = in_one_line("examples/lora/README.md")
+    assert f"{travels:,} parameters are trained and travel: {4 * travels / 1e6:.1f} MB a message" in page
+    assert f"adapters of rank {rank}" in page
+    assert f"def model(rank: int = {rank})" in (ROOT / "examples/lora/lora.py").read_text()
 
 
 def test_the_noise_on_the_page_of_privacy_is_what_the_command_prints(cli):
