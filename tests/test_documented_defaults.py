@@ -9,6 +9,7 @@ import pytest
 import tardigrad as td
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.experiments.tune.search_space import Tune
+from tardigrad.learning.gradient import TRACE_AFTER
 from tardigrad.service.server import norm_limits
 from tardigrad.service.server.service_settings import ServiceSettings
 from tardigrad.service.store import upload_files
@@ -158,6 +159,8 @@ def test_a_table_of_limits_has_the_defaults_of_its_class(name, settings):
 
 
 def test_limits_in_words_are_those_of_the_code():
+    performance = " ".join(page("performance.md").split())
+    assert f"After {TRACE_AFTER:,} minibatches of one shape, the gradient is traced" in performance
     service = " ".join(page("service.md").split())
     last, enough = norm_limits.WINDOW, norm_limits.ENOUGH
     assert f"the median of the last {last} accepted ones do not count, once {enough} are known" in service

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
+import demo_grid
 import tardigrad
 from tardigrad.core.download_sizes import MOST_DIFFERENCES
 from tardigrad.experiments.compare.compare import load_comparison
@@ -134,6 +135,18 @@ def test_the_demo_uses_what_its_recorded_grid_chose_and_the_page_shows_it():
             assert row(page.read_text(), name) == cells
         own = ", ".join(f"{key} {value:g}" for key, value in entry["algorithm"].items() if key != "kind")
         assert chosen == (f"{demo['base']['local']['lr']:g}", f"{label.lower()} {own}")
+
+
+def test_the_recorded_grid_of_the_demo_has_what_its_tool_measures():
+    found = json.loads((ROOT / "docs/recorded/demo-grid.json").read_text())
+    assert (found["seeds"], found["stop"]) == (list(demo_grid.SEEDS), demo_grid.STOP)
+    assert {name: list(map(float, row)) for name, row in found["trips"].items()} == {
+        f"{label.lower()} " + ", ".join(f"{key} {value:g}" for key, value in one.items()): list(
+            demo_grid.LOCAL_LRS
+        )
+        for label, tried in demo_grid.SETTINGS.items()
+        for one in tried
+    }
 
 
 def test_the_comparison_of_phones_is_the_recorded_one():
