@@ -25,8 +25,6 @@ from typing import Any
 from report import Machine, sentence, table, write
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "flower"))
-from flower_harness import Federation, wait_for  # noqa: E402  the tests' own, which starts all processes
 
 NODES, FACTOR, TARGET, AIM = 4, 10, 0.80, 0.5
 FEDAVG, FEDBUFF = "FedAvg", "FedBuff"
@@ -92,6 +90,9 @@ def make_app(folder: Path) -> Path:
 
 def measure(folder: Path, slow_seconds: float) -> dict[str, list[dict[str, float]]]:
     """Return the evaluations of both strategies, each until it has reached the target."""
+    sys.path.insert(0, str(ROOT / "tests" / "flower"))
+    from flower_harness import Federation, wait_for  # the tests' own, which starts all processes
+
     app, found = make_app(folder / "app"), {}
     with Federation(folder) as federation:
         for number in range(NODES):
@@ -126,6 +127,12 @@ def rows_of(found: dict[str, list[dict[str, float]]], slow_seconds: float) -> li
     ]  # fmt: skip
 
 
+def part(results: dict[str, Any]) -> str:
+    """Return the results as a part of docs/performance.md."""
+    rows = rows_of(results["evaluations"], results["slow_seconds"])
+    return f"{table(rows)}\n\n*Flower {results['flwr']}. {sentence(results['machine'])}*"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trip-seconds", type=float, default=6.0, help="of a fast node, all in all")
@@ -135,12 +142,10 @@ def main() -> None:
     slow_seconds = (FACTOR - 1) * given.trip_seconds
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), slow_seconds)
-    results: dict[str, Any] = {"evaluations": found, "machine": machine.description()}
-    results["flwr"] = version("flwr")
-    said = f"Flower {results['flwr']}. {sentence(results['machine'])}"
-    text = f"{table(rows_of(found, slow_seconds))}\n\n*{said}*"
-    write("flower", text, results)
-    print(text)
+    results: dict[str, Any] = {"evaluations": found, "slow_seconds": slow_seconds}
+    results |= {"machine": machine.description(), "flwr": version("flwr")}
+    write("flower", results)
+    print(part(results))
 
 
 if __name__ == "__main__":

@@ -164,6 +164,12 @@ def shown(results: dict[str, Any], versions: dict[str, str], missing: dict[str, 
     return table(rows) + reasons
 
 
+def part(results: dict[str, Any]) -> str:
+    """Return the results as a part of docs/performance.md."""
+    tables = shown(results["jobs"], results["versions"], results["not_run"])
+    return f"{tables}\n\n*Rounds: {results['rounds']}. {sentence(results['machine'], checked=True)}*"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
@@ -185,15 +191,15 @@ def main() -> None:
     for job in given.job or JOBS:
         others = turns(pythons, job, missing, versions)
         results[job] = summary(measure_job(job, JOBS[job], given.rounds, given.seconds, others))
-    described = machine.description()
-    said = sentence(described, checked=True)
-    text = f"{shown(results, versions, missing)}\n\n*Rounds: {given.rounds}. {said}*"
-    print(text)
+    everything = {
+        "machine": machine.description(), "rounds": given.rounds, "versions": versions, "not_run": missing,
+        "jobs": results,
+    }  # fmt: skip
+    print(part(everything))
     if reason := disturbance(results):
         print(f"{reason} docs/performance.md and peers.json stay as they were.", file=sys.stderr)
         return
-    everything = {"machine": described, "versions": versions, "not_run": missing, "jobs": results}
-    write("peers", text, everything)
+    write("peers", everything)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,15 @@
-"""What a benchmark leaves behind: a description of the machine, and tables in docs/performance.md."""
+"""What a benchmark leaves behind: a description of the machine, and tables in docs/performance.md.
+
+    python benchmarks/report.py    # write the tables anew from the JSON files; nothing is measured
+
+Each benchmark has a function `part` that makes its part of the page from its JSON file alone, so that a test
+can compare the two.
+"""
 
 from __future__ import annotations
 
 import datetime
+import importlib
 import json
 import os
 import platform
@@ -53,15 +60,19 @@ class Machine:
 
 
 def sentence(machine: dict[str, Any], checked: bool = False) -> str:
-    """A description in words. `checked`: what is kept was measured while two bare loops made nearly twice the
-    trips of one, whatever the load average, which counts the benchmark itself."""
+    """Return in words what was measured, when and where. `checked`: two bare loops made nearly twice the
+    trips of one meanwhile, whatever the load average, which counts the benchmark itself."""
+    commit = machine["commit"]
+    if commit.endswith("-dirty"):
+        commit = f"{commit.removesuffix('-dirty')} with uncommitted changes"
     busy = " The machine was busy with other work, so the speeds mean little." * (
         not checked and machine["load_at_start"] > 1
     )
     return (
-        f"{machine['date']}, commit {machine['commit']}: {machine['processor']}, {machine['cores']} cores, "
-        f"{machine['memory_gb']} GB; Python {machine['python']}, torch {machine['torch']}; load average "
-        f"{machine['load_at_start']} at the start and {machine['load_at_end']} at the end.{busy}"
+        f"Measured on {machine['date']}, version {machine['tardigrad']}, commit {commit}: "
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB; "
+        f"Python {machine['python']}, torch {machine['torch']}; "
+        f"load average {machine['load_at_start']} at the start and {machine['load_at_end']} at the end.{busy}"
     )
 
 
@@ -72,7 +83,7 @@ class Quiet:
     def __init__(self) -> None:
         self._before = _two_over_one()
 
-    def write(self, name: str, text: str, results: dict[str, Any]) -> None:
+    def write(self, name: str, results: dict[str, Any]) -> None:
         """Keep the results as `write` does, unless the machine was busy: then say so, and keep nothing."""
         speedup = results["two_loops_over_one"] = min(self._before, _two_over_one())
         if speedup < QUIET:
@@ -81,7 +92,7 @@ class Quiet:
                 f"should do {QUIET}. benchmarks/{name}.json and {PAGE.name} are left as they were."
             )
         else:
-            write(name, text, results)
+            write(name, results)
 
 
 def _two_over_one() -> float:
@@ -137,15 +148,27 @@ def rounded(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
 
 
-def write(name: str, text: str, results: dict[str, Any]) -> None:
-    """Keep results as JSON beside the benchmarks, and the text in the docs, between its two markers."""
+def part(name: str) -> str:
+    """Return a benchmark's part of the page, made from its JSON file."""
+    results = json.loads((HERE / f"{name}.json").read_text())
+    text: str = importlib.import_module("all" if name == "results" else name).part(results)
+    return text
+
+
+def write(name: str, results: dict[str, Any]) -> None:
+    """Keep results as JSON beside the benchmarks, and write their part of the page."""
     (HERE / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    write_part(name)
+
+
+def write_part(name: str) -> None:
+    """Write a benchmark's part of the page between its two markers."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     page = PAGE.read_text()
     if page.count(begin) != 1 or page.count(end) != 1:
         raise SystemExit(f"{PAGE}: it must have one line {begin!r} and one {end!r}")
     before, rest = page.split(begin)
-    PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")
+    PAGE.write_text(f"{before}{begin}\n\n{part(name)}\n\n{end}{rest.split(end)[1]}")
 
 
 def run(script: str, *options: str) -> Any:
@@ -158,3 +181,8 @@ def run(script: str, *options: str) -> Any:
     if done.returncode != 0 or len(found) != 1:
         raise SystemExit(f"{script} {' '.join(options)}: it ended with code {done.returncode}")
     return json.loads(found[0])
+
+
+if __name__ == "__main__":
+    for file in sorted(HERE.glob("*.json")):
+        write_part(file.stem)

@@ -467,6 +467,12 @@ def rows_of(results: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
+def part(results: dict[str, Any]) -> str:
+    """Return the results as a part of docs/performance.md."""
+    said = sentence(results["machine"], checked=True)
+    return f"{table(rows_of(results))}\n\n*Rounds: {results['rounds']}. {said}*"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=6)
@@ -478,11 +484,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         results = measure(Path(folder), given.rounds, given.uploads, given.crowd, given.flower)
     results["machine"] = machine.description()
-    text = (
-        f"{table(rows_of(results))}\n\n*Rounds: {given.rounds}. {sentence(results['machine'], checked=True)}*"
-    )
-    print(text)
-    quiet.write("service", text, results)
+    results["rounds"] = given.rounds
+    print(part(results))
+    quiet.write("service", results)
 
 
 if __name__ == "__main__":

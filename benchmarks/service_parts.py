@@ -192,6 +192,12 @@ def rows_of(found: dict[str, dict[str, list[float]]]) -> list[list[str]]:
     return rows
 
 
+def part(results: dict[str, Any]) -> str:
+    """Return the results as a part of docs/performance.md."""
+    said = sentence(results["machine"], checked=True)
+    return f"{table(rows_of(results['ms']))}\n\n*Rounds: {results['rounds']}. {said}*"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
@@ -201,11 +207,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), given.rounds, given.uploads)
     results: dict[str, Any] = {"ms": found, "machine": machine.description()}
-    text = (
-        f"{table(rows_of(found))}\n\n*Rounds: {given.rounds}. {sentence(results['machine'], checked=True)}*"
-    )
-    print(text)
-    quiet.write("service_parts", text, results)
+    results["rounds"] = given.rounds
+    print(part(results))
+    quiet.write("service_parts", results)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import argparse
 import json
 import statistics
 import time
+from typing import Any
 
 import torch
 from report import Machine, Quiet, run, sentence, table
@@ -72,6 +73,15 @@ def seconds(workers: int) -> float:
     return time.perf_counter() - began
 
 
+def part(results: dict[str, Any]) -> str:
+    """Return the results as a part of docs/performance.md."""
+    rows = [["1,000 trips of logistic regression", "seconds"]]
+    rows += [[f"ours, {variant}, here", f"{each:.1f}"] for variant, each in results["seconds"].items()]
+    rows += [[f"{name}, published", str(each)] for name, each in results["published"].items()]
+    said = sentence(results["machine"], checked=True)
+    return f"{table(rows)}\n\n*Rounds: {results['rounds']}, the median. {said}*"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
@@ -86,14 +96,11 @@ def main() -> None:
         for variant, workers in WORKERS.items():
             found[variant].append(seconds(workers))
     ours = {variant: round(statistics.median(each), 1) for variant, each in found.items()}
-    described = machine.description()
-    rows = [["1,000 trips of logistic regression", "seconds"]]
-    rows += [[f"ours, {variant}, here", f"{each:.1f}"] for variant, each in ours.items()]
-    rows += [[f"{name}, published", str(each)] for name, each in PUBLISHED.items()]
-    said = sentence(described, checked=True)
-    text = f"{table(rows)}\n\n*Rounds: {given.rounds}, the median. {said}*"
-    print(text)
-    quiet.write("yardstick", text, {"machine": described, "seconds": ours, "published": PUBLISHED})
+    results = {
+        "machine": machine.description(), "rounds": given.rounds, "seconds": ours, "published": PUBLISHED,
+    }  # fmt: skip
+    print(part(results))
+    quiet.write("yardstick", results)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
+import demo_grid
 import tardigrad
+from tardigrad.core.download_sizes import MOST_DIFFERENCES
+from tardigrad.experiments.compare.compare import load_comparison
+from tardigrad.experiments.compare.pool import fingerprint
+from tardigrad.experiments.config.reading import load_config
 from tardigrad.learning.models import Model
+from tardigrad.simulation.device_profiles import DEVICES, LATENCY, MEGABIT, MIXES, SPREAD
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -52,6 +58,44 @@ def row(page, name):
     """The cells of the only row of a page that begins with a name and has numbers."""
     (found,) = re.findall(rf"^\| {re.escape(name)} \|(.*\d.*)\|$", page, re.MULTILINE)
     return [cell.strip() for cell in found.split("|")]
+
+
+@pytest.mark.parametrize(
+    "file",
+    [f"experiments/{name}.toml" for name in ("demo", "phones", "encodings", "attacks")]
+    + ["docs/recorded/secure.toml"],
+)
+def test_a_recorded_comparison_is_of_its_file_as_it_is_now(file):
+    """The name of a run's folder ends with the fingerprint of its config."""
+    comparison = load_comparison(ROOT / file)
+    found = json.loads((ROOT / "docs/recorded" / f"{Path(file).stem}.json").read_text())
+    assert (found["title"], found["seeds"]) == (comparison.title, list(comparison.seeds))
+    assert {run: folder.rpartition("-")[2] for run, folder in found["folders"].items()} == {
+        f"{label} (seed {seed})": fingerprint(comparison.config(label, seed, file))
+        for label in comparison.entries
+        for seed in comparison.seeds
+    }
+
+
+def test_the_recorded_audit_is_of_its_config_as_it_is_now():
+    found = json.loads((ROOT / "docs/recorded/audit.json").read_text())
+    file, *settings = re.findall(r"audit (\S+)|--set (\S+)", found["command"])
+    config = load_config(ROOT / file[0], [setting for _, setting in settings])
+    assert found["config"] == fingerprint(config)
+    assert f"--canaries {found['canaries']} " in found["command"]
+    assert (found["steps"], found["delta"]) == (config.stop.steps, config.privacy.delta)
+    assert found["accountant_epsilon"] == pytest.approx(config.privacy.epsilon)
+
+
+def test_the_recorded_runs_on_real_data_are_of_their_configs_as_they_are_now():
+    runs = json.loads((ROOT / "docs/recorded/data.json").read_text())["runs"]
+    files = {file.stem: load_config(file) for file in (ROOT / "experiments/data").glob("*.toml")}
+    assert {name: one["config"] for name, one in runs.items()} == {
+        name: fingerprint(config) for name, config in files.items()
+    }
+    assert {name: one["client_trips"] for name, one in runs.items()} == {
+        name: config.stop.trips for name, config in files.items()
+    }
 
 
 def test_the_readme_s_table_is_that_of_the_recorded_demo():
@@ -105,6 +149,18 @@ def test_the_demo_uses_what_its_recorded_grid_chose_and_the_page_shows_it():
             assert row(page.read_text(), name) == cells
         own = ", ".join(f"{key} {value:g}" for key, value in entry["algorithm"].items() if key != "kind")
         assert chosen == (f"{demo['base']['local']['lr']:g}", f"{label.lower()} {own}")
+
+
+def test_the_recorded_grid_of_the_demo_has_what_its_tool_measures():
+    found = json.loads((ROOT / "docs/recorded/demo-grid.json").read_text())
+    assert (found["seeds"], found["stop"]) == (list(demo_grid.SEEDS), demo_grid.STOP)
+    assert {name: list(map(float, row)) for name, row in found["trips"].items()} == {
+        f"{label.lower()} " + ", ".join(f"{key} {value:g}" for key, value in one.items()): list(
+            demo_grid.LOCAL_LRS
+        )
+        for label, tried in demo_grid.SETTINGS.items()
+        for one in tried
+    }
 
 
 def test_the_comparison_of_phones_is_the_recorded_one():
@@ -175,6 +231,60 @@ def test_the_table_of_encodings_is_the_recorded_one():
             ]
 
 
+def test_the_sentences_on_encodings_are_of_the_recorded_runs():
+    trips, size = {}, {}
+    for one in recorded("encodings", "0.82"):
+        if one["reached"] == 3:
+            name, _, _ = one["entry"].partition(",")
+            trips[name] = one["trips"]["mean"]
+            size[name] = round(one["bytes_up"]["mean"] / trips[name])
+    page = in_one_line("docs/encodings.md")
+    assert f"The model has {size['float32'] // 4:,} parameters." in page
+    assert trips["sign"] / trips["float32"] == pytest.approx(1.5, abs=0.1)
+    assert "`sign` takes half as many trips again" in page
+    assert f"{trips['topk 1 %'] / trips['float32']:.1f} times as many, for a twentieth of the bytes" in page
+    share = trips["topk 1 %"] * size["topk 1 %"] / (trips["float32"] * size["float32"])
+    assert share == pytest.approx(1 / 20, abs=0.005)
+    whole = {name: -(-size["float32"] // size[name]) for name in ("int8", "int4", "sign")}
+    words = {4: "four", 8: "eight"}
+    after = f"with `int8` after {words[whole['int8']]} versions, with `int4` after {words[whole['int4']]}"
+    assert f"{after}, with `sign` after {whole['sign']}, and after {MOST_DIFFERENCES:,} versions" in page
+
+
+def test_the_devices_on_the_page_of_networks_are_those_of_the_code():
+    text, page = in_one_line("docs/network.md"), (ROOT / "docs/network.md").read_text()
+    factors = {
+        "5 times as long": 5.0, "as `[delay]` says": 1.0, "half as long": 0.5, "twice as long": 2.0,
+        "a tenth": 0.1,
+    }  # fmt: skip
+    table = page.split("### Devices")[1].split("\n`phones` is")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| ([\d.,]+) \| ([\d.,]+) \|", table, re.MULTILINE)
+    shown = {name: (factors[factor], down, up) for name, factor, down, up in rows}
+    assert shown == {
+        name: (one.compute, *(f"{rate / MEGABIT:,.1f}".replace("1,000.0", "1,000") for rate in one[1:]))
+        for name, one in DEVICES.items()
+    }
+    for name, mix in MIXES.items():
+        *first, last = (f"{share:.0%} `{device}`".replace("%", " %") for device, share in mix.items())
+        assert f"`{name}` is {', '.join(first)} and {last}" in text
+    assert f"with a spread of {SPREAD}, and the latency is {LATENCY} s" in text
+
+
+def test_the_limits_of_nodes_are_computed_as_the_page_of_scaling_says():
+    """With the symbols of that page; SCAFFOLD broadcasts and uploads two vectors and has one as memory."""
+    page = (ROOT / "docs/scaling.md").read_text()
+    rows = re.findall(r"^\|(.*)\| (\d) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 5
+    for run, nodes, buffer, head, node in rows:
+        hidden, scaffold = 1100 if "1100" in run else 200, "SCAFFOLD" in run
+        vector = 4 * ((784 + 1) * hidden + (hidden + 1) * 10) / 1e6
+        if "million" in run:
+            assert f"{vector / 4:.2f} million" in run
+        up, down, memory = (2 * vector, 2 * vector, vector) if scaffold else (vector, vector, 0)
+        assert f"{up + memory:.3f}" == head
+        assert f"{min(int(nodes), int(buffer)) * down / int(buffer) + memory:.3f}" == node
+
+
 def test_the_tables_of_adversaries_are_the_recorded_ones():
     sign_flip, backdoor = (ROOT / "docs/adversaries.md").read_text().split("The same with a backdoor")
     names = {
@@ -200,50 +310,43 @@ def test_what_flower_s_nodes_took_is_from_the_last_benchmark(page):
     assert f"in {ratio:.2f} of FedAvg's time" in in_one_line(page)
 
 
-TABLES = """
+PARTS = """
 import json, sys
-import service, service_parts, service_trips, secure
-from peers import shown
-from report import HERE, table
+import report
 
-def measured(name):
-    return json.loads((HERE / f"{name}.json").read_text())
-
-peers = measured("peers")
-json.dump({
-    "service": table(service.rows_of(measured("service"))),
-    "service_parts": table(service_parts.rows_of(measured("service_parts")["ms"])),
-    "service_trips": table(service_trips.rows_of(measured("service_trips"))),
-    "secure": table(secure.rows_of(measured("secure"))),
-    "peers": shown(peers["jobs"], peers["versions"], peers["not_run"]),
-}, sys.stdout)
+names = [file.stem for file in report.HERE.glob("*.json")]
+json.dump({name: report.part(name) for name in names}, sys.stdout)
 """
 
 
-def test_the_tables_of_performance_are_those_of_the_last_benchmarks():
-    command = [sys.executable, "-c", TABLES]
+def test_the_parts_of_performance_are_those_of_the_last_benchmarks():
+    """With date, version and commit."""
+    command = [sys.executable, "-c", PARTS]
     done = subprocess.run(command, cwd=ROOT / "benchmarks", stdout=subprocess.PIPE, text=True, check=True)
     page = (ROOT / "docs/performance.md").read_text()
-    assert [name for name, table in json.loads(done.stdout).items() if table not in page] == []
+    shown = re.findall(r"<!-- (\w+): begin -->\n\n(.*?)\n\n<!-- \1: end -->", page, re.DOTALL)
+    assert dict(shown) == json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in (ROOT / "benchmarks").glob("*.json")))
-def test_each_part_of_performance_is_of_its_last_benchmark(name):
-    page, machine = (ROOT / "docs/performance.md").read_text(), measured(name)["machine"]
-    (part,) = re.findall(rf"<!-- {name}: begin -->(.*)<!-- {name}: end -->", page, re.DOTALL)
-    loads = f"load average {machine['load_at_start']} at the start and {machine['load_at_end']} at the end"
-    assert f"{machine['date']}, commit {machine['commit']}: {machine['processor']}" in part
-    assert loads in part
+def test_the_prose_of_performance_has_no_measured_number():
+    """Times, shares and ratios stand in the tables, which are made from the recorded JSON."""
+    page = re.sub(r"<!-- (\w+): begin -->.*?<!-- \1: end -->", "", in_one_line("docs/performance.md"))
+    found = re.findall(
+        r"\d[\d.,]* (?:%|ms\b|µs|microseconds|page faults|trips/s)|\d\.\d\d+ (?:of|times)", page
+    )
+    assert found == []
 
 
-def test_ratios_of_speed_are_those_of_the_last_benchmark():
-    found, page = measured("results"), (ROOT / "docs/performance.md").read_text()
-    for job, variants in found["speed"].items():
-        for variant in ("1 worker", "2 workers"):
-            one = variants[variant]
-            ratios = rf"{one['ratio']:.2f} \({one['median_ratio']:.2f}\)"
-            assert re.search(rf"{job}: {variant} over the bare loop \(.*\) \| {ratios} \|", page)
-    forms = found["momentum_approximation"]
+def test_sizes_and_live_versions_of_performance_are_those_of_the_last_benchmark():
+    runs, page = measured("results")["memory"]["concurrency"], in_one_line("docs/performance.md")
+    one = next(run for run in runs if run["concurrency"] == 1000)
+    assert f"CNN with {one['model_mb'] * 2**20 / 4e6:.2f} M parameters" in page
+    (factor,) = re.findall(r"at some ([\d.]+) x concurrency / K \(230 for 1,000 and 10\)", page)
+    assert float(factor) == pytest.approx(one["versions"] / (1000 / 10), abs=0.05)
+
+
+def test_what_momentum_approximation_costs_is_from_the_last_benchmark():
+    forms = measured("results")["momentum_approximation"]
     slower, light = (forms[form]["late_times_ema"] for form in ("approximation", "light"))
     text = in_one_line("docs/algorithms.md")
     assert f"{slower:.2f} times a step with `ema`" in text
@@ -299,6 +402,28 @@ def test_models_have_the_numbers_of_parameters_on_the_page_of_data():
         shape = shape if " x " in of else shape[:1]
         model = TypeAdapter(Model).validate_python(kind).build(tuple(shape), outputs)
         assert f"{sum(each.numel() for each in model.parameters()):,}" == count, kind
+
+
+def test_models_of_other_shapes_have_the_numbers_of_parameters_on_the_page_of_data():
+    page = in_one_line("docs/data.md")
+
+    def count(kind, shape, outputs):
+        model = TypeAdapter(Model).validate_python(kind).build(shape, outputs)
+        return f"{sum(each.numel() for each in model.parameters()):,}"
+
+    assert f"with 47 it has {count('fedac_mlp', (1, 28, 28), 47)}." in page
+    narrow = {"kind": "fedac_cnn", "channels": [32, 64]}
+    assert f"32 and 64 would have {count(narrow, (3, 32, 32), 10)}." in page
+
+
+def test_what_travels_in_the_lora_example_is_as_its_page_says():
+    """Of an encoder of 6 layers of width 384: two matrices each for query and value, and a linear layer."""
+    width, layers, rank, classes = 384, 6, 8, 2
+    travels = layers * 2 * 2 * width * rank + (width + 1) * classes
+    page = in_one_line("examples/lora/README.md")
+    assert f"{travels:,} parameters are trained and travel: {4 * travels / 1e6:.1f} MB a message" in page
+    assert f"adapters of rank {rank}" in page
+    assert f"def model(rank: int = {rank})" in (ROOT / "examples/lora/lora.py").read_text()
 
 
 def test_the_noise_on_the_page_of_privacy_is_what_the_command_prints(cli):
