@@ -32,7 +32,9 @@ VOLATILE = re.compile(r"(sha256 │|wall seconds │|trips per second │|finger
 """Words after which two runs, or two machines, print something else."""
 BAR = re.compile("[▁▂▃▄▅▆▇█]+")
 MODEL = re.compile(r"model sha256 +│ +(\w+)")
-UNTRAINED = re.compile(r"(tardigrad (plan|privacy plan|data|enroll|identity|join .* --check)|cat|head|ls|wc)\b")
+UNTRAINED = re.compile(
+    r"(tardigrad (plan|privacy plan|data|enroll|identity|join .* --check)|cat|head|ls|wc)\b"
+)
 """Commands that print the same on all machines, because they do not train."""
 PORTS = ("7433", "7434")
 """The ports in the pages. A run takes free ones in their place."""
@@ -135,8 +137,8 @@ def free_port() -> int:
 def differences_of(steps: list[Command | File]) -> list[str]:
     """Return how what the commands of a page printed differs from what it shows.
 
-    A page that was made on a processor of this kind shows the same models to the bit. Then all its numbers are
-    those that are printed here.
+    A page that was made on a processor of this kind shows the same models to the bit. Then all its numbers
+    are those that are printed here.
     """
     commands = [step for step in steps if isinstance(step, Command)]
     shown = MODEL.findall("\n".join(line for command in commands for line in command.shown))
