@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor_pool import Default as descriptors
@@ -18,7 +19,6 @@ import public_names
 import python_reference
 import tardigrad
 import tardigrad.flower
-from tardigrad.errors import TardigradError
 from tardigrad.service.protocol.v1 import admin_pb2, helper_pb2, service_pb2
 
 
@@ -122,12 +122,20 @@ def test_every_call_message_and_field_is_in_the_page_of_the_protocol(module):
         assert rows == [(str(field.number), field.name) for field in message.fields]
 
 
-def test_every_exit_code_of_an_error_is_explained():
-    page = exit_code_reference.page()
-    errors = [TardigradError, *TardigradError.__subclasses__()]
-    assert len(errors) >= 3
-    for error in errors:
-        assert re.search(rf"^\| {error.exit_code} \|", page, re.MULTILINE), error
+def test_the_exit_codes_are_those_of_the_program_and_the_same_on_all_pages():
+    source = "\n".join(file.read_text() for file in Path(tardigrad.__file__).parent.rglob("*.py"))
+    used = set(map(int, re.findall(r"(?:typer\.Exit\(|sys\.exit\(|exit_code = )(\d+)", source)))
+    assert used >= {1, 2, 3, 130}
+    signals = {one.code for one in exit_code_reference.CODES if one.code > 130}
+    assert {one.code for one in exit_code_reference.CODES} - signals == used | {0}
+    assert "| `td.RunError` | 3 |" in exit_code_reference.page()
+    for name in exit_code_reference.TABLES:
+        page = (exit_code_reference.DOCS / name).read_text()
+        changed = "run python tools/site/exit_code_reference.py"
+        assert page == exit_code_reference.with_table(name, page), changed
+    for page in exit_code_reference.DOCS.rglob("*.md"):
+        tables = len(re.findall(r"^\| code \|", page.read_text(), re.MULTILINE))
+        assert tables == (str(page.relative_to(exit_code_reference.DOCS)) in exit_code_reference.TABLES), page
 
 
 @pytest.mark.parametrize("name", pictures.PICTURES)

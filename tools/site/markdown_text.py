@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 
 def cell(text: str) -> str:
-    """Return a text that can stand in a cell of a table. In code a bar needs no backslash, which would show."""
+    """Return a text for a cell of a table. In code a bar needs no backslash, which would be shown."""
     parts = " ".join(text.split()).split("`")
     return "`".join(part if i % 2 else part.replace("|", "\\|") for i, part in enumerate(parts))
 
