@@ -85,6 +85,12 @@ def test_numbers_are_equal_without_training_and_where_the_model_is_that_of_the_p
     assert ["100 is 101" in line for line in found] == [True] * exact
 
 
+@pytest.mark.parametrize(("row", "wrong"), [("epsilon", 0), ("baseline", 1)])
+def test_what_secret_noise_decides_is_not_compared(row, wrong):
+    shown, printed = ([f"│ accuracy │ {one} % │", f"│ {row} │ 8 │"] for one in (50.3, 36.7))
+    assert len(differences(Command("tardigrad run a.toml", shown, printed, 0))) == wrong
+
+
 @pytest.mark.parametrize(
     ("shown", "printed", "same"),
     [
