@@ -1,7 +1,10 @@
 """The reference pages list everything that there is, and the checked-in pictures are those that are drawn."""
 
+import dataclasses
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor_pool import Default as descriptors
@@ -15,7 +18,7 @@ import protocol_reference
 import public_names
 import python_reference
 import tardigrad
-from tardigrad.errors import TardigradError
+import tardigrad.flower
 from tardigrad.service.protocol.v1 import admin_pb2, helper_pb2, service_pb2
 
 
@@ -51,12 +54,40 @@ def test_every_command_and_option_is_in_the_page_of_commands(cli):
             assert {option for option in options if f"`{option}`" not in text} == set(), words
 
 
-def test_every_public_name_is_in_the_page_of_the_api_with_its_docstring():
+def test_every_public_name_is_in_the_page_of_the_api_with_its_docstring(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flwr", None)  # the page is the same without Flower
     found = sections(python_reference.page())
     for name in tardigrad.__all__:
         if name != "__version__":
             assert getattr(tardigrad, name).__doc__.split(".")[0].split("\n")[0] in found[name]
-    assert set(python_reference.TITLES) == {module.split(".")[1] for module in tardigrad._MODULE_OF.values()}
+    for name in tardigrad.flower.__all__:
+        assert f"\n{name}(" in found[name]
+    packages = {module.split(".")[1] for module in tardigrad._MODULE_OF.values()}
+    assert set(python_reference.TITLES) == packages | {"flower"}
+
+
+def test_the_page_of_the_api_has_types_defaults_fields_and_what_subclasses_inherit():
+    page = python_reference.page()
+    assert not re.search(r"KEPT|<factory>|<built-in|tardigrad\.\w+\.\w+\.[A-Z]", page)
+    found = sections(page)
+    assert "    seed: int = ...,\n" in found["run"]
+    assert "    say: Callable[[str], None] = print,\n" in found["serve"]
+    for thing in (tardigrad.Result, tardigrad.Client, tardigrad.Endpoint, tardigrad.Compared):
+        named = re.findall(r"^\| `(\w+)` \|", found[thing.__name__], re.MULTILINE)
+        assert named == [field.name for field in dataclasses.fields(thing)]
+    for name in ("SumOnly", "Individual"):
+        assert "| `tuning_space` | `dict[str, dict[str, object]]` | `{}` |" in found[name]
+        assert "| `rule(task: Task, memory: Vectors, lr: float) -> Rule` |" in found[name]
+        assert "| `start(model: Tensor, situation: Situation) -> State` |" in found[name]
+    assert "| `step(state: State, buffer: WeightedSum) -> Metrics` |" in found["SumOnly"]
+    assert "| `mean(name: str = 'delta') -> Tensor` |" in found["WeightedSum"]
+
+
+@pytest.mark.parametrize("made", [command_reference, config_reference, event_reference, python_reference])
+def test_every_row_has_a_meaning(made):
+    page = made.page()
+    assert page.count("| meaning |") >= 5
+    assert re.findall(r"^\| `.*\|  \|$", page, re.MULTILINE) == []
 
 
 def test_the_list_of_public_names_is_that_of_the_package():
@@ -91,12 +122,20 @@ def test_every_call_message_and_field_is_in_the_page_of_the_protocol(module):
         assert rows == [(str(field.number), field.name) for field in message.fields]
 
 
-def test_every_exit_code_of_an_error_is_explained():
-    page = exit_code_reference.page()
-    errors = [TardigradError, *TardigradError.__subclasses__()]
-    assert len(errors) >= 3
-    for error in errors:
-        assert re.search(rf"^\| {error.exit_code} \|", page, re.MULTILINE), error
+def test_the_exit_codes_are_those_of_the_program_and_the_same_on_all_pages():
+    source = "\n".join(file.read_text() for file in Path(tardigrad.__file__).parent.rglob("*.py"))
+    used = set(map(int, re.findall(r"(?:typer\.Exit\(|sys\.exit\(|exit_code = )(\d+)", source)))
+    assert used >= {1, 2, 3, 130}
+    signals = {one.code for one in exit_code_reference.CODES if one.code > 130}
+    assert {one.code for one in exit_code_reference.CODES} - signals == used | {0}
+    assert "| `td.RunError` | 3 |" in exit_code_reference.page()
+    for name in exit_code_reference.TABLES:
+        page = (exit_code_reference.DOCS / name).read_text()
+        changed = "run python tools/site/exit_code_reference.py"
+        assert page == exit_code_reference.with_table(name, page), changed
+    for page in exit_code_reference.DOCS.rglob("*.md"):
+        tables = len(re.findall(r"^\| code \|", page.read_text(), re.MULTILINE))
+        assert tables == (str(page.relative_to(exit_code_reference.DOCS)) in exit_code_reference.TABLES), page
 
 
 @pytest.mark.parametrize("name", pictures.PICTURES)

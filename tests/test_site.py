@@ -92,4 +92,27 @@ def test_a_browser_shows_the_site_from_a_folder_and_searches_it(site, tmp_path):
         found = page.until(f"{links}.filter(one => one.includes('.html')).join(' ')")
         assert "asynchrony.html" in found
         assert page.trouble() == []
-        assert [url for url in page.requested() if not url.startswith(("file:", "data:", "blob:"))] == []
+        assert asked_outside(page) == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_a_browser_shows_a_page_of_each_kind_and_asks_no_other_machine(site, tmp_path):
+    with Browser(tmp_path) as browser:
+        for name, shown in {
+            "tutorials/your-own-algorithm": ".highlight code",
+            "how-to/recover": "table",
+            "explanation/asynchrony": "img",
+            "reference/python": "#sumonly",
+        }.items():
+            page = browser.open(f"file://{site}/{name}.html")
+            page.until("document.readyState === 'complete'")
+            assert page.value(f"document.querySelector('article {shown}') !== null"), name
+            page.until("[...document.images].every(one => one.complete)")
+            assert page.value("[...document.images].every(one => one.naturalWidth > 0)"), name
+            assert page.trouble() == []
+            assert asked_outside(page) == []
+
+
+def asked_outside(page):
+    """The addresses outside the site that a page asked for."""
+    return [url for url in page.requested() if not url.startswith(("file:", "data:", "blob:"))]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tutorials import Command, File, alike, differences, follow, steps_of, written
+from tutorials import Command, File, alike, differences, differences_of, follow, steps_of, written
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -24,7 +24,7 @@ def test_page_can_be_followed_and_prints_what_it_shows(page, commands, tmp_path)
     commands.for_shells(bin_folder)
     steps = steps_of(page.read_text())
     follow(steps, clone, f"{bin_folder}:{Path(sys.executable).parent}")
-    assert [line for step in steps if isinstance(step, Command) for line in differences(step)] == []
+    assert differences_of(steps) == []
 
 
 def test_the_tutorials_are_among_the_pages():
@@ -66,6 +66,29 @@ def test_other_output_and_failures_are_found(tmp_path):
     assert "14 is 10" in second[0]
     assert "exit code" in third[0]
     assert "exit code None" in fourth[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "sha256", "exact"),
+    [
+        ("tardigrad plan run.toml", "abc", True),
+        ("tardigrad run run.toml", "def", True),
+        ("tardigrad run run.toml", "abc", False),
+    ],
+)
+def test_numbers_are_equal_without_training_and_where_the_model_is_that_of_the_page(words, sha256, exact):
+    table = "model sha256     │ {}  │\nwall seconds     │ {}   │\n"
+    model = Command("tardigrad run other.toml", table.format("def", 3).splitlines())
+    model.printed, model.code = table.format(sha256, 9).splitlines(), 0
+    assert differences_of([model, Command(words, ["steps 100"], ["steps 100"], 0)]) == []
+    found = differences_of([model, Command(words, ["steps 100"], ["steps 101"], 0)])
+    assert ["100 is 101" in line for line in found] == [True] * exact
+
+
+@pytest.mark.parametrize(("row", "wrong"), [("epsilon", 0), ("baseline", 1)])
+def test_what_secret_noise_decides_is_not_compared(row, wrong):
+    shown, printed = ([f"│ accuracy │ {one} % │", f"│ {row} │ 8 │"] for one in (50.3, 36.7))
+    assert len(differences(Command("tardigrad run a.toml", shown, printed, 0))) == wrong
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import typer
 
-from markdown_text import cell
+from markdown_text import table
 from tardigrad.cli import app
 
 
@@ -40,7 +40,7 @@ def section(words: tuple[str, ...], command) -> Iterator[str]:
     yield f"```text\n{' '.join(words)} {usage}\n```"
     if command.help:
         yield command.help.replace("\b", "").strip()
-    rows = ["| argument or option | default | meaning |", "| --- | --- | --- |"]
+    rows = []
     for parameter in command.params:
         names = [*parameter.opts, *parameter.secondary_opts]
         if parameter.hidden or "--help" in names:
@@ -48,9 +48,8 @@ def section(words: tuple[str, ...], command) -> Iterator[str]:
         if parameter.param_type_name == "argument":
             names = [parameter.metavar or parameter.name.upper()]
         named = ", ".join(f"`{name}`" for name in names)
-        rows.append(f"| {named} | {default_of(parameter)} | {cell(parameter.help or '')} |")
-    if len(rows) > 2:
-        yield "\n".join(rows)
+        rows.append((named, default_of(parameter), parameter.help or ""))
+    yield from table(("argument or option", "default", "meaning"), rows)
     if command.epilog:
         yield command.epilog.replace("\b", "").strip()
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from markdown_text import cell, docstring
+import markdown_text
 from tardigrad.experiments.config.schema import Config
 
 Schema = dict[str, Any]
@@ -43,7 +43,7 @@ def section(name: str, definitions: Schema, shown: set[str]) -> Iterator[str]:
     kind = found.get("properties", {}).get("kind", {}).get("const")
     yield f"### {kind} ({name})" if kind else f"### {name}"
     if found.get("description"):
-        yield docstring(found["description"])
+        yield markdown_text.docstring(found["description"])
     fields = {key: value for key, value in found.get("properties", {}).items() if key != "kind"}
     if fields:
         yield table(fields, definitions, found.get("required", []))
@@ -66,12 +66,18 @@ def references(value: Any) -> Iterator[str]:
 
 def table(fields: Schema, definitions: Schema, required: list[str] | tuple[str, ...] = ()) -> str:
     """Return a table with a row for each field."""
-    rows = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+    rows = []
     for key, value in fields.items():
         default = "required" if key in required else default_of(value)
-        meaning = cell(value.get("description", ""))
-        rows.append(f"| `{key}` | {cell(type_of(value, definitions))} | {default} | {meaning} |")
-    return "\n".join(rows)
+        rows.append((f"`{key}`", type_of(value, definitions), default, meaning_of(value, definitions)))
+    return "".join(markdown_text.table(("key", "type", "default", "meaning"), rows))
+
+
+def meaning_of(value: Schema, definitions: Schema) -> str:
+    """Return what a field means. A schema leaves it out where it is what its class means."""
+    if "description" in value or "$ref" not in value:
+        return str(value.get("description", ""))
+    return str(definitions[value["$ref"].rpartition("/")[2]]["description"])
 
 
 def default_of(value: Schema) -> str:

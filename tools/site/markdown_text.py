@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator, Sequence
 
 
 def cell(text: str) -> str:
-    """Return a text that can stand in a cell of a table."""
-    return " ".join(text.split()).replace("|", "\\|")
+    """Return a text for a cell of a table. In code a bar needs no backslash, which would be shown."""
+    parts = " ".join(text.split()).split("`")
+    return "`".join(part if i % 2 else part.replace("|", "\\|") for i, part in enumerate(parts))
 
 
 def docstring(text: str) -> str:
@@ -16,3 +18,10 @@ def docstring(text: str) -> str:
     return "\n\n".join(
         f"```pycon\n{block}\n```" if block.lstrip().startswith(">>>") else block for block in blocks
     )
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Give a table, if it has rows."""
+    if rows:
+        lines = [headings, ["---"] * len(headings), *([cell(text) for text in row] for row in rows)]
+        yield "\n".join(f"| {' | '.join(line)} |" for line in lines)

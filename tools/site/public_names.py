@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import tardigrad.flower
 from python_reference import TITLES, by_package
 
 PAGE = Path(__file__).parents[2] / "docs/reference/public-api.md"
@@ -17,7 +16,6 @@ BEGIN, END = "<!-- names: begin -->", "<!-- names: end -->"
 def with_names(page: str) -> str:
     """Return the page with the table of public names between its markers."""
     groups = {TITLES[package]: names for package, names in by_package().items()}
-    groups["`tardigrad.flower`"] = tardigrad.flower.__all__
     rows = [f"| {title} | {', '.join(f'`{name}`' for name in names)} |" for title, names in groups.items()]
     before, rest = page.split(BEGIN)
     table = "\n".join(["| part | names |", "| --- | --- |", *rows])

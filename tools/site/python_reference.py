@@ -1,16 +1,20 @@
-"""The reference page of the Python API, from the docstrings of the public names of `tardigrad`."""
+"""The reference page of the Python API, from the source of the public names."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
+import source_code
 import tardigrad
-from markdown_text import cell, docstring
+import tardigrad.flower
+from markdown_text import docstring, table
+from tardigrad.core.setting import Setting
 
 TITLES = {
     "experiments": "Runs and experiments",
@@ -24,8 +28,24 @@ TITLES = {
     "simulation": "Delays, networks, devices",
     "service": "Servers and clients",
     "errors": "Errors",
+    "flower": "`tardigrad.flower`",
 }
 """The packages of public names, in the order of the page."""
+GIVEN = {
+    "WeightedSum": "tardigrad.core.upload",
+    "Received": "tardigrad.core.upload",
+    "Upload": "tardigrad.core.upload",
+    "Member": "tardigrad.core.upload",
+    "Task": "tardigrad.core.upload",
+    "Situation": "tardigrad.core.situation",
+}
+"""Classes of which an algorithm is given objects, by the modules that define them."""
+ALIASES = {
+    "State": "tardigrad.core.state",
+    "Vectors": "tardigrad.core.upload",
+    "Metrics": "tardigrad.algorithms.algorithm",
+}
+"""Names for types in the signatures of algorithms."""
 
 
 def by_package() -> dict[str, list[str]]:
@@ -34,6 +54,7 @@ def by_package() -> dict[str, list[str]]:
     for name in tardigrad.__all__:
         if name != "__version__":
             groups[package_of(name)].append(name)
+    groups["flower"] = tardigrad.flower.__all__
     return groups
 
 
@@ -42,12 +63,18 @@ def page() -> str:
     parts = [
         "# Python API",
         "The public names of `import tardigrad as td`, from their docstrings. What is not here is not "
-        "public and may change in any release: [the public API](public-api.md) says what is promised.",
+        "public and may change in any release: [the public API](public-api.md) says what is promised. A "
+        "default of `...` keeps what the config has.",
     ]
     for package, names in by_package().items():
         parts.append(f"## {TITLES[package]}")
-        for name in names:
-            parts.extend(section(name))
+        if package == "flower":
+            parts.append("For `from tardigrad.flower import AsyncStrategy` ([flower.md](../flower.md)).")
+            parts.extend(part for name in names for part in flower_section(name))
+        else:
+            parts.extend(part for name in names for part in section(name))
+        if package == "algorithms":
+            parts.extend(given())
     return "\n\n".join(parts) + "\n"
 
 
@@ -60,63 +87,136 @@ def section(name: str) -> Iterator[str]:
     """Give the parts of one name's section."""
     thing = getattr(importlib.import_module(tardigrad._MODULE_OF[name]), name)
     yield f"### {name}"
-    is_settings = inspect.isclass(thing) and issubclass(thing, BaseModel)
-    if not is_settings:
-        yield f"```python\n{signature(name, thing)}\n```"
-    yield docstring(thing.__doc__ or "")
-    if is_settings:
-        yield from fields(thing)
-    if inspect.isclass(thing):
-        yield from methods(thing)
+    if not inspect.isclass(thing):
+        yield from function(f"td.{name}", source_code.definition(thing.__module__, name))
+        return
+    lineage = [
+        source_code.definition(one.__module__, one.__name__)
+        for one in thing.__mro__
+        if one.__module__.startswith("tardigrad.") and one.__module__ != Setting.__module__
+    ]
+    if issubclass(thing, BaseModel):
+        yield docstring(thing.__doc__ or "")
+        yield from settings(thing, lineage)
+    else:
+        yield from class_parts(f"td.{name}", lineage[0])
+    if inspect.isabstract(thing):
+        yield from class_variables(lineage)
+        yield from methods(lineage)
+    else:
+        yield from methods(lineage[:1])
 
 
-def signature(name: str, thing: Any) -> str:
-    """Return how a name is called, one parameter a line if they are many."""
-    try:
-        found = inspect.signature(thing)
-    except (TypeError, ValueError):
-        return f"td.{name}"
-    if issubclass(thing, Exception) if inspect.isclass(thing) else False:
-        return f"td.{name}(message)"
-    parameters = [plain(one) for one in found.parameters.values()]
-    short = f"td.{name}({', '.join(parameters)})"
-    return short if len(short) < 100 else f"td.{name}(\n    " + ",\n    ".join(parameters) + ",\n)"
+def flower_section(name: str) -> Iterator[str]:
+    """Give the parts of the section of a name for apps of Flower, which need not be installed."""
+    yield f"### {name}"
+    node = source_code.definition(f"tardigrad.flower.{tardigrad.flower._PLACES[name]}", name)
+    if isinstance(node, ast.ClassDef):
+        yield from class_parts(name, node)
+        yield from methods([node])
+    else:
+        yield from function(name, node)
 
 
-def plain(parameter: inspect.Parameter) -> str:
-    """Return a parameter without its annotation, but with its default."""
-    default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
-    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-    return f"{stars}{parameter.name}{default}"
+def given() -> Iterator[str]:
+    """Give the sections of what an algorithm is given."""
+    yield "## What algorithms are given"
+    aliases = [
+        f"`{name}` is `{ast.unparse(source_code.definition(module, name).value)}`"
+        for name, module in ALIASES.items()
+    ]
+    yield (
+        "The methods of `SumOnly`, `Individual` and `Rule` are called with objects of these classes. They "
+        f"are not names of `td`. In signatures, {', '.join(aliases)}."
+    )
+    for name, module in GIVEN.items():
+        yield f"### {name}"
+        node = source_code.definition(module, name)
+        yield from class_parts(name, node)
+        yield from methods([node])
 
 
-def fields(settings: type[BaseModel]) -> Iterator[str]:
-    """Give the table of the settings' fields."""
-    rows = ["| field | default | meaning |", "| --- | --- | --- |"]
-    for name, field in settings.model_fields.items():
-        if name == "kind":
-            continue
-        default = "required" if field.is_required() else f"`{cell(default_of(field))}`"
-        rows.append(f"| `{name}` | {default} | {cell(field.description or '')} |")
-    if len(rows) > 2:
-        yield "\n".join(rows)
+def function(name: str, node: ast.FunctionDef) -> Iterator[str]:
+    """Give the parts of a function's section."""
+    yield f"```python\n{source_code.called(node, name)}\n```"
+    yield docstring(ast.get_docstring(node) or "")
+
+
+def class_parts(name: str, node: ast.ClassDef) -> Iterator[str]:
+    """Give how an object of a class is made, the docstrings and the fields."""
+    start = next((one for one in node.body if getattr(one, "name", "") == "__init__"), None)
+    if isinstance(start, ast.FunctionDef):
+        yield f"```python\n{source_code.called(start, name, is_method=True)}\n```"
+    yield docstring(ast.get_docstring(node) or "")
+    if isinstance(start, ast.FunctionDef) and (said := ast.get_docstring(start)):
+        yield docstring(said)
+    found = [one for one in source_code.fields(node) if not source_code.is_class_variable(one)]
+    yield from field_table("field", found)
+
+
+def settings(thing: type[BaseModel], lineage: Sequence[ast.ClassDef]) -> Iterator[str]:
+    """Give the table of the fields of settings."""
+    types = {one.name: one.type for node in reversed(lineage) for one in source_code.fields(node)}
+    yield from field_table(
+        "field",
+        [
+            source_code.Field(
+                name,
+                types[name],
+                None if field.is_required() else default_of(field),
+                field.description or "",
+            )
+            for name, field in thing.model_fields.items()
+            if name != "kind"
+        ],
+    )
+
+
+def field_table(heading: str, found: Sequence[source_code.Field]) -> Iterator[str]:
+    """Give a table of fields, if there are any."""
+    yield from table(
+        (heading, "type", "default", "meaning"),
+        [
+            (
+                f"`{one.name}`",
+                f"`{one.type}`",
+                "required" if one.default is None else f"`{one.default}`",
+                one.meaning,
+            )
+            for one in found
+        ],
+    )
 
 
 def default_of(field: Any) -> str:
-    """Return a field's default as Python writes it."""
+    """Return a setting's default as Python writes it."""
     default = field.get_default(call_default_factory=True)
     return f"{type(default).__name__}()" if isinstance(default, BaseModel) else repr(default)
 
 
-def methods(thing: type) -> Iterator[str]:
-    """Give the public methods and properties that a class of ours documents itself."""
-    rows = ["| method or property | meaning |", "| --- | --- |"]
-    for name, found in sorted(vars(thing).items()):
-        function = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
-        if name.startswith("_") or not inspect.isfunction(function) or not function.__doc__:
-            continue
-        called = name if isinstance(found, property) else f"{name}()"
-        first = docstring(function.__doc__).partition("\n\n")[0]
-        rows.append(f"| `{called}` | {cell(first)} |")
-    if len(rows) > 2:
-        yield "\n".join(rows)
+def class_variables(lineage: Sequence[ast.ClassDef]) -> Iterator[str]:
+    """Give the table of the class variables, which a subclass may set."""
+    found = {one.name: one for node in reversed(lineage) for one in source_code.fields(node)}
+    yield from field_table(
+        "class variable",
+        [
+            one._replace(type=one.type.removeprefix("ClassVar[").removesuffix("]"))
+            for one in found.values()
+            if source_code.is_class_variable(one)
+        ],
+    )
+
+
+def methods(lineage: Sequence[ast.ClassDef]) -> Iterator[str]:
+    """Give the table of the methods and properties of a class and its bases."""
+    found = {one.name: one for node in reversed(lineage) for one in source_code.methods(node)}
+    rows = []
+    for name, node in sorted(found.items()):
+        kinds = source_code.decorators(node)
+        shown = source_code.called(node, name, is_method=True, width=10_000)
+        if "property" in kinds:
+            shown = f"{name}: {source_code.readable(node.returns)}"
+        blocks = docstring(ast.get_docstring(node) or "").split("\n\n")
+        said = " ".join(block for block in blocks if not block.startswith("```"))
+        rows.append((f"`{shown}`", "To be defined by a subclass. " * ("abstractmethod" in kinds) + said))
+    yield from table(("method or property", "meaning"), rows)

@@ -81,7 +81,7 @@ class Algorithm(Setting):
     """Whether its settings follow from how many local steps a trip takes."""
     tuning_space: ClassVar[dict[str, dict[str, object]]] = {}
     """Dimensions that `tardigrad tune` searches for this algorithm, by dotted key, in addition to `local.lr`;
-    written as in a config's `[tune.space]`."""
+    written as in `[tune.spaces]` of a comparison."""
     uses_member_count: ClassVar[bool] = False
     """Whether it uses how many uploads a step has, or how stale they are. An algorithm whose clients remember
     something does in any case."""

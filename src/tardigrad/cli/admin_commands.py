@@ -25,13 +25,13 @@ app = typer.Typer(
 )
 
 T = TypeVar("T")
-Where = Annotated[str, typer.Argument(metavar="HOST:PORT", show_default=False)]
+Where = Annotated[str, typer.Argument(metavar="HOST:PORT", help="The server.", show_default=False)]
 AdminKey = Annotated[Path, typer.Option("--key", metavar="FILE", help="The operator's key.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS; for tests.")]
 RunName = Annotated[str, typer.Option("--run", metavar="NAME", help="The run, if the server has several.")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is written to the audit log.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a line of JSON.")]
-ClientName = Annotated[str, typer.Argument(metavar="CLIENT", show_default=False)]
+ClientName = Annotated[str, typer.Argument(metavar="CLIENT", help="The client's name.", show_default=False)]
 
 
 def _entered(
@@ -182,7 +182,12 @@ def admit(
 def limits(
     where: Where,
     key: AdminKey,
-    changes: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Limits to change; none shows them.", show_default=False
+        ),
+    ] = None,
     ca: CA = None,
     insecure: Insecure = False,
     run: RunName = "",

@@ -16,7 +16,9 @@ app = typer.Typer(
     help="The acts of operators on a served run, as its folder records them.", no_args_is_help=True
 )
 
-Where = Annotated[Path, typer.Argument(metavar="RUN_DIR|FILE", show_default=False)]
+Where = Annotated[
+    Path, typer.Argument(metavar="RUN_DIR|FILE", help="A run's folder, or its log.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print lines of JSON.")]
 
 

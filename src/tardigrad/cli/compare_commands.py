@@ -10,8 +10,8 @@ from rich.console import Console
 
 from tardigrad.cli.options import (
     AsJson,
+    ComparisonFile,
     DataDir,
-    File,
     Quiet,
     Verbose,
     choose_verbosity,
@@ -26,7 +26,7 @@ app = typer.Typer()
 
 @app.command(epilog="Example: `tardigrad compare experiments/demo.toml --out runs/demo`")
 def compare(
-    file: File,
+    file: ComparisonFile,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the runs, the table and the plot.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -49,7 +49,7 @@ def compare(
 
 @app.command(epilog="Example: `tardigrad tune experiments/demo.toml --out runs/tuned`")
 def tune(
-    file: File,
+    file: ComparisonFile,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the trials and tuned.toml.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -140,7 +140,9 @@ def reproduce(
 
 @app.command(epilog="Example: `tardigrad report runs/demo`; `tardigrad report runs/a runs/b --out both.html`")
 def report(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR", show_default=False)],
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR", help="Folders of runs or comparisons.", show_default=False)
+    ],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="The page (else report.html in the first DIR).")
     ] = None,

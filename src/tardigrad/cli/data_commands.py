@@ -144,8 +144,12 @@ def data_prepare(
 
 @app.command("apply", epilog="Example: `tardigrad data apply runs/a/preparation.json new.csv --out new.npz`")
 def data_apply(
-    preparation: Annotated[Path, typer.Argument(metavar="PREPARATION.json", show_default=False)],
-    table: Annotated[Path, typer.Argument(metavar="TABLE", show_default=False)],
+    preparation: Annotated[
+        Path, typer.Argument(metavar="PREPARATION.json", help="That of the run's folder.", show_default=False)
+    ],
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="CSV, Parquet or Arrow.", show_default=False)
+    ],
     out: Annotated[Path, typer.Option(metavar="FILE.npz", help="The file to write: arrays x and names.")],
     separator: Annotated[
         str | None, typer.Option(help="The separator of the CSV file (default: as its heading has it).")

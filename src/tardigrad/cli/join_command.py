@@ -37,7 +37,10 @@ T = TypeVar("T")
 
 def join(
     address: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="With --check, also a config.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="HOST:PORT", help="The server; with --check, also a config.", show_default=False
+        ),
     ],
     app: Annotated[
         str | None,

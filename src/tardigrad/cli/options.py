@@ -17,7 +17,10 @@ from tardigrad.errors import ConfigError
 if TYPE_CHECKING:
     from tardigrad.experiments.compare.verbosity import Verbosity
 
-File = Annotated[Path, typer.Argument(metavar="FILE.toml", show_default=False)]
+File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The config.", show_default=False)]
+ComparisonFile = Annotated[
+    Path, typer.Argument(metavar="FILE.toml", help="The comparison.", show_default=False)
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

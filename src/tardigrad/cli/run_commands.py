@@ -106,7 +106,9 @@ def run(
 
 @app.command(epilog="Example: `tardigrad init fedbuff.toml`, then `tardigrad run fedbuff.toml`")
 def init(
-    file: File = Path("tardigrad.toml"),
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The config to write.")] = Path(
+        "tardigrad.toml"
+    ),
     example: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Write an experiment of the package: demo, fedbuff/table1, ..."),
@@ -135,7 +137,9 @@ def init(
 
 @app.command(epilog="Example: `tardigrad show runs/first --plot first.png`")
 def show(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of the run.", show_default=False)
+    ],
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also draw the curves.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -164,7 +164,10 @@ def serve(
 
 
 def enroll(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="Names of clients or operators.", show_default=False),
+    ],
     keys: Keys = Path("keys"),
     public: Annotated[
         str | None, typer.Option(metavar="KEY", help="The public key of a client that made its own.")
@@ -218,7 +221,12 @@ def enroll(
 
 
 def status(
-    where: Annotated[str, typer.Argument(metavar="HOST:PORT|DIR", show_default=False)],
+    where: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST:PORT|DIR", help="The server, or the folder of the run or runs.", show_default=False
+        ),
+    ],
     key: Annotated[
         Path | None,
         typer.Option(

@@ -22,7 +22,14 @@ app = typer.Typer()
 
 @app.command(epilog="Example: `tardigrad watch runs/demo`, then open the address that it prints")
 def watch(
-    where: Annotated[list[str], typer.Argument(metavar="DIR... | HOST:PORT", show_default=False)],
+    where: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR... | HOST:PORT",
+            help="Folders of runs and comparisons, or a server.",
+            show_default=False,
+        ),
+    ],
     host: Annotated[
         str, typer.Option(help="The address of the page; on any but this machine's own it has a token.")
     ] = "127.0.0.1",

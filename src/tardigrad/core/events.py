@@ -20,9 +20,11 @@ class RunPosition(NamedTuple):
     """How far a run has come."""
 
     version: int = 0
+    """Steps that the server has made."""
     trips: int = 0
     """Trips that ended in an upload."""
     time: float = 0.0
+    """Virtual in a simulation; on a server, seconds for which the run was served."""
     bytes: int = 0
     """Sent so far, both ways."""
 
@@ -49,7 +51,9 @@ class RunStarted(_Subscriptable):
 
     kind: ClassVar[str] = "start"
     schema: int
+    """The version of the records in this file."""
     seed: int
+    """The seed of the run's config."""
     oracle: bool = False
     """Whether the algorithm uses what only a simulation can know."""
     metric: str = "accuracy"
@@ -64,16 +68,23 @@ class UploadReceived(_Subscriptable):
 
     kind: ClassVar[str] = "upload"
     trip: int
+    """The number of the trip, counted from 0 in the order of starts."""
     client: ClientId | None
+    """The client: a number in a simulation, a name on a server; None if the trip is not known."""
     start_time: float | None
+    """When the trip started; None if it is not known."""
     time: float
+    """When the upload arrived."""
     start_version: int | None
+    """The version that the client downloaded; None if the trip is not known."""
     version: int
     """The version at arrival."""
     staleness: int | None
+    """The steps between download and arrival; None if the trip is not known."""
     weight: float
     """Its staleness discount, times its examples where clients weigh by them; 0 if it was refused."""
     accepted: bool
+    """Whether the upload counts."""
     reason: str | None
     """Why it was refused; None if it was accepted."""
     step: int | None
@@ -112,10 +123,15 @@ class TripGivenUp(_Subscriptable):
 
     kind: ClassVar[str] = "give_up"
     trip: int
+    """The number of the trip, counted from 0 in the order of starts."""
     client: ClientId
+    """The client: a number in a simulation, a name on a server."""
     start_time: float
+    """When the trip started."""
     time: float
+    """When the trip ended."""
     start_version: int
+    """The version that the client downloaded."""
 
     @classmethod
     def of(cls, outcome: GivenUp, client: ClientId) -> TripGivenUp:
@@ -130,8 +146,11 @@ class CheckInRefused(_Subscriptable):
 
     kind: ClassVar[str] = "turned_away"
     client: ClientId
+    """The client: a number in a simulation, a name on a server."""
     time: float | None = None
+    """When the client asked; None in files of early versions."""
     reason: str
+    """Why it got none."""
 
     @classmethod
     def of(cls, refusal: Refusal, client: ClientId) -> CheckInRefused:
@@ -145,9 +164,13 @@ class ModelMoved(_Subscriptable):
 
     kind: ClassVar[str] = "step"
     version: int
+    """The version that the step made."""
     trips: int
+    """Trips so far that ended in an upload."""
     time: float
+    """When the step was made."""
     bytes: int = 0
+    """Sent so far, both ways."""
     training_loss: float | None = None
     """The mean over the uploads of the buffer; None where losses are not told."""
     discarded: bool = False
@@ -168,8 +191,11 @@ class ModelEvaluated(_Subscriptable):
     version: int
     """The version that was evaluated."""
     trips: int
+    """Trips so far that ended in an upload."""
     time: float
+    """When the event was written."""
     bytes: int = 0
+    """Sent so far, both ways."""
     federated: bool = False
     """Whether the metrics are means of what clients found, weighted by their examples."""
     clients: int | None = None
@@ -190,10 +216,15 @@ class RunEnded(_Subscriptable):
 
     kind: ClassVar[str] = "end"
     reason: str
+    """The limit that ended the run, such as "trips"."""
     version: int
+    """The last version."""
     trips: int
+    """Trips that ended in an upload."""
     time: float
+    """When the run ended."""
     bytes: int = 0
+    """Sent in all, both ways."""
 
 
 Event = RunStarted | UploadReceived | TripGivenUp | CheckInRefused | ModelMoved | ModelEvaluated | RunEnded

@@ -25,6 +25,7 @@ class SettingError(ConfigError, ValidationError):
     """
 
     words: str
+    """The message: a sentence for each problem."""
 
     @classmethod
     def of(cls, error: ValidationError, setting: type[BaseModel]) -> SettingError:

@@ -51,8 +51,11 @@ class Task:
     """The data that a client downloads for one trip."""
 
     trip: int
+    """The number of the trip."""
     client: int | str
+    """The client: a number in a simulation, a name on a server."""
     version: int
+    """The version that the client downloads."""
     vectors: Vectors
     """The broadcast. These tensors must not be changed, because other clients train from them too."""
     staleness: float | None = None
@@ -64,8 +67,11 @@ class Upload:
     """The data that a client sends back."""
 
     vectors: Vectors
+    """What the rule's `finish` returned, such as `delta`."""
     examples: int
+    """How many examples the client has."""
     steps: int
+    """How many local steps it made."""
     loss: float
     """The mean training loss of the trip; it is only reported."""
 
@@ -74,9 +80,13 @@ class Member(NamedTuple):
     """One upload in the buffer, without its values."""
 
     start_version: int
+    """The version that the client started from."""
     staleness: int
+    """How many versions were made between the start of the trip and its arrival."""
     weight: float
+    """The factor of the upload in the weighted sum: its staleness discount times its mass."""
     mass: float
+    """What it adds to the divisor: 1, or its number of examples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,7 @@ class WeightedSum:
     sums: Mapping[str, Tensor]
     """For each named vector, the sum of weight times vector."""
     members: tuple[Member, ...]
+    """The uploads without their values, in the order of arrival."""
     version: int
     """The version before the step of this buffer."""
     divisor: float
@@ -122,7 +133,9 @@ class Received:
     """One upload in the buffer with its values, for algorithms that need individual uploads."""
 
     upload: Upload
+    """What the client sent."""
     member: Member
+    """Its version, staleness and weight."""
     start: Tensor
     """The model that the client started from."""
     client: int | str = -1

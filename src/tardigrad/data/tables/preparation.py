@@ -28,10 +28,12 @@ class ScaledColumn(Setting):
     """A column of numbers or dates: it becomes (value - mean) / scale."""
 
     name: Name
+    """The column in the table."""
     kind: Literal["number", "date"] = "number"
     mean: FiniteFloat = 0.0
     """In days since 1970 for dates."""
     scale: PositiveFloat = 1.0
+    """Usually the standard deviation; in days for dates."""
     missing: Literal["refuse", "mean", "indicator"] = "refuse"
     """How missing values are treated: an error, the mean, or the mean and a 1 in a column of its own."""
 
@@ -52,8 +54,10 @@ class OneHotColumn(Setting):
     """A column of categories: each becomes a column of 0 and 1; unknown and missing ones share the last."""
 
     name: Name
+    """The column in the table."""
     kind: Literal["category"] = "category"
     categories: tuple[str, ...]
+    """The known categories, in the order of their columns."""
 
     @model_validator(mode="after")
     def _each_once(self) -> OneHotColumn:
@@ -85,9 +89,11 @@ class PreparedTarget(Setting):
     """The column that the model predicts: one of the classes, or a number."""
 
     name: Name
+    """The column in the table."""
     classes: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The classes in the order of their numbers; None if the target is a number."""
     mean: FiniteFloat = 0.0
+    """The mean of a target that is a number; not used for classes."""
     scale: PositiveFloat = 1.0
     """A target that is a number becomes (value - mean) / scale."""
 
@@ -110,7 +116,9 @@ class Preparation(Setting):
     """
 
     columns: tuple[PreparedColumn, ...] = Field(min_length=1)
+    """The columns that the model gets, in order."""
     target: PreparedTarget | None = None
+    """The column that the model predicts; None if the table has none."""
     clients: PositiveInt | None = None
     """The number of clients whose statistics were combined; None if the constants were given."""
     bytes: PositiveInt | None = None

@@ -72,6 +72,7 @@ class Result:
     """Seconds by kind of work in the last session, of this process and of all "workers" together; empty
     unless `run` was called with `profile=True`."""
     trips_per_second: float
+    """Client trips in a second of `wall_seconds`."""
     refused: dict[str, int]
     """Uploads that were refused, by reason."""
     given_up: int

@@ -20,6 +20,7 @@ class Endpoint:
     """
 
     host: str = "127.0.0.1"
+    """The address to listen on."""
     port: int = 0
     """0 lets the system choose a free port."""
     keys: Path = Path("keys")
@@ -31,6 +32,7 @@ class Endpoint:
     metrics_port: int | None = None
     """The port of the Prometheus metrics, over plain HTTP; 0 is any free port, None is no metrics."""
     metrics_host: str = "127.0.0.1"
+    """The address of the metrics."""
 
     def check(self) -> None:
         """Raise a ConfigError if these settings are not safe together, or a port is none."""
