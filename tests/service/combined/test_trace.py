@@ -24,6 +24,8 @@ OPTIONS = {
     },
     "fedac": {"algorithm": td.FedAC(control_scale="population")},
     "basgd": {"algorithm": td.BASGD(buckets=3)},
+    "bucketed_fedbuff": {"algorithm": td.BucketedFedBuff(buckets=2)},
+    "rennala": {"buffer": td.Buffer(size=3)},
 }
 DATA = td.Digits(partition=td.IID(clients=12))
 KINDS = [one.model_fields["kind"].default for one in BUILT_IN]
