@@ -164,6 +164,29 @@ def test_an_encoding_that_loses_nothing_changes_no_bit():
     assert td.run(config).model_sha256 == td.run(everything).model_sha256
 
 
+@pytest.mark.parametrize("settings", [{"encoding": "int8"}, {"secure": {}}], ids=["encoded", "masked"])
+def test_an_adversary_that_sends_what_is_not_finite_is_named(settings, monkeypatch):
+    """Strengths are bounded; a model that is long itself may still make an upload that is not finite."""
+    with pytest.raises(td.ConfigError, match="strength"):
+        td.SignFlip(strength=1e13)
+    monkeypatch.setattr(td.SignFlip, "sent", lambda self, change, kept: {n: v / 0 for n, v in change.items()})
+    config = td.Config(**SMALL | {"buffer": td.Buffer(size=5)} | settings, adversaries=td.SignFlip(share=0.5))
+    with pytest.raises(
+        td.RunError, match=r"which is an adversary \(sign_flip\).* lower adversaries.strength"
+    ):
+        td.run(config)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"encoding": "int8"}, {"secure": {}}], ids=["plain", "encoded", "masked"]
+)
+def test_the_strongest_adversary_does_not_end_a_run(more):
+    settings = SMALL | {"buffer": td.Buffer(size=5), "stop": td.Stop(trips=30)} | more
+    if "secure" not in more:
+        settings["algorithm"] = td.RobustFedBuff(norm_bound=0.5)
+    td.run(td.Config(**settings, adversaries=td.Scaled(share=0.3, strength=1e12)))
+
+
 def test_masks_hide_adversaries_and_change_no_bit():
     settings = SMALL | {"buffer": td.Buffer(size=5, once_per_client=True)}
     masked = td.run(td.Config(**settings, adversaries=KINDS["sign_flip"], secure={}))
