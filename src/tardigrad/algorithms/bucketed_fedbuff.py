@@ -29,6 +29,9 @@ class BucketedFedBuff(SumOnly):
 
     kind: Literal["bucketed_fedbuff"] = "bucketed_fedbuff"
     default_buffer: ClassVar[int] = 3
+    tuning_space: ClassVar[dict[str, dict[str, object]]] = {
+        "algorithm.lr": {"low": 0.1, "high": 10.0, "log": True},
+    }
     lr: PositiveFloat = 1.0
     """The server's learning rate."""
     buckets: int = Field(default=5, ge=2)
