@@ -534,6 +534,7 @@ AVERAGING = {
     "adamasfl": AdaMasFL(**BY_HAND, eta=0.03),
     "ca2fl": CA2FL(lr=0.6),
     "ace": td.ACE(lr=0.1),
+    "area": td.AREA(),
     "ace, first pass": td.ACE(lr=0.1, first_pass=True),
     "fedac": FedAC(lr=0.02, weights="uniform", control_scale="population"),
     "masfl, first pass": MasFL(**BY_HAND, first_pass=True),
@@ -563,6 +564,11 @@ def possible(name, schedule_name):
     return pace.in_rounds or not algorithm.synchronous
 
 
+def test_every_algorithm_that_keeps_such_a_mean_is_compared():
+    keeping = {kind for kind in BUILT_IN if kind().averages_memories} | {FedAC}
+    assert keeping == {kind for kind in BUILT_IN if any(type(one) is kind for one in AVERAGING.values())}
+
+
 @pytest.mark.parametrize("weights", ["equal", "examples"])
 @pytest.mark.parametrize(
     ("name", "schedule_name"), [(n, s) for n in AVERAGING for s in SCHEDULES if possible(n, s)]
@@ -570,15 +576,16 @@ def possible(name, schedule_name):
 def test_the_server_keeps_the_mean_of_what_all_clients_remember(name, schedule_name, weights):
     algorithm, settings = AVERAGING[name], dict(SCHEDULES[schedule_name])
     n = torch.tensor(N if weights == "examples" else np.ones(CLIENTS))
-    remembered, kept = ("delta", "cache") if name.startswith(("ca2fl", "ace")) else ("control", "control")
+    remembered, kept = {"ca2fl": ("delta", "cache"), "ace": ("delta", "cache"), "area": ("end", "model")}.get(
+        algorithm.kind, ("control", "control")
+    )
+    first = torch.tensor(X0 if algorithm.kind == "area" else np.zeros(SIZE))  # before a client's first trip
     steps = []
 
     def look(simulation):
         memories = simulation.engine.memories
-        total = torch.zeros(SIZE, dtype=torch.float64)
-        for i, memory in memories.items():
-            total += n[i] * memory[remembered]
-        mean = total / n.sum()
+        every = [memories[i][remembered] if i in memories else first for i in range(CLIENTS)]
+        mean = sum(n[i] * one for i, one in enumerate(every)) / n.sum()
         torch.testing.assert_close(simulation.aggregator.state[kept], mean, rtol=1e-10, atol=1e-10)
         steps.append(len(memories))
 

@@ -6,6 +6,7 @@ import torch
 from stopped_and_resumed import resumed_as_if_never_stopped
 
 import tardigrad as td
+from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.draws import key
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.access.new_clients import enroll_clients
@@ -124,17 +125,21 @@ SMALL = {
     "local": td.Local(steps=2, batch_size=8, lr=0.1), "pace": td.Asynchronous(concurrency=8),
     "buffer": td.Buffer(size=4), "stop": td.Stop(trips=60), "evaluation": td.Evaluation(every_steps=100),
 }  # fmt: skip
+OPTIONS = {td.MasFL: {"beta": 0.5, "gamma": 0.1}, td.BASGD: {"buckets": 3}}
 REMEMBERING = {
-    "fedbuff": td.FedBuff(), "ca2fl": td.CA2FL(), "masfl": td.MasFL(beta=0.5, gamma=0.1),
-    "robust_fedbuff": td.RobustFedBuff(),
-}  # fmt: skip
+    kind().name: kind(**OPTIONS.get(kind, {}))
+    for kind in BUILT_IN
+    if not kind.synchronous
+    and (kind.remembers or kind in (td.FedBuff, td.RobustFedBuff, td.BASGD, td.HeLoCo))
+}
 
 
 @pytest.mark.parametrize("algorithm", REMEMBERING)
 def test_workers_and_resumption_give_the_same_bits(algorithm):
     """A replay is kept in the memory of its client, beside what the algorithm and the encoding keep there."""
+    buffer = td.Buffer(size=1 if algorithm == "basgd" else 4)
     config = td.Config(
-        **SMALL, algorithm=REMEMBERING[algorithm], adversaries=KINDS["stale_replay"],
+        **SMALL | {"buffer": buffer}, algorithm=REMEMBERING[algorithm], adversaries=KINDS["stale_replay"],
         encoding=td.TopK(share=0.1, error_feedback=algorithm != "robust_fedbuff"),
     )  # fmt: skip
     whole = resumed_as_if_never_stopped(config)
