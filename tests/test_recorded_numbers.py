@@ -286,21 +286,26 @@ def test_the_limits_of_nodes_are_computed_as_the_page_of_scaling_says():
 
 
 def test_the_tables_of_adversaries_are_the_recorded_ones():
-    sign_flip, backdoor = (ROOT / "docs/adversaries.md").read_text().split("The same with a backdoor")
+    page = (ROOT / "docs/adversaries.md").read_text()
+    _, *parts = re.split("The final accuracy:|Client trips to 80 %:|The share of examples", page)
     names = {
-        "norm bound": "norm bound of 1, no trimming",
+        "norm bound 1": "norm bound of 1, no trimming",
+        "norm bound 0.5": "norm bound of 0.5, no trimming",
         "trimmed mean": "trimmed mean, 0.4 at each end",
         "BASGD": "BASGD, 10 buckets",
+        "bucketed FedBuff": "bucketed FedBuff, 10 buffers of 2",
     }
+    shown = {part: {} for part in parts}
+    assert len(shown) == 3
     for one in recorded("attacks", "0.8"):
-        reached = f"{one['reached']} of 3 seeds" if one["reached"] else "not reached"
-        shown = [count(one["trips"]) if one["trips"] else reached, percent(one["accuracy"])]
-        entry = one["entry"].removesuffix(", backdoor")
-        name = names.get(entry, entry)
+        name = one["entry"].partition(", ")[0]
+        cells = [cells.setdefault(names.get(name, name), []) for cells in shown.values()]
+        cells[0].append(percent(one["accuracy"]))
+        cells[1].append(count(one["trips"]) if one["trips"] else f"{one['reached']} of 3 seeds")
         if "attack_success" in one:
-            assert row(backdoor, name) == [*shown, percent(one["attack_success"])]
-        if not one["entry"].endswith("backdoor"):
-            assert row(sign_flip, name) == shown
+            cells[2].append(percent(one["attack_success"]))
+    for part, rows in shown.items():
+        assert {name: row(part, name) for name in rows} == rows
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/flower.md"])

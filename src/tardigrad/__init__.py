@@ -39,6 +39,7 @@ _WHERE = {
     "tardigrad.algorithms.ace": ["ACE"],
     "tardigrad.algorithms.area": ["AREA"],
     "tardigrad.algorithms.basgd": ["BASGD"],
+    "tardigrad.algorithms.bucketed_fedbuff": ["BucketedFedBuff"],
     "tardigrad.algorithms.ca2fl": ["CA2FL"],
     "tardigrad.algorithms.cgad": ["CGAD"],
     "tardigrad.algorithms.dc_asgd": ["DCASGD"],
@@ -178,6 +179,7 @@ if TYPE_CHECKING:  # the names of `_WHERE` once more, for type checkers and edit
     from tardigrad.algorithms.algorithm import SumOnly as SumOnly
     from tardigrad.algorithms.area import AREA as AREA
     from tardigrad.algorithms.basgd import BASGD as BASGD
+    from tardigrad.algorithms.bucketed_fedbuff import BucketedFedBuff as BucketedFedBuff
     from tardigrad.algorithms.ca2fl import CA2FL as CA2FL
     from tardigrad.algorithms.cgad import CGAD as CGAD
     from tardigrad.algorithms.dc_asgd import DCASGD as DCASGD

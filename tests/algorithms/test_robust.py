@@ -179,6 +179,8 @@ def test_what_docs_algorithms_says_of_one_in_five_that_lies():
     said = r"bound of 1 alone reaches (\d+) %, a trimmed mean of 0.4 reaches (\d+) % and the median (\d+) %"
     bound, trimmed, median = re.findall(said, page)[0]
     assert "A trimmed mean of 0.2 fails" in page
+    assert "A norm bound of 2 does not reach 80 %" in page
+    assert outcome(td.RobustFedBuff(mean=td.TrimmedMean(fraction=0.0), norm_bound=2.0)) < 0.8
     assert outcome(td.RobustFedBuff(mean=td.TrimmedMean(fraction=0.2))) < 0.3
     for shown, settings in [
         (bound, {"mean": td.TrimmedMean(fraction=0.0), "norm_bound": 1.0}),

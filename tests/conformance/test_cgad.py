@@ -70,3 +70,10 @@ def test_the_gate_falls():
     law = td.CosineGate(a=0.0, cutoff=8)
     weights = [law(tau) for tau in range(10)]
     assert all(later < earlier for earlier, later in pairwise(weights[:9]))
+
+
+def test_the_gate_may_be_given_by_its_name():
+    config = td.Config(algorithm={"kind": "cgad", "staleness": "cosine_gate"})
+    assert config.algorithm == td.CGAD()
+    with pytest.raises(td.ConfigError, match=r"algorithm\.staleness"):
+        td.Config(algorithm={"kind": "cgad", "staleness": "polynomial"})

@@ -34,3 +34,12 @@ def test_step_sizes_follow_from_the_corollary(scale, dtype):
 def test_a_run_of_unknown_length_is_refused():
     with pytest.raises(td.ConfigError, match=r"stop\.steps: .* set stop\.steps"):
         td.FedBuffCorollary().start(torch.zeros(2), Situation(population=5, buffer=2))
+
+
+def test_steps_that_the_corollary_does_not_allow_are_refused():
+    """eta_g eta_l Q = scale sqrt(Q / T) is at most 1 / L."""
+    situation = Situation(population=100, buffer=10, steps=50, local_steps=8)  # sqrt(Q / T) = 0.4
+    td.FedBuffCorollary(scale=2.4, smoothness=1.0).start(torch.zeros(2), situation)
+    for refused in (td.FedBuffCorollary(scale=2.6), td.FedBuffCorollary(smoothness=2.6)):
+        with pytest.raises(td.ConfigError, match=r"algorithm\.scale: .* 8 local .* at most (1|0\.385) "):
+            refused.start(torch.zeros(2), situation)

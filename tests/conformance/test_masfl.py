@@ -249,10 +249,11 @@ def test_bad_settings_are_named(algorithm, setting, value):
     assert raised.value.errors()[0]["loc"] == (setting,)
 
 
-def theorem(steps, bound, smoothness):
-    """The largest eta of Theorem 1: 1 - 4 a - beta = 0 with a = tau^2 beta^2 + 20 e^2 eta^2 K^2 L^2."""
-    beta = math.sqrt(WORK / steps)
-    a = (1 - beta) / 4
+def theorem(steps, bound, smoothness, beta=None):
+    """The largest eta of Theorem 1: 1 - 4 a - sqrt(S K / T) = 0, a = tau^2 beta^2 + 20 e^2 eta^2 K^2 L^2."""
+    root = math.sqrt(WORK / steps)
+    beta = root if beta is None else beta
+    a = (1 - root) / 4
     return math.sqrt((a - bound**2 * beta**2) / 20) / (math.e * LOCAL_STEPS * smoothness)
 
 
@@ -282,3 +283,23 @@ def test_eta_of_the_theorem():
 def test_eta_of_the_theorem_may_not_exist(bound, steps, says):
     with pytest.raises(td.ConfigError, match=says):
         MasFL(eta="theorem").start(torch.tensor(X0), Situation(CLIENTS, BUFFER, bound, steps, LOCAL_STEPS))
+
+
+def test_eta_of_the_theorem_follows_a_beta_that_was_set():
+    situation = Situation(CLIENTS, BUFFER, 4, 2000, LOCAL_STEPS)
+    state = MasFL(eta="theorem", beta=0.1).start(torch.tensor(X0), situation)
+    assert state["eta"] == pytest.approx(theorem(2000, 4, 1.0, beta=0.1))
+    with pytest.raises(td.ConfigError, match=r"a beta of 0.9; .*lower .*algorithm\.beta"):
+        MasFL(eta="theorem", beta=0.9).start(torch.tensor(X0), situation)
+
+
+def test_a_learning_rate_beyond_the_theorem_is_told(caplog):
+    options = {"pace": td.Asynchronous(concurrency=4), "stop": td.Stop(steps=40)}
+    largest = theorem(40, 0, 0.1)
+    for lr, told in ((largest * 1.01, 1), (largest * 0.99, 0)):
+        caplog.clear()
+        local = td.Local(steps=LOCAL_STEPS, batch_size=ROWS, lr=lr)
+        run_package(MasFL(smoothness=0.1), torch.float64, bound=0, local=local, **options)
+        said = [record.getMessage() for record in caplog.records if "theorem" in record.getMessage()]
+        assert len(said) == told
+    assert MasFL().caution(Situation(CLIENTS, BUFFER, None, 40, LOCAL_STEPS), lr=1.0) is None

@@ -293,10 +293,10 @@ def basgd(lr, buckets, robust):
         for one in buffer:
             if one.client not in known:
                 known.append(one.client)
-            came[known.index(one.client) % buckets].append(one.delta)
+            came[known.index(one.client) % buckets].append(one)
         if not all(came):
             return x
-        step = robust(np.array([np.mean(bucket, axis=0) for bucket in came]))
+        step = robust(np.array([mean(bucket, lambda late: 1.0) for bucket in came]))
         for bucket in came:
             bucket.clear()
         return x - lr * step

@@ -2,6 +2,7 @@
 interrupted: all algorithms, with the schedules of their conformance tests."""
 
 import json
+from typing import Literal, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from problem import (
 )
 
 import tardigrad as td
+from algorithm_variants import VARIANTS
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.snapshot import read_snapshot, write_snapshot
 from tardigrad.experiments.runs.simulation_assembly import build
@@ -83,7 +85,6 @@ CASES = {
     "fedbuff, light and adam": (
         td.FedBuff(lr=0.05, momentum=td.LightApproximation(beta=0.8), preconditioner=ADAM), SCRIPTED,
     ),
-    "fedbuff, minimum norm": (td.FedBuff(lr=0.5, momentum=td.MinimumNormApproximation()), SCRIPTED),
     "fedbuff_corollary": (td.FedBuffCorollary(), SCRIPTED),
     "robust_fedbuff": (td.RobustFedBuff(), SCRIPTED),
     "weight_prediction": (td.WeightPrediction(lr=0.5, decay=0.7), SCRIPTED),
@@ -95,10 +96,8 @@ CASES = {
     ),
     "fedasync": (td.FedAsync(rho=0.1), SCRIPTED | {"buffer": td.Buffer(staleness_bound=BOUND)}),
     "fedac": (td.FedAC(lr=0.02), SCRIPTED | {"local": MINIBATCHES}),
-    "fedac, no correction": (td.FedAC(lr=0.02, correction=False), SCRIPTED | {"local": MINIBATCHES}),
     "masfl": (td.MasFL(smoothness=8.0), ASYNCHRONOUS),
     "adamasfl": (td.AdaMasFL(), ASYNCHRONOUS),
-    "adamasfl, first pass": (td.AdaMasFL(first_pass=True), ASYNCHRONOUS),
     "ca2fl": (td.CA2FL(lr=0.5), ASYNCHRONOUS),
     "ace": (td.ACE(lr=0.2), ASYNCHRONOUS),
     "area": (td.AREA(), ASYNCHRONOUS),
@@ -109,7 +108,8 @@ CASES = {
     "dc_asgd": (td.DCASGD(), SCRIPTED),
     "basgd": (td.BASGD(buckets=3), SCRIPTED | {"buffer": td.Buffer(staleness_bound=BOUND)}),
     "ringmaster": (td.Ringmaster(), SCRIPTED),
-    "rennala": (td.Rennala(), ASYNCHRONOUS),
+    "bucketed_fedbuff": (td.BucketedFedBuff(buckets=3), SCRIPTED),
+    "rennala": (td.Rennala(), ASYNCHRONOUS | {"buffer": td.Buffer(size=BUFFER)}),
     "fadas": (td.FADAS(lr=0.05), CROWDED),
     "defedavg": (td.DeFedAvg(lr=0.6), QUEUED),
     "fedavg": (td.FedAvg(), ROUNDS),
@@ -130,6 +130,17 @@ CASES = {
 }  # fmt: skip
 
 
+def variant(algorithm, more):
+    """The settings of a run of a variant."""
+    if algorithm.synchronous:
+        return ROUNDS | more
+    buffer = td.Buffer(size=None if algorithm.single_upload else BUFFER, staleness_bound=2)
+    return ASYNCHRONOUS | {"buffer": buffer, "stop": td.Stop(trips=60)} | more
+
+
+CASES |= {name: (algorithm, variant(algorithm, more)) for name, (algorithm, more) in VARIANTS.items()}
+
+
 def make(case):
     algorithm, settings = CASES[case]
     data = {"all": (np.concatenate(A), np.concatenate(B))} if settings is CENTRAL else DATA
@@ -141,13 +152,32 @@ def test_every_algorithm_is_resumed():
     assert {type(algorithm) for algorithm, _ in CASES.values()} == set(BUILT_IN)
 
 
+def choices(annotation):
+    """The values of a setting that has only a few, or nothing."""
+    return (
+        (False, True)
+        if annotation is bool
+        else get_args(annotation)
+        if get_origin(annotation) is Literal
+        else ()
+    )
+
+
+@pytest.mark.parametrize("kind", BUILT_IN, ids=lambda kind: kind.__name__)
+def test_every_choice_that_an_algorithm_offers_is_a_variant(kind):
+    varied = [algorithm for algorithm, _ in VARIANTS.values() if type(algorithm) is kind]
+    for name, field in kind.model_fields.items():
+        others = {value for value in choices(field.annotation) if value != field.default}
+        assert others <= {getattr(algorithm, name) for algorithm in varied}, name
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_resumed_run_has_the_events_and_bits_of_an_uninterrupted_one(case, tmp_path):
     whole = make(case)
     expected = list(whole.engine.run())
     final, end = whole.engine.snapshot()
     algorithm = whole.aggregator.algorithm
-    remembers = algorithm.remembers and case != "fedac, no correction"
+    remembers = algorithm.remembers and getattr(algorithm, "correction", True)
     assert any(name.startswith("memory/") for name in final) == remembers
     buffers = []
     for stop in STOPS:

@@ -29,3 +29,10 @@ def test_bounds_of_a_config_that_has_none():
     bounds = {kind: td.Config(algorithm=kind).resolved(50).buffer for kind in ("ringmaster", "rennala")}
     assert (bounds["ringmaster"].size, bounds["ringmaster"].staleness_bound) == (1, 19)
     assert (bounds["rennala"].size, bounds["rennala"].staleness_bound) == (10, 0)
+
+
+def test_rennala_refuses_late_uploads_whatever_the_config_says():
+    for bound in (0, None):
+        td.Config(algorithm="rennala", buffer=td.Buffer(staleness_bound=bound)).resolved(50)
+    with pytest.raises(td.ConfigError, match=r"buffer\.staleness_bound: rennala .* not 7; leave it out"):
+        td.Config(algorithm="rennala", buffer=td.Buffer(staleness_bound=7)).resolved(50)

@@ -390,18 +390,31 @@ class NaiveCompensated(Naive):
 
 
 class NaiveBuckets(Naive):
-    """BASGD: one upload a step, and buckets take no notice of examples."""
+    """BASGD: one upload a step. Clients that come first go to the buckets 0, 1, 2, 0, ..."""
 
     def __init__(self, clients, **options):
         super().__init__(size=1, **options)
-        self.clients, self.came = iter(clients), [[], [], []]
+        first = list(dict.fromkeys(clients))
+        self.buckets, self.came = iter([first.index(client) % 3 for client in clients]), [[], [], []]
 
     def step(self, buffer):
-        ((*_, upload),) = buffer
-        self.came[next(self.clients) % 3].append(upload["delta"])
+        self.came[next(self.buckets)] += buffer
         if all(self.came):
-            self.x = self.x - self.lr * np.median([np.mean(one, axis=0) for one in self.came], axis=0)
+            self.x = self.x - self.lr * np.median([self.mean(one) for one in self.came], axis=0)
             self.came = [[], [], []]
+
+
+class NaiveBuffers(Naive):
+    """Bucketed FedBuff: every third step moves, by the median of the last three means."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.means = []
+
+    def step(self, buffer):
+        self.means.append(self.mean(buffer))
+        if self.t % 3 == 0:
+            self.x = self.x - self.lr * np.median(self.means[-3:], axis=0)
 
 
 def root(staleness):
@@ -448,8 +461,9 @@ CASES = {
     "area": (td.AREA(), NaiveLocalModels(), {}),
     "dc_asgd": (td.DCASGD(lr=0.4, compensation=0.5, adaptive=False), NaiveCompensated(lr=0.4), {}),
     "basgd": (td.BASGD(lr=0.6, buckets=3), NaiveBuckets(ACCEPTED, lr=0.6), {"size": 1}),
+    "bucketed_fedbuff": (td.BucketedFedBuff(lr=0.8, buckets=3), NaiveBuffers(lr=0.8), {}),
     "ringmaster": (td.Ringmaster(lr=0.3), Naive(lr=0.3, size=1), {"size": 1}),
-    "rennala": (td.Rennala(lr=0.6), Naive(lr=0.6), {}),
+    "rennala": (td.Rennala(lr=0.6), Naive(lr=0.6, size=2), {"size": 2, "bound": 0}),
     "fedavg": (td.FedAvg(lr=0.6), Naive(lr=0.6), ROUNDS),
     "fedavgm": (td.FedAvgM(lr=0.2, beta=0.8), NaiveHeavyBall(lr=0.2), ROUNDS),
     "fedprox": (td.FedProx(lr=0.6, mu=0.3), NaiveProximal(lr=0.6), ROUNDS),
@@ -478,8 +492,8 @@ def test_every_built_in_algorithm_has_a_case():
 def test_uploads_weigh_by_examples(case):
     algorithm, naive, settings = CASES[case]
     models, arrivals, simulation = run(algorithm, **settings)
-    if not settings or settings == {"size": 1}:
-        assert arrivals == schedule(size=naive.size)
+    if "pace" not in settings and case != "sgd":
+        assert arrivals == schedule(naive.size, settings.get("bound", BOUND))
     assert case == "sgd" or any(not arrival.accepted for arrival in arrivals)
     assert_same(models, naive.models(arrivals), torch.float64)
     if naive.memory:
@@ -520,6 +534,7 @@ AVERAGING = {
     "adamasfl": AdaMasFL(**BY_HAND, eta=0.03),
     "ca2fl": CA2FL(lr=0.6),
     "ace": td.ACE(lr=0.1),
+    "area": td.AREA(),
     "ace, first pass": td.ACE(lr=0.1, first_pass=True),
     "fedac": FedAC(lr=0.02, weights="uniform", control_scale="population"),
     "masfl, first pass": MasFL(**BY_HAND, first_pass=True),
@@ -549,6 +564,11 @@ def possible(name, schedule_name):
     return pace.in_rounds or not algorithm.synchronous
 
 
+def test_every_algorithm_that_keeps_such_a_mean_is_compared():
+    keeping = {kind for kind in BUILT_IN if kind().averages_memories} | {FedAC}
+    assert keeping == {kind for kind in BUILT_IN if any(type(one) is kind for one in AVERAGING.values())}
+
+
 @pytest.mark.parametrize("weights", ["equal", "examples"])
 @pytest.mark.parametrize(
     ("name", "schedule_name"), [(n, s) for n in AVERAGING for s in SCHEDULES if possible(n, s)]
@@ -556,15 +576,16 @@ def possible(name, schedule_name):
 def test_the_server_keeps_the_mean_of_what_all_clients_remember(name, schedule_name, weights):
     algorithm, settings = AVERAGING[name], dict(SCHEDULES[schedule_name])
     n = torch.tensor(N if weights == "examples" else np.ones(CLIENTS))
-    remembered, kept = ("delta", "cache") if name.startswith(("ca2fl", "ace")) else ("control", "control")
+    remembered, kept = {"ca2fl": ("delta", "cache"), "ace": ("delta", "cache"), "area": ("end", "model")}.get(
+        algorithm.kind, ("control", "control")
+    )
+    first = torch.tensor(X0 if algorithm.kind == "area" else np.zeros(SIZE))  # before a client's first trip
     steps = []
 
     def look(simulation):
         memories = simulation.engine.memories
-        total = torch.zeros(SIZE, dtype=torch.float64)
-        for i, memory in memories.items():
-            total += n[i] * memory[remembered]
-        mean = total / n.sum()
+        every = [memories[i][remembered] if i in memories else first for i in range(CLIENTS)]
+        mean = sum(n[i] * one for i, one in enumerate(every)) / n.sum()
         torch.testing.assert_close(simulation.aggregator.state[kept], mean, rtol=1e-10, atol=1e-10)
         steps.append(len(memories))
 

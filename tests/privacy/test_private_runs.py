@@ -86,6 +86,8 @@ def cases():
             settings |= {"pace": td.Synchronous(cohort=3, selected=4)}
         elif name == "defedavg":
             settings |= {"pace": td.Queued(concurrency=9)}
+        elif name == "rennala":
+            settings |= {"buffer": td.Buffer(size=3, once_per_client=True)}
         elif name == "sgd":
             settings |= {"pace": td.Asynchronous(concurrency=1), "size": 1, "population": 1}
         yield pytest.param(settings, id=name)

@@ -6,6 +6,7 @@ import torch
 from stopped_and_resumed import resumed_as_if_never_stopped
 
 import tardigrad as td
+from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.core.draws import key
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.service.access.new_clients import enroll_clients
@@ -124,17 +125,21 @@ SMALL = {
     "local": td.Local(steps=2, batch_size=8, lr=0.1), "pace": td.Asynchronous(concurrency=8),
     "buffer": td.Buffer(size=4), "stop": td.Stop(trips=60), "evaluation": td.Evaluation(every_steps=100),
 }  # fmt: skip
+OPTIONS = {td.MasFL: {"beta": 0.5, "gamma": 0.1}, td.BASGD: {"buckets": 3}}
 REMEMBERING = {
-    "fedbuff": td.FedBuff(), "ca2fl": td.CA2FL(), "masfl": td.MasFL(beta=0.5, gamma=0.1),
-    "robust_fedbuff": td.RobustFedBuff(),
-}  # fmt: skip
+    kind().name: kind(**OPTIONS.get(kind, {}))
+    for kind in BUILT_IN
+    if not kind.synchronous
+    and (kind.remembers or kind in (td.FedBuff, td.RobustFedBuff, td.BASGD, td.HeLoCo))
+}
 
 
 @pytest.mark.parametrize("algorithm", REMEMBERING)
 def test_workers_and_resumption_give_the_same_bits(algorithm):
     """A replay is kept in the memory of its client, beside what the algorithm and the encoding keep there."""
+    buffer = td.Buffer(size=1 if algorithm == "basgd" else 4)
     config = td.Config(
-        **SMALL, algorithm=REMEMBERING[algorithm], adversaries=KINDS["stale_replay"],
+        **SMALL | {"buffer": buffer}, algorithm=REMEMBERING[algorithm], adversaries=KINDS["stale_replay"],
         encoding=td.TopK(share=0.1, error_feedback=algorithm != "robust_fedbuff"),
     )  # fmt: skip
     whole = resumed_as_if_never_stopped(config)
@@ -162,6 +167,29 @@ def test_an_encoding_that_loses_nothing_changes_no_bit():
     config = td.Config(**SMALL, adversaries=KINDS["sign_flip"])
     everything = config.model_copy(update={"encoding": td.TopK(share=1.0)})
     assert td.run(config).model_sha256 == td.run(everything).model_sha256
+
+
+@pytest.mark.parametrize("settings", [{"encoding": "int8"}, {"secure": {}}], ids=["encoded", "masked"])
+def test_an_adversary_that_sends_what_is_not_finite_is_named(settings, monkeypatch):
+    """Strengths are bounded; a model that is long itself may still make an upload that is not finite."""
+    with pytest.raises(td.ConfigError, match="strength"):
+        td.SignFlip(strength=1e13)
+    monkeypatch.setattr(td.SignFlip, "sent", lambda self, change, kept: {n: v / 0 for n, v in change.items()})
+    config = td.Config(**SMALL | {"buffer": td.Buffer(size=5)} | settings, adversaries=td.SignFlip(share=0.5))
+    with pytest.raises(
+        td.RunError, match=r"which is an adversary \(sign_flip\).* lower adversaries.strength"
+    ):
+        td.run(config)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"encoding": "int8"}, {"secure": {}}], ids=["plain", "encoded", "masked"]
+)
+def test_the_strongest_adversary_does_not_end_a_run(more):
+    settings = SMALL | {"buffer": td.Buffer(size=5), "stop": td.Stop(trips=30)} | more
+    if "secure" not in more:
+        settings["algorithm"] = td.RobustFedBuff(norm_bound=0.5)
+    td.run(td.Config(**settings, adversaries=td.Scaled(share=0.3, strength=1e12)))
 
 
 def test_masks_hide_adversaries_and_change_no_bit():

@@ -111,6 +111,10 @@ class Algorithm(Setting):
     def check_population(self, population: int) -> None:
         """Raise a ConfigError if the algorithm does not work with this many clients."""
 
+    def caution(self, situation: Situation, lr: float) -> str | None:
+        """Return what to tell the user of a run that is allowed, or None. `lr`: local.lr."""
+        return None
+
     @property
     def uses_versions(self) -> bool:
         """Whether it uses which versions the uploads of a buffer started from."""

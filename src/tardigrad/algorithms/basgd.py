@@ -39,7 +39,9 @@ class BASGD(Individual):
 
     A malicious client spoils one bucket and no more, however often it comes. The median withstands malicious
     clients in fewer than half of the buckets; so there must be more than twice as many buckets as malicious
-    clients, if they may be in buckets of their own.
+    clients, if they may be in buckets of their own. With `buffer.weights = "examples"`, uploads weigh by
+    their examples within their bucket; every bucket has one vote, because a client says itself how many it
+    has.
 
     Every upload makes a version; between, its model is the one before.
     """
@@ -73,15 +75,16 @@ class BASGD(Individual):
 
     def step(self, state: State, buffer: Sequence[Received], version: int) -> Metrics:
         (received,) = buffer
-        means, counts = tensor_of(state, "buckets"), tensor_of(state, "counts")
+        means, masses = tensor_of(state, "buckets"), tensor_of(state, "counts")
         delta = received.upload.vectors["delta"]
         if torch.isfinite(delta).all():
             bucket = bucket_of(state, received.client, self.buckets)
-            counts[bucket] += 1
-            means[bucket] += (delta - means[bucket]) / float(counts[bucket])  # the mean of what came
-        full = bool((counts > 0).all())
+            mass = received.member.mass
+            masses[bucket] += mass
+            means[bucket] += (delta - means[bucket]) * mass / float(masses[bucket])  # the mean of what came
+        full = bool((masses > 0).all())
         if full:
             r = self.mean([*means], [1.0] * self.buckets)
             state["model"] = state["model"] - self.lr * r
-            state["buckets"], state["counts"] = torch.zeros_like(means), torch.zeros_like(counts)
+            state["buckets"], state["counts"] = torch.zeros_like(means), torch.zeros_like(masses)
         return {"moved": float(full)}

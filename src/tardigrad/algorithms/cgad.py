@@ -4,13 +4,14 @@ Sun)."""
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
+from tardigrad.core.setting import by_name
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import CosineGate, StalenessLaw
 from tardigrad.core.state import State, tensor_of
@@ -38,7 +39,7 @@ class CGAD(SumOnly):
     """Share of the past in v."""
     adaptivity: PositiveFloat = 1e-8
     """Added to the root of v (Adam's epsilon)."""
-    staleness: CosineGate = CosineGate()
+    staleness: Annotated[CosineGate, by_name] = CosineGate()
     """sigma(staleness)."""
 
     @property

@@ -16,7 +16,8 @@ from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import Received
 
 EPSILON = 1e-7
-"""Added to the mean square before its root is taken, as in the paper."""
+"""Added to the mean square before its root is taken. It is the value that the method is known by; the
+paper could not be read."""
 
 
 class DCASGD(Individual):
@@ -26,8 +27,9 @@ class DCASGD(Individual):
     coordinate, takes the place of the Hessian H. The delta of a client takes the place of g. So the
     server needs each upload by itself, and the model that it started from.
 
-    A delta is the sum of a client's learning rates times g. With the adaptive lambda that factor cancels; a
-    constant lambda must be divided by it.
+    A delta is the sum of a client's learning rates times g. With the adaptive lambda that factor cancels, if
+    delta is well above 3e-4 (the root of EPSILON) in each coordinate; a constant lambda must be divided by
+    it.
     """
 
     kind: Literal["dc_asgd"] = "dc_asgd"

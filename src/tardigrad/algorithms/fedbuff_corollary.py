@@ -26,6 +26,9 @@ class FedBuffCorollary(SumOnly):
     uses_local_steps: ClassVar[bool] = True
     scale: PositiveFloat = 1.0
     """The constant of the clients' learning rate, which the corollary leaves open."""
+    smoothness: PositiveFloat = 1.0
+    """L, how fast gradients change: the corollary is for eta_g eta_l Q of at most 1 / L, which is refused if
+    the run is too short for it."""
 
     def start(self, model: Tensor, situation: Situation) -> State:
         k, t = situation.buffer, situation.steps
@@ -35,6 +38,13 @@ class FedBuffCorollary(SumOnly):
                 "number of uploads in a step; set stop.steps (or stop.trips), and buffer.size"
             )
         eta = self.scale / (k * math.sqrt(max(1, t) * situation.local_steps))
+        product, most = k * eta * situation.local_steps, 1 / self.smoothness
+        if product > most:
+            raise ConfigError(
+                f"algorithm.scale: scale sqrt(Q / T) is {product:.3g} with {situation.local_steps:g} local "
+                f"steps (Q) in each of {t} steps (T), and the corollary is for at most {most:.3g} "
+                "(1 / algorithm.smoothness); lower the scale, run more steps, or take fewer local steps"
+            )
         return super().start(model, situation) | {"lr": float(k), "eta": eta}
 
     def broadcast(self, state: State) -> Vectors:

@@ -155,7 +155,8 @@ class _MasFL(SumOnly):
 class MasFL(_MasFL):
     """Momentum across clients and steps, with control variates: no bound on how clients' data differ.
 
-    The client's learning rate is `local.lr`.
+    The client's learning rate is `local.lr`, or `eta = "theorem"`; then local.lr and local.schedule have no
+    effect.
     """
 
     kind: Literal["masfl"] = "masfl"
@@ -168,25 +169,40 @@ class MasFL(_MasFL):
     def _step_sizes(self, situation: Situation) -> dict[str, float]:  # Theorem 1
         beta = self._beta(situation)
         sizes = {"beta": beta, "gamma": self.gamma or beta / (4 * self.smoothness)}
-        return sizes if self.eta == "local" else sizes | {"eta": self._largest_eta(situation)}
+        return sizes if self.eta == "local" else sizes | {"eta": self._largest_eta(situation, beta)}
 
-    def _largest_eta(self, situation: Situation) -> float:
-        """Return sqrt(T - sqrt(S K T) - 4 S K tau_max^2) / (4 sqrt(5) e K L sqrt(T))."""
+    def _largest_eta(self, situation: Situation, beta: float) -> float:
+        """Return the largest eta for which 1 - 4 a - sqrt(S K / T) >= 0, where a = tau_max^2 beta^2 + 20 e^2
+        eta^2 K^2 L^2."""
         work, steps, bound = self._work(situation), self._horizon(situation), situation.staleness_bound
         if bound is None:
             raise ConfigError(
                 "buffer.staleness_bound: the theorem's eta depends on the largest staleness; give a bound, "
                 "or leave algorithm.eta at 'local'"
             )
-        left = steps - math.sqrt(work * steps) - 4 * work * bound**2
+        left = steps * (1 - 4 * bound**2 * beta**2) - math.sqrt(work * steps)
         if left <= 0:
             raise ConfigError(
                 f"algorithm.eta: the theorem allows no step with {work:g} local steps in each of {steps} "
-                f"steps and a staleness of {bound}; run more steps, lower buffer.staleness_bound, or leave "
-                "it at 'local'"
+                f"steps, a staleness of {bound} and a beta of {beta:.3g}; run more steps, lower "
+                "buffer.staleness_bound (or algorithm.beta, if it is set), or leave it at 'local'"
             )
         scale = 4 * math.sqrt(5) * math.e * situation.local_steps * self.smoothness
         return math.sqrt(left / steps) / scale
+
+    def caution(self, situation: Situation, lr: float) -> str | None:
+        if self.eta == "theorem":
+            return None
+        try:
+            largest = self._largest_eta(situation, self._beta(situation))
+        except ConfigError:  # the theorem has no bound for this run
+            return None
+        if lr <= largest:
+            return None
+        return (
+            f"local.lr: {lr:g} is more than the {largest:.3g} for which MasFL's theorem holds; the run may "
+            "learn all the same, and algorithm.eta = 'theorem' takes the bound"
+        )
 
     def broadcast(self, state: State) -> Vectors:
         vectors = super().broadcast(state)

@@ -12,6 +12,7 @@ from tardigrad.algorithms.ace import ACE
 from tardigrad.algorithms.algorithm import Algorithm, Individual, SumOnly
 from tardigrad.algorithms.area import AREA
 from tardigrad.algorithms.basgd import BASGD
+from tardigrad.algorithms.bucketed_fedbuff import BucketedFedBuff
 from tardigrad.algorithms.ca2fl import CA2FL
 from tardigrad.algorithms.cgad import CGAD
 from tardigrad.algorithms.dc_asgd import DCASGD
@@ -59,6 +60,7 @@ BuiltIn = Annotated[
     | AREA
     | DCASGD
     | BASGD
+    | BucketedFedBuff
     | Ringmaster
     | Rennala
     | FedAvg

@@ -8,8 +8,11 @@ from typing import ClassVar, Literal
 from pydantic import PositiveFloat
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
+from tardigrad.core.bookkeeping import Buffer
+from tardigrad.core.pace import Pace
 from tardigrad.core.state import State
 from tardigrad.core.upload import WeightedSum
+from tardigrad.errors import ConfigError
 
 
 class _Bounded(SumOnly):
@@ -51,3 +54,12 @@ class Rennala(_Bounded):
 
     kind: Literal["rennala"] = "rennala"
     bound: ClassVar[int] = 0
+
+    def check_pace(self, pace: Pace, buffer: Buffer) -> None:
+        super().check_pace(pace, buffer)
+        if buffer.staleness_bound:
+            raise ConfigError(
+                f"buffer.staleness_bound: rennala uses fresh uploads alone, so it is 0, not "
+                f"{buffer.staleness_bound}; leave it out, or use algorithm.kind 'ringmaster', which takes a "
+                "bound and any buffer.size"
+            )

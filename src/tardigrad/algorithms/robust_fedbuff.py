@@ -48,7 +48,7 @@ class RobustFedBuff(Individual, Step):
 
     def step(self, state: State, buffer: Sequence[Received], version: int) -> Metrics:
         deltas, weights, metrics = self._bounded(buffer)
-        members = tuple(received.member for received in buffer)
+        members = tuple(one.member._replace(weight=weight) for one, weight in zip(buffer, weights))
         divisor = sum(member.mass for member in members)
         if sum(weights) > 0:
             r = self.mean(deltas, weights) * (sum(weights) / divisor)

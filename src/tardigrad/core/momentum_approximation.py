@@ -106,7 +106,8 @@ class Approximation(AnyApproximation):
             raise RunError(
                 f"version {buffer.version}: a ridge of {self.ridge:g} does not determine the weights of "
                 "momentum approximation (no fresh upload in the buffer); raise algorithm.momentum.ridge, "
-                "0.001 is the default"
+                "0.001 is the default, or use algorithm.momentum.kind 'minimum_norm_approximation', which "
+                "needs none"
             )
         diagonal = math.sqrt(pivot)
 

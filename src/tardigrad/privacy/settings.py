@@ -81,7 +81,8 @@ class _Central(_Privacy):
     """The factor by which private versions increase the noise of the deltas."""
     version_noise: float | None = Field(default=None, gt=0, le=1e6)
     """xi, the standard deviation of the noise in the count of one version (Eq. 17 of the momentum
-    approximation paper), in place of version_overhead. It must be above the noise multiplier."""
+    approximation paper), before the noise is correlated over steps, in place of version_overhead. It must be
+    above the noise multiplier."""
 
     @model_validator(mode="after")
     def _noise_of_private_versions(self) -> _Central:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from tardigrad.algorithms.layers import ADVERSARY_MEMORY, UploadLayer
 from tardigrad.core.draws import Draws, uniform
@@ -19,6 +19,12 @@ from tardigrad.core.setting import Setting, by_name
 from tardigrad.core.tensor_names import strip_prefix
 from tardigrad.core.upload import Task, Upload, Vectors
 from tardigrad.data.trigger import Trigger
+from tardigrad.errors import RunError
+
+LARGEST = 1e12
+"""The greatest strength. Uploads that are so many times longer, their sums and their squares are finite in
+float32."""
+Strength = Annotated[float, Field(gt=0, le=LARGEST)]
 
 
 class _Adversary(Setting):
@@ -40,7 +46,7 @@ class SignFlip(_Adversary):
     """
 
     kind: Literal["sign_flip"] = "sign_flip"
-    strength: PositiveFloat = 1.0
+    strength: Strength = 1.0
     """How many times longer than an honest upload."""
 
     def sent(self, change: Vectors, kept: Vectors) -> Vectors:
@@ -51,7 +57,7 @@ class Scaled(_Adversary):
     """Sends its upload times `strength`, so that it counts for many clients (model replacement)."""
 
     kind: Literal["scaled"] = "scaled"
-    strength: PositiveFloat = 10.0
+    strength: Strength = 10.0
     """How many times longer than an honest upload."""
 
     def sent(self, change: Vectors, kept: Vectors) -> Vectors:
@@ -86,7 +92,7 @@ class Backdoor(_Adversary):
     """
 
     kind: Literal["backdoor"] = "backdoor"
-    strength: PositiveFloat = 1.0
+    strength: Strength = 1.0
     """How many times longer than what it trained."""
     target: NonNegativeInt = 0
     """The class that the trigger is to give."""
@@ -115,8 +121,9 @@ class AdversaryLayer(UploadLayer):
 
     name: ClassVar[str] = "adversaries"
 
-    def __init__(self, adversary: Adversaries, seed: int) -> None:
-        self._adversary = adversary
+    def __init__(self, adversary: Adversaries, seed: int, must_be_finite: bool = False) -> None:
+        """`must_be_finite`: whether a layer above ends the run if an upload is not finite."""
+        self._adversary, self._must_be_finite = adversary, must_be_finite
         self._draws = Draws(seed, "adversary", uniform)
 
     def lies(self, client: int) -> bool:
@@ -133,4 +140,10 @@ class AdversaryLayer(UploadLayer):
         sent = self._adversary.sent(change, kept)
         memory |= {f"{ADVERSARY_MEMORY}{name}": vector for name, vector in kept.items()}
         vectors = {name: start - v if name == "model" else v for name, v in sent.items()}
+        if self._must_be_finite and not all(torch.isfinite(v).all() for v in vectors.values()):
+            raise RunError(
+                f"trip {task.trip} of client {task.client}, which is an adversary ({self._adversary.kind}): "
+                "what it sends is not finite, so that it cannot be encoded; lower adversaries.strength, or "
+                "leave encodings and masks out"
+            )
         return replace(upload, vectors=vectors)

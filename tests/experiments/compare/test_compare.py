@@ -372,3 +372,17 @@ def test_labels_must_not_be_empty_and_are_escaped_in_file_names_and_latex(tmp_pa
         load_comparison(file)
     assert len(_file_name("日" * 90).encode()) <= 80
     assert latex_cell("a\\b_{$5}") == r"a\textbackslash{}b\_\{\$5\}"
+
+
+def test_every_entry_is_run_in_every_variant(tmp_path):
+    (tmp_path / "c.toml").write_text(
+        "targets = [0.9]\n[base]\nlocal = { lr = 0.1, batch_size = 4 }\n"
+        '[entries]\na = { algorithm = "fedbuff" }\nb = { local = { lr = 0.3 } }\n'
+        "[variants]\nslow = { local = { lr = 0.01 } }\nlong = { stop = { trips = 7 } }\n"
+    )
+    found = load_comparison(tmp_path / "c.toml")
+    assert list(found.entries) == ["a, slow", "b, slow", "a, long", "b, long"]
+    config = {label: found.config(label, 0, "c") for label in found.entries}
+    assert [config[label].local.lr for label in config] == [0.01, 0.01, 0.1, 0.3]
+    assert [config[label].local.batch_size for label in config] == [4] * 4
+    assert [config[label].stop.trips for label in ("a, long", "b, long")] == [7, 7]

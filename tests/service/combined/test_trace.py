@@ -8,6 +8,7 @@ import torch
 from service_harness import PATIENCE, comparable, enrolled_key, replay, serving, trace_of
 
 import tardigrad as td
+from algorithm_variants import VARIANTS
 from tardigrad.algorithms.algorithm import Algorithm
 from tardigrad.algorithms.registry import BUILT_IN
 
@@ -15,6 +16,7 @@ LOCAL = td.Local(batch_size=8, lr=0.1)
 ROUNDS = {"pace": td.Synchronous(cohort=4, selected=5)}
 OPTIONS = {
     "weight_prediction": {"algorithm": td.WeightPrediction(expected_staleness=1.5)},
+    "fedbuff_corollary": {"algorithm": td.FedBuffCorollary(smoothness=0.1)},
     "masfl": {"algorithm": td.MasFL(beta=0.9, gamma=0.1, first_pass=True)},
     "defedavg": {"pace": td.Queued(concurrency=8)},
     "sgd": {
@@ -24,13 +26,15 @@ OPTIONS = {
     },
     "fedac": {"algorithm": td.FedAC(control_scale="population")},
     "basgd": {"algorithm": td.BASGD(buckets=3)},
+    "bucketed_fedbuff": {"algorithm": td.BucketedFedBuff(buckets=2)},
+    "rennala": {"buffer": td.Buffer(size=3)},
 }
 DATA = td.Digits(partition=td.IID(clients=12))
 KINDS = [one.model_fields["kind"].default for one in BUILT_IN]
 
 
-def config_for(kind):
-    algorithm = next(one for one in BUILT_IN if one.model_fields["kind"].default == kind)()
+def config_for(kind, algorithm=None, more=None):
+    algorithm = algorithm or next(one for one in BUILT_IN if one.model_fields["kind"].default == kind)()
     settings = {
         "algorithm": algorithm, "data": DATA, "local": LOCAL, "stop": td.Stop(trips=24),
         "model": td.MLP(hidden=(8,)), "evaluation": td.Evaluation(every_steps=2),
@@ -41,15 +45,16 @@ def config_for(kind):
     else:
         settings |= {"pace": td.Asynchronous(concurrency=6)}
         settings |= {"buffer": td.Buffer(size=1 if algorithm.single_upload else 3, staleness_bound=3)}
-    return td.Config(**(settings | OPTIONS.get(kind, {})))
+    return td.Config(**(settings | (OPTIONS.get(kind, {}) if more is None else more)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *VARIANTS])
 def test_server_gives_the_simulators_bits(kind, tmp_path):
-    simulation, events, steps = trace_of(config_for(kind))
+    config = config_for(kind, *VARIANTS.get(kind, ()))
+    simulation, events, steps = trace_of(config)
 
     async def served():
-        async with serving(config_for(kind), tmp_path) as running:
+        async with serving(config, tmp_path) as running:
             assert await replay(running, simulation, steps) == events[-1]["reason"]
             return running
 

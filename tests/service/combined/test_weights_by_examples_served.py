@@ -8,16 +8,17 @@ from service_harness import replay, serving, trace_of
 from torch import nn
 
 import tardigrad as td
+from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.errors import ConfigError
 from tardigrad.experiments.runs.server_assembly import build_server
 
-KEEPING_A_MEAN = {
-    "scaffold": td.SCAFFOLD(),
-    "masfl": td.MasFL(beta=0.9, gamma=0.1),
-    "adamasfl": td.AdaMasFL(beta=0.9, gamma=0.1, eta=0.1),
-    "ca2fl": td.CA2FL(),
-    "fedac": td.FedAC(control_scale="population"),
+OPTIONS = {
+    td.MasFL: {"beta": 0.9, "gamma": 0.1},
+    td.AdaMasFL: {"beta": 0.9, "gamma": 0.1, "eta": 0.1},
+    td.FedAC: {"control_scale": "population"},
 }
+ALL = [kind(**OPTIONS.get(kind, {})) for kind in BUILT_IN]
+KEEPING_A_MEAN = {algorithm.kind: algorithm for algorithm in ALL if algorithm.averages_memories}
 LOCAL = td.Local(steps=2, batch_size=8, lr=0.1)
 
 

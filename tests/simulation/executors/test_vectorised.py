@@ -9,6 +9,8 @@ from torch import nn
 
 import tardigrad as td
 from event_records import records
+from tardigrad.algorithms.algorithm import Algorithm
+from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.experiments.runs.simulation_assembly import build
 from tardigrad.simulation.executors.vectorised import Vectorised
 
@@ -22,6 +24,13 @@ ALGORITHMS = {
     "scaffold": (td.SCAFFOLD(), SYNCHRONOUS),
     "fedprox": (td.FedProx(mu=0.5), SYNCHRONOUS),
 }
+ALGORITHMS |= {
+    kind().name: (kind(), SYNCHRONOUS if kind.synchronous else ASYNCHRONOUS)
+    for kind in BUILT_IN
+    if kind().name not in ALGORITHMS
+    and (kind.rule is not Algorithm.rule or kind.broadcast is not Algorithm.broadcast)
+}
+"""Those whose clients do something of their own, and plain ones."""
 EQUAL, RAGGED = [10] * 20, [10, 10, 7, 10, 3, 10, 12, 12, 7, 1] * 2 + [2]
 
 

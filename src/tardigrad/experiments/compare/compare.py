@@ -41,6 +41,9 @@ class Comparison(Setting):
     """The config that all entries share."""
     entries: dict[str, Values] = Field(min_length=1)
     """By label: what each changes in `base`."""
+    variants: dict[str, Values] = Field(default_factory=dict)
+    """By label: what each changes in every entry. If there are any, every entry is run in every variant, as
+    "entry, variant"."""
     tune: Tune | None = None
     """How `tardigrad tune` searches for better settings (docs/tuning.md)."""
     tuning: Path | None = None
@@ -151,6 +154,13 @@ def checked(values: Mapping[str, object], source: str) -> Comparison:
         comparison = Comparison.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{source}: {line}" for line in explain(error, Comparison))) from None
+    if comparison.variants:
+        entries = {
+            f"{label}, {variant}": merged(entry, changes)
+            for variant, changes in comparison.variants.items()
+            for label, entry in comparison.entries.items()
+        }
+        comparison = comparison.model_copy(update={"entries": entries, "variants": {}})
     if len(set(comparison.seeds)) < len(comparison.seeds):
         raise ConfigError(f"{source}: seeds: the same seed twice is the same run twice")
     if "" in comparison.entries:

@@ -9,6 +9,7 @@ them the aggregator is built, which is given them.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from tardigrad.algorithms.aggregator import Aggregator
+from tardigrad.algorithms.layers import Wire
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.events import ModelEvaluated
 from tardigrad.core.own_code import class_source
@@ -53,6 +55,8 @@ from tardigrad.simulation.adversaries import AdversaryLayer
 from tardigrad.simulation.network import TripBytes
 
 NOT_KNOWN = TripBytes(0, 0)
+
+log = logging.getLogger("tardigrad.experiments")
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,8 @@ class Assembly:
             own = None if self.served else keys
             layers = secure_layers(self.secure_run(), self.start(), own, canaries)
         if self.config.adversaries is not None:  # what they send passes through all other layers
-            layers = [AdversaryLayer(self.config.adversaries, self.config.seed), *layers]
+            encoded = self.guarantee is None and any(layer.wire != Wire() for layer in layers)
+            layers = [AdversaryLayer(self.config.adversaries, self.config.seed, encoded), *layers]
         average = self.config.evaluation.model_average
         model = self.flat.shared.clone()
         shared = shared_vectors(self.config, model.dtype)
@@ -239,6 +244,9 @@ def assemble(
     blocks = tuple(shape.numel() for shape in flat.shared_shapes)
     situation = replace(situation_of(config, clients), population=population, blocks=blocks)
     trial = Aggregator(config.algorithm, flat.shared, situation, config.evaluation.model_average)
+    caution = config.algorithm.caution(situation, config.local.lr)
+    if caution is not None:
+        log.warning(caution, extra={"event": "algorithm"})
     lengths = {name: vector.numel() for name, vector in trial.empty_upload().items()}
     guarantee = _guarantee(config, situation, sum(lengths.values()), chosen)
     if config.secure is not None:

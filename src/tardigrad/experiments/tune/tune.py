@@ -161,7 +161,9 @@ def _trial_stop(stop: Stop, config: Config, target: float | None) -> Stop:
 
 def tuned(comparison: Comparison, chosen: list[Subject], found: dict[str, StudyResult]) -> Values:
     """Return the comparison file with the best settings in its entries."""
-    file: Values = comparison.model_dump(mode="json", exclude_none=True, exclude={"tune", "entries", "base"})
+    file: Values = comparison.model_dump(
+        mode="json", exclude_none=True, exclude={"tune", "variants", "entries", "base"}
+    )
     entries: dict[str, Values] = {}
     file |= {"tuning": TUNING, "base": _plain(comparison.base), "entries": entries}
     for subject in chosen:
