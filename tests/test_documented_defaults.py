@@ -139,7 +139,7 @@ def test_the_last_algorithms_of_the_page_have_buffers_of_one_upload():
     _, last = page("algorithms.md").split("K is 1 unless said otherwise")
     kinds = [kind for kind in re.findall(r'kind = "(\w+)"', last) if kind in ALGORITHMS]
     others = {kind: ALGORITHMS[kind].default_buffer for kind in kinds if ALGORITHMS[kind].default_buffer != 1}
-    assert others == {"area": 10, "rennala": 10}
+    assert others == {"area": 10, "rennala": 10, "bucketed_fedbuff": 3}
     assert "(K is 10)" in last
 
 

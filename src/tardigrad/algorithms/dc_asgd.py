@@ -16,7 +16,7 @@ from tardigrad.core.state import State, tensor_of
 from tardigrad.core.upload import Received
 
 EPSILON = 1e-7
-"""Added to the mean square before its root is taken. It is the value that the method is known by; the
+"""Added to the mean square before its root is taken. It is the value in common use; the
 paper could not be read."""
 
 
