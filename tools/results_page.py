@@ -50,7 +50,7 @@ OURS = "not the paper's"
 """Begins claims that we added to a file."""
 OUR_TABLES = {"fedac/readings", "masfl/horizon"}
 """Tables whose claims are those of other tables, under conditions that we added."""
-SCALES = {"small": "tuned by us", "protocol": "the paper's settings"}
+SCALES = {"small": "few clients and trips", "protocol": "the paper's set-up"}
 OUTCOMES = ("holds", CHANCE, "does not hold", "not run")
 
 Recorded = dict[tuple[str, str], ReproductionResult]
