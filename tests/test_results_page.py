@@ -156,7 +156,9 @@ def test_the_verdicts_of_all_scales_stand_beside_each_other_with_the_reason():
     table, reason = results_page.claims_table(results, "paper", {("paper", "A"): "the rate"}).split("\n\n")
     assert reason == "(a) the rate"
     rows = table.splitlines()
-    assert rows[0] == "| claim | where | small: few clients and trips | protocol: the paper's set-up | why not |"
+    assert (
+        rows[0] == "| claim | where | small: few clients and trips | protocol: the paper's set-up | why not |"
+    )
     assert rows[2:] == [
         "| A | Table 9 | holds (few); does not hold (many) | does not hold | a |",
         "| B | Table 9 | holds | not run |  |",

@@ -80,6 +80,8 @@ def settings_table(grid: GridResult) -> str:
             ]
             best = next(tried for tried in one["tried"] if tried["settings"] == one["chosen"])
             reached = "missed" if best["trips"] is None else f"{best['trips']:,.0f}"
+            if 0 < best["reached"] < len(grid["seeds"]):
+                reached += f", with {best['reached']} of {len(grid['seeds'])} seeds"
             cells.append(f"{', '.join(parts)} ({reached})")
         rows.append([label, *cells])
     return markdown(rows)

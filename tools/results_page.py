@@ -18,10 +18,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import string
 import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from tardigrad.experiments.reproduce.grid_search import GridResult
 from tardigrad.experiments.reproduce.reproduction_tables import (
@@ -45,6 +47,8 @@ PAPERS = {
 }
 NOT_ON_THE_PAGE = {"momentum_under_staleness"}
 """These have a page of their own."""
+UNFINISHED = ("not finished", "stopped")
+"""The errors of runs that were stopped."""
 CHANCE = "could be chance"
 OURS = "not the paper's"
 """Begins claims that we added to a file."""
@@ -58,7 +62,7 @@ Recorded = dict[tuple[str, str], ReproductionResult]
 
 def recorded(folder: Path = RECORDED) -> Recorded:
     """Return all recorded results by scale and name."""
-    results = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*/*/*.json"))]
+    results = [_read(file) for file in sorted(folder.glob("*/*/*.json"))]
     return {(result["scale"], result["name"]): result for result in results}
 
 
@@ -67,20 +71,27 @@ def record(runs: Path, folder: Path = RECORDED) -> list[str]:
     not finished is left out."""
     names = []
     for file in sorted(runs.glob("*/*/reproduction.json")):
-        result: ReproductionResult = json.loads(file.read_text(encoding="utf-8"))
-        if "not finished" in result["failed"].values() or "stopped" in result["failed"].values():
+        result: ReproductionResult = _read(file)
+        if any(error in UNFINISHED or "run it again" in error for error in result["failed"].values()):
             continue
         if result["name"].split("/")[0] in NOT_ON_THE_PAGE:
             continue
         _write(result, folder / result["scale"] / f"{result['name']}.json")
         names.append(result["name"])
     for file in sorted(runs.glob("*/*/grid.json")):
-        grid: GridResult = json.loads(file.read_text(encoding="utf-8"))
+        grid: GridResult = _read(file)
         paper, table = grid["name"].split("/")
         if paper not in NOT_ON_THE_PAGE:
             _write(grid, folder / grid["scale"] / paper / "grids" / f"{table}.json")
             names.append(f"the grid of {grid['name']}")
     return names
+
+
+def _read(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        sys.exit(f"{file} is no JSON: {error}")
 
 
 def _write(result: ReproductionResult | GridResult, file: Path) -> None:
@@ -173,7 +184,7 @@ def claims_table(results: Recorded, paper: str, why: dict[tuple[str, str], str])
     for (where, says), by_scale in found.items():
         letter = ""
         if reason := why.get((paper, says)):
-            letter = letters.setdefault(reason, "abcdefghij"[len(letters)])
+            letter = letters.setdefault(reason, string.ascii_lowercase[len(letters)])
         rows.append([says, where, *(_verdicts(by_scale.get(scale, [])) for scale in scales), letter])
     return "\n\n".join([markdown(rows), *(f"({letter}) {reason}" for reason, letter in letters.items())])
 

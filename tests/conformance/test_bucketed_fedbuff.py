@@ -25,6 +25,18 @@ def naive(lr, buckets, robust, s):
     return naive_models(move)
 
 
+@pytest.mark.parametrize(("kind", "size"), [("basgd", 1), ("bucketed_fedbuff", 2)])
+def test_buckets_that_a_run_never_fills_are_refused(kind, size):
+    config = td.Config(
+        data=td.Digits(partition=td.IID(clients=20)),
+        algorithm={"kind": kind, "buckets": 9},
+        buffer=td.Buffer(size=size),
+        stop=td.Stop(trips=8 * size),
+    )
+    with pytest.raises(td.ConfigError, match=r"9 buckets .* 8 versions at most: it would never move"):
+        td.run(config, progress=False)
+
+
 def trimmed(means):
     """Without the smallest and the largest of every coordinate."""
     return np.sort(means, axis=0)[1:-1].mean(axis=0)

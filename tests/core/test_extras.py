@@ -8,7 +8,7 @@ import pytest
 
 from tardigrad.core import extras
 
-CLONE = "pip install -c constraints.txt '.[privacy]' in a clone"
+CLONE = "pip install -c constraints.txt -e '.[privacy]' in a clone"
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
 

@@ -33,6 +33,15 @@ def bucket_of(state: State, client: int | str, buckets: int) -> int:
     return int((clients == digest).nonzero()[0]) % buckets
 
 
+def check_that_buckets_fill(buckets: int, situation: Situation, each: str) -> None:
+    """Raise a ConfigError if the run ends before every bucket has one upload or buffer, as `each` says."""
+    if situation.steps is not None and situation.steps < buckets:
+        raise ConfigError(
+            f"algorithm.buckets: the model moves when {buckets} buckets have one {each} each, but the run "
+            f"makes {situation.steps} versions at most: it would never move; take fewer buckets or more trips"
+        )
+
+
 class BASGD(Individual):
     """Clients are dealt to buckets in turn, and each bucket keeps the mean of what its clients have sent.
     When no bucket is empty, the model moves by a robust mean of these means, and the buckets are emptied.
@@ -67,6 +76,7 @@ class BASGD(Individual):
             )
 
     def start(self, model: Tensor, situation: Situation) -> State:
+        check_that_buckets_fill(self.buckets, situation, "upload")
         return super().start(model, situation) | {
             "buckets": model.new_zeros(self.buckets, *model.shape),
             "counts": torch.zeros(self.buckets, dtype=torch.float64),

@@ -10,6 +10,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Metrics, SumOnly
+from tardigrad.algorithms.basgd import check_that_buckets_fill
 from tardigrad.core.robust import Median, RobustMean
 from tardigrad.core.situation import Situation
 from tardigrad.core.staleness import Constant, StalenessLaw
@@ -46,6 +47,7 @@ class BucketedFedBuff(SumOnly):
         return self.staleness
 
     def start(self, model: Tensor, situation: Situation) -> State:
+        check_that_buckets_fill(self.buckets, situation, "buffer")
         return super().start(model, situation) | {
             "buckets": model.new_zeros(self.buckets, *model.shape),
             "filled": 0,

@@ -11,9 +11,9 @@ def pip_install(extra: str) -> str:
     They do not name this package, because a package of this name on an index may be another project's.
 
     >>> pip_install("tune")
-    "pip install -c constraints.txt '.[tune]' in a clone, or pip install 'optuna>=3.6'"
+    "pip install -c constraints.txt -e '.[tune]' in a clone, or pip install 'optuna>=3.6'"
     """
-    clone = f"pip install -c constraints.txt '.[{extra}]' in a clone"
+    clone = f"pip install -c constraints.txt -e '.[{extra}]' in a clone"
     try:
         listed = requires("tardigrad") or []
     except PackageNotFoundError:

@@ -374,6 +374,28 @@ def test_labels_must_not_be_empty_and_are_escaped_in_file_names_and_latex(tmp_pa
     assert latex_cell("a\\b_{$5}") == r"a\textbackslash{}b\_\{\$5\}"
 
 
+def test_a_variant_of_another_kind_replaces_the_table_of_an_entry(tmp_path):
+    (tmp_path / "c.toml").write_text(
+        'targets = [0.9]\n[base]\nalgorithm = "fedbuff"\npace = { kind = "asynchronous", concurrency = 7 }\n'
+        '[entries]\na = { algorithm = { lr = 5.0 }, pace = { kind = "queued", concurrency = 20 } }\n'
+        '[variants]\nsame = {}\nother = { algorithm = { kind = "fedasync" }, pace = "asynchronous" }\n'
+    )
+    found = load_comparison(tmp_path / "c.toml")
+    same, other = (found.config(label, 0, "c") for label in ("a, same", "a, other"))
+    assert (same.algorithm.kind, same.algorithm.lr, same.pace.kind) == ("fedbuff", 5.0, "queued")
+    assert (other.algorithm, other.pace) == (td.FedAsync(), td.Asynchronous())
+
+
+def test_variants_without_a_name_or_with_one_that_another_has_are_refused(tmp_path):
+    file = tmp_path / "c.toml"
+    file.write_text('[entries]\nA = {}\n"A, B" = {}\n[variants]\nC = {}\n"B, C" = {}\n')
+    with pytest.raises(td.ConfigError, match="'A, B, C' could be two entries in two variants"):
+        load_comparison(file)
+    file.write_text('[entries]\nA = {}\n[variants]\n"" = {}\n')
+    with pytest.raises(td.ConfigError, match="variants: each of them needs a name"):
+        load_comparison(file)
+
+
 def test_every_entry_is_run_in_every_variant(tmp_path):
     (tmp_path / "c.toml").write_text(
         "targets = [0.9]\n[base]\nlocal = { lr = 0.1, batch_size = 4 }\n"

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from event_records import read_records
 from tardigrad.cli import app
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.reproduce.grid_search import search_grid
+from tardigrad.experiments.reproduce.grid_search import _rank, search_grid
 from tardigrad.experiments.reproduce.reproduce import reproduce
 from tardigrad.experiments.reproduce.reproduction import load
 from tardigrad.experiments.reproduce.tuning_grid import TuningGrid
@@ -110,6 +110,23 @@ def test_the_best_accuracy_at_the_end_is_chosen_if_that_is_measured(library_fold
             assert best["end"] == max(ends) > min(ends)
 
 
+def test_with_several_seeds_the_settings_that_reach_the_target_with_most_are_chosen():
+    """A rate that is fast with one seed and fails with the other is worse than a slow one."""
+    fast = {"settings": {"lr": 4}, "trips": 10.0, "reached": 1, "best": 0.9}
+    slow = {"settings": {"lr": 1}, "trips": 30.0, "reached": 2, "best": 0.6}
+    slower = {"settings": {"lr": 2}, "trips": 35.0, "reached": 2, "best": 0.7}
+    missed = {"settings": {"lr": 8}, "trips": None, "reached": 0, "best": None}
+    assert sorted([missed, slower, fast, slow], key=lambda one: _rank(one, False)) == [
+        slow,
+        slower,
+        fast,
+        missed,
+    ]
+    low = {"settings": {"lr": 1}, "trips": None, "reached": 0, "best": 0.5, "end": 0.5}
+    high = {"settings": {"lr": 2}, "trips": None, "reached": 0, "best": 2.0, "end": 2.0}
+    assert [min((low, high), key=lambda one: _rank(one, less)) for less in (True, False)] == [low, high]
+
+
 def test_grids_of_different_size_are_refused():
     with pytest.raises(ValueError, match="A has 2 and B has 1"):
         TuningGrid(tried={"A": [{"algorithm.lr": [1, 2]}], "B": [{"algorithm.lr": [1]}]})
@@ -129,6 +146,11 @@ def test_an_edge_is_the_smallest_or_largest_of_three():
     [
         (("seeds = [0, 1]", "seeds = [0, 100]"), "which judge what was tuned"),
         (("\nB = [{", "\nC = [{"), "there is no entry 'C'"),
+        (("seeds = [0, 1]", "seeds = [0, 0]"), "the same seed twice"),
+        (
+            ("[scales.small.grid.tried]", "[scales.small.grid]\nseeds = [7, 7]\n[scales.small.grid.tried]"),
+            "same seed",
+        ),
         (("algorithm.momentum.beta", "algorithm.momentum.gamma"), "gamma"),
         (("targets = [0.5]", 'targets = [0.5]\nomit = ["B"]'), "there is no entry 'B' at this scale"),
         (('"algorithm.momentum.beta" = [0.5', '"algorithm" = ["fedbuff"], "a" = [0.5'), "set the same table"),

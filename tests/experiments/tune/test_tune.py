@@ -120,6 +120,18 @@ def test_a_trial_that_diverges_is_the_worst_and_its_trips_count(tmp_path):
     assert found.trips < 8 * 60
 
 
+def test_a_trial_whose_settings_are_refused_has_failed_and_the_study_goes_on(tmp_path):
+    values = FAST | {"algorithm": {"kind": "basgd", "buckets": 4}, "buffer": {"size": 1}}
+    space = {"algorithm.buckets": Dimension(choices=(4, 80))}  # 20 clients cannot fill 80 buckets
+    study, words = finish(subject(space, values=values, trials=6), tmp_path / "s.db")
+    found = findings(study, subject(space, values=values, trials=6))
+    assert 0 < words.count("failed") == found.failed < 6
+    assert found.best == {"algorithm.buckets": 4}
+    values["algorithm"] = {"kind": "basgd", "buckets": 80}
+    with pytest.raises(td.ConfigError, match="cannot fill 80 buckets"):  # the entry itself
+        finish(subject(RATES, values=values), tmp_path / "t.db")
+
+
 def test_when_all_trials_diverge_there_is_no_best(tmp_path):
     wild = {"local.lr": Dimension(choices=(1e30,))}
     study, _ = finish(subject(wild, trials=2), tmp_path / "s.db")
@@ -433,3 +445,4 @@ def test_a_learning_rate_without_effect_is_not_tuned():
     for eta, tried in (("local", True), ("theorem", False)):
         space = search_space(td.Config(algorithm={"kind": "masfl", "eta": eta}), "practical")
         assert ("local.lr" in space) == tried
+        assert ("algorithm.beta" in space) == tried

@@ -154,23 +154,33 @@ def checked(values: Mapping[str, object], source: str) -> Comparison:
         comparison = Comparison.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{source}: {line}" for line in explain(error, Comparison))) from None
-    if comparison.variants:
-        entries = {
-            f"{label}, {variant}": merged(entry, changes)
-            for variant, changes in comparison.variants.items()
-            for label, entry in comparison.entries.items()
-        }
-        comparison = comparison.model_copy(update={"entries": entries, "variants": {}})
     if len(set(comparison.seeds)) < len(comparison.seeds):
         raise ConfigError(f"{source}: seeds: the same seed twice is the same run twice")
-    if "" in comparison.entries:
-        raise ConfigError(f"{source}: entries: an entry needs a name")
+    for table, named in (("entries", comparison.entries), ("variants", comparison.variants)):
+        if "" in named:
+            raise ConfigError(f"{source}: {table}: each of them needs a name")
+    if comparison.variants:
+        comparison = _in_every_variant(comparison, source)
     labels: dict[str, str] = {}
     for label in comparison.entries:
         other = labels.setdefault(_file_name(label), label)
         if other != label:
             raise ConfigError(f"{source}: {label!r} and {other!r} would share a folder; rename one of them")
     return comparison
+
+
+def _in_every_variant(comparison: Comparison, source: str) -> Comparison:
+    """Return the comparison with an entry for every entry and variant, which has the whole config."""
+    entries: dict[str, Values] = {}
+    for variant, changes in comparison.variants.items():
+        for label, entry in comparison.entries.items():
+            both = f"{label}, {variant}"
+            if both in entries:
+                raise ConfigError(
+                    f"{source}: variants: {both!r} could be two entries in two variants; rename one"
+                )
+            entries[both] = merged(merged(comparison.base, entry), changes)
+    return comparison.model_copy(update={"base": {}, "entries": entries, "variants": {}})
 
 
 def _read_tuning(place: Path, file: str) -> TuningTable:
@@ -198,11 +208,14 @@ def _file_name(label: str) -> str:
 
 
 def merged(base: Values, changes: Values) -> Values:
-    """Return `base` with `changes`. Tables are merged; a table of another kind replaces the whole table."""
+    """Return `base` with `changes`. Tables are merged; a table of another kind replaces the whole table.
+    "fedbuff" is short for { kind = "fedbuff" }."""
     both = dict(base)
     for name, value in changes.items():
         old = both.get(name)
         both[name] = value
+        if isinstance(old, str) and isinstance(value, dict):
+            old = {"kind": old}
         if isinstance(old, dict) and isinstance(value, dict):
             kind = old.get("kind")
             if kind is None or value.get("kind", kind) == kind:

@@ -33,7 +33,8 @@ class TriedSettings(TypedDict):
     best: float | None
     """The best value of the metric, the mean over the seeds; None if a run has none."""
     end: NotRequired[float | None]
-    """The mean accuracy at the end, if the reproduction measures that; None if a run failed."""
+    """The mean accuracy (or other metric) at the end, if the reproduction measures that; None if a run
+    failed."""
     failed: NotRequired[str]
     """Why a run ended early, such as divergence."""
 
@@ -170,7 +171,8 @@ def _tried(settings: Settings, outcomes: Sequence[Outcome], target: float, measu
 def _rank(one: TriedSettings, lower_is_better: bool) -> tuple[float, float, float]:
     """Return a key that sorts better settings first."""
     if "end" in one:
-        return math.inf if one["end"] is None else -one["end"], 0.0, 0.0
+        sign = 1 if lower_is_better else -1
+        return math.inf if one["end"] is None else sign * one["end"], 0.0, 0.0
     if one["best"] is None:
         return -one["reached"], math.inf, math.inf
     trips = math.inf if one["trips"] is None else one["trips"]

@@ -55,6 +55,12 @@ class Scale(Setting):
     """The settings that `tardigrad reproduce --tune` tries, if the tuning can be repeated by it."""
 
     @model_validator(mode="after")
+    def _different_seeds(self) -> Scale:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds: the same seed twice is the same run twice")
+        return self
+
+    @model_validator(mode="after")
     def _tuning_seed_does_not_judge(self) -> Scale:
         if self.grid is not None and (both := set(self.grid.seeds) & set(self.seeds)):
             raise ValueError(f"grid.seeds: {min(both)} is among `seeds`, which judge what was tuned")

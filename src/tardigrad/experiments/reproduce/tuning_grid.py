@@ -28,6 +28,12 @@ class TuningGrid(Setting):
     """By entry: tables of values by key; every combination of the values of one table is tried."""
 
     @model_validator(mode="after")
+    def _different_seeds(self) -> TuningGrid:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds: the same seed twice is the same run twice")
+        return self
+
+    @model_validator(mode="after")
     def _different_keys(self) -> TuningGrid:
         for label, tables in self.tried.items():
             for table in tables:

@@ -139,6 +139,7 @@ def shipped_space(config: Config, ranges: str) -> Space:
         del space["algorithm.beta1"]
     if kind == "masfl" and setting_at(config, "algorithm.eta") == "theorem":
         del space["local.lr"]  # it has no effect
+        del space["algorithm.beta"]  # the theorem has a step for few betas; its own is one of them
     if kind == "fedasync":
         law = str(setting_at(config, "algorithm.staleness.kind"))
         space |= {f"algorithm.staleness.{name}": own for name, own in STALENESS.get(law, {}).items()}

@@ -157,6 +157,10 @@ def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], own: 
             try:
                 config = subject.with_settings(settings, seed)
                 own.run(config, observers=(judge, *observers))
+            except ConfigError as error:
+                if not _counted(study):  # the entry's own settings
+                    raise
+                raise RunError(str(error)) from None
             finally:
                 spent += judge.trips
             score, there = _score(judge, subject)
