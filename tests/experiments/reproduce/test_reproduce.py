@@ -389,6 +389,7 @@ def test_the_command_lists_runs_and_names_what_is_wrong(tiny, tmp_path):
     assert "not run" in listed.stdout
     done = tardigrad("paper/table9", "--scale", "smoke", *out, "--json")
     assert json.loads(done.stdout)["paper/table9"]["scale"] == "smoke"
+    assert "run, not judged" in tardigrad("--scale", "smoke", *out).stdout
     for wrong, said in (
         (["paper/table8"], "no such table"),
         (["paper/table9", "--scale", "huge"], "must be one of smoke"),

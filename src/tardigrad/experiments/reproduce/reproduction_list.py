@@ -107,7 +107,9 @@ def show_details(reproductions: dict[str, Reproduction], out: Path, console: Con
 
 
 def _so_far(verdicts: dict[Verdict, int]) -> str:
-    return f"{verdicts.get('holds', 0)} of {sum(verdicts.values())} hold" if verdicts else "not run"
+    if verdicts.keys() <= {"not run"}:  # the scale smoke judges nothing
+        return "run, not judged" if verdicts else "not run"
+    return f"{verdicts.get('holds', 0)} of {sum(verdicts.values())} hold"
 
 
 def _verdicts(file: Path) -> dict[Verdict, int]:
