@@ -38,6 +38,7 @@ ALGORITHMS = {
     "fedbuff with light approximation": td.FedBuff(momentum=LightApproximation()),
     "fedbuff with Adam": td.FedBuff(preconditioner="adam"),
     "masfl with a first pass": td.MasFL(first_pass=True),
+    "bucketed_fedbuff": td.BucketedFedBuff(buckets=2),  # so that the model moves
 }  # fmt: skip
 
 

@@ -186,5 +186,5 @@ def test_error_for_a_damaged_hdf5_file_names_it(folder):
 
 def test_error_without_h5py_names_the_extra(folder, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with pytest.raises(ConfigError, match=r"tardigrad\[data\]"):
+    with pytest.raises(ConfigError, match=r"pip install .* -e '\.\[data\]' in a clone"):
         StackOverflow(format="hdf5").federation(0)

@@ -22,7 +22,7 @@ class TuningGrid(Setting):
     {'algorithm.lr': 2, 'algorithm.momentum.beta': 0.9}
     """
 
-    seeds: tuple[NonNegativeInt, ...] = Field((100,), min_length=1)
+    seeds: tuple[NonNegativeInt, ...] = Field(default=(100,), min_length=1)
     """Every setting is run with each of these seeds, none of which judges."""
     tried: dict[str, tuple[dict[str, tuple[Value, ...]], ...]] = Field(min_length=1)
     """By entry: tables of values by key; every combination of the values of one table is tried."""
