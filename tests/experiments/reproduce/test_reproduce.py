@@ -22,12 +22,13 @@ EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 ASKED = {
     "fedbuff": "table1 table2 table5 table6 figure1 figure3 figure4 figure6 figure7",
     "momentum_approximation": "figure1 figure2 figure3 figure4 figure5 table1 table2 table3 table4",
-    "fedac": "figures1-2 table1 table2 figure3 figure4 readings",
+    "fedac": "figures1-2 table1 table2 figure3 figure4 readings full",
     "masfl": "figure1 figure2 horizon",
     "fedasync": "figures1-6 figure7 figures8-9",
     "momentum_under_staleness": "image text",
 }
 NEEDED = {
+    "fedac/full": ("protocol",),
     "fedac/readings": ("protocol",),
     "masfl/horizon": ("protocol",),
     "momentum_under_staleness/image": ("small",),
@@ -260,14 +261,14 @@ def test_weight_prediction_has_the_server_optimizers_momentum(name, size):
             assert (config.algorithm.momentum.kind, config.algorithm.momentum.beta) == ("ema", 0.9)
 
 
-@pytest.mark.parametrize("name", ["figures1-2", "table1", "table2", "figure3", "readings"])
+@pytest.mark.parametrize("name", ["figures1-2", "table1", "table2", "figure3", "readings", "full"])
 def test_fedacs_protocol_tunes_nobody(name):
     """Its section on parameter settings; only the server lr of FedAC's Nadam cannot be 1."""
     configs = configs_of(f"fedac/{name}", "protocol")
     for (task, label), config in configs.items():
         local = config.local
         assert (local.epochs, local.batch_size, local.lr, local.weight_decay) == (5, 50, 0.1, 0.002)
-        assert local.gradient_clip is None
+        assert local.gradient_clip == (10.0 if label == "FedAC, gradients of at most 10" else None)
         assert config.stop.trips == 3000
         clients = int(task.split()[0]) if task else 100
         assert config.data.partition.clients == clients
