@@ -45,3 +45,17 @@ def test_without_compensation_it_is_fedbuff():
     ours, _ = run_package(td.DCASGD(lr=0.2, compensation=0.0), torch.float64)
     theirs, _ = run_package(td.FedBuff(lr=0.2, staleness="constant"), torch.float64)
     assert_same(ours, theirs, torch.float64)
+
+
+@pytest.mark.parametrize(("dtype", "broadcast"), [(torch.float32, "bfloat16"), (torch.bfloat16, "float32")])
+def test_a_fresh_upload_is_not_corrected_although_its_start_was_rounded(dtype, broadcast):
+    torch.manual_seed(0)
+    module, x, y = torch.nn.Linear(6, 3, dtype=dtype), torch.randn(40, 6, dtype=dtype), torch.arange(40) % 3
+    given = {
+        "model": module, "clients": {"a": (x, y)}, "test": (x, y), "broadcast": broadcast,
+        "buffer": {"size": 1}, "pace": {"kind": "asynchronous", "concurrency": 1}, "stop": {"trips": 12},
+    }  # fmt: skip
+    ours = td.run(algorithm=td.DCASGD(lr=0.5, compensation=5.0), **given)
+    plain = td.run(algorithm=td.FedBuff(lr=0.5, staleness="constant"), **given)
+    assert ours.steps == plain.steps == 12
+    assert all(torch.equal(ours.model[name], plain.model[name]) for name in plain.model)

@@ -1,5 +1,7 @@
 """FedAC, Equations 4 to 17, with the gaps of Equation 4 closed as the docs say."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -385,3 +387,13 @@ def test_bad_settings_are_named(setting, value):
     with pytest.raises(ValidationError) as raised:
         FedAC(**{setting: value})
     assert raised.value.errors()[0]["loc"] == (setting,)
+
+
+def test_a_fresh_upload_is_fresh_although_the_broadcast_rounded_its_start(tmp_path):
+    td.run(
+        data={"kind": "digits", "partition": {"kind": "iid", "clients": 4}}, broadcast="bfloat16",
+        algorithm="fedac", buffer={"size": 1}, pace={"kind": "asynchronous", "concurrency": 1},
+        stop={"trips": 6}, evaluation={"every_trips": 6}, out=tmp_path / "run",
+    )  # fmt: skip
+    events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    assert [event["fresh"] for event in events if event["event"] == "step"] == [1] * 6

@@ -68,7 +68,9 @@ class DCASGD(Individual):
                 square = self.decay * state["mean_square"] + (1 - self.decay) * g * g
                 state["mean_square"] = square
                 curvature = curvature / torch.sqrt(square + EPSILON)
-            corrected = g + curvature * (now - received.start)
-            total += received.member.weight * corrected
+            if received.member.staleness > 0:  # now is rounded as the start was, if to short floats
+                start = received.start
+                g = g + curvature * (now.to(start.dtype).to(now.dtype) - start)
+            total += received.member.weight * g
         state["model"] = now - self.lr * total / sum(received.member.mass for received in buffer)
         return {}

@@ -141,7 +141,7 @@ def _agreement(model: Tensor, buffer: Sequence[Received], reading: str) -> tuple
         now = model.to(start.dtype).to(model.dtype)  # rounded as the start was, if to short floats
         moved = start.to(model.dtype) - now  # both signs reversed
         lengths = float(torch.linalg.vector_norm(moved)), float(torch.linalg.vector_norm(delta))
-        if lengths[0] == 0:
+        if lengths[0] == 0 or received.member.staleness == 0:  # a lossy broadcast moves the start
             fresh.append(n)
             cosine = 1.0
         elif lengths[1] == 0:

@@ -24,7 +24,7 @@ from scipy import stats
 import tardigrad as td
 from gated_algorithm import gated_algorithm
 from own_code_file import OWN, own_values
-from tardigrad.experiments.compare.compare import Comparison, _file_name, compare, load_comparison
+from tardigrad.experiments.compare.compare import Comparison, _file_name, compare, load_comparison, merged
 from tardigrad.experiments.compare.outcome import Outcome, Point
 from tardigrad.experiments.compare.pool import locked_folder
 from tardigrad.experiments.compare.statistics import paired
@@ -408,3 +408,16 @@ def test_every_entry_is_run_in_every_variant(tmp_path):
     assert [config[label].local.lr for label in config] == [0.01, 0.01, 0.1, 0.3]
     assert [config[label].local.batch_size for label in config] == [4] * 4
     assert [config[label].stop.trips for label in ("a, long", "b, long")] == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "both"),
+    [
+        ({"kind": "fedbuff", "lr": 0.5}, "fedbuff", {"kind": "fedbuff", "lr": 0.5}),
+        ("fedbuff", {"kind": "fedbuff", "lr": 0.5}, {"kind": "fedbuff", "lr": 0.5}),
+        ({"kind": "fedbuff", "lr": 0.5}, "fedasync", {"kind": "fedasync"}),
+        ("fedbuff", "fedasync", "fedasync"),
+    ],
+)
+def test_the_name_of_a_kind_is_short_for_a_table_of_that_kind_on_both_sides(old, new, both):
+    assert merged({"algorithm": old}, {"algorithm": new}) == {"algorithm": both}

@@ -6,6 +6,8 @@ import pytest
 
 from tardigrad.core.metric import Metric
 from tardigrad.experiments.compare.compare import Comparison
+from tardigrad.experiments.runs.in_memory import InMemory
+from tardigrad.experiments.tune import study
 from tardigrad.experiments.tune.study import continue_study, findings, open_study, said
 from tardigrad.experiments.tune.tune import subjects
 
@@ -35,9 +37,9 @@ def subject(folder, **tune):
 
 def result_of(folder, **tune):
     one = subject(folder, **tune)
-    study = open_study(folder / "study.db", one)
-    words = list(continue_study(study, one))
-    return findings(study, one), words, [trial.user_attrs["settings"] for trial in study.trials]
+    opened = open_study(folder / "study.db", one)
+    words = list(continue_study(opened, one))
+    return findings(opened, one), words, [trial.user_attrs["settings"] for trial in opened.trials]
 
 
 def test_best_trial_is_the_one_with_the_least_error(tmp_path):
@@ -60,3 +62,24 @@ def test_trips_to_an_error_are_counted_and_a_miss_says_how_near_it_came(tmp_path
 def test_values_are_said_in_the_unit_of_their_metric():
     assert said(0.5, None) == "50.00%"
     assert said(-0.25, None, metric=Metric("r2")) == "R2 -0.25"
+
+
+def test_settings_that_miss_the_target_with_a_seed_are_worse_than_those_that_reach_it_later(
+    tmp_path, monkeypatch
+):
+    """The large rate takes 100 trips with one seed and misses with the other; the small one takes 600."""
+    one = subject(tmp_path, objective="trips", seeds=[1, 2], trials=6, pruning=False)
+    of_runs = {(0.05, 1): (-100.0, True), (0.05, 2): (-1050.0, False)}
+    made = []
+    monkeypatch.setattr(
+        study, "_score", lambda judge, _: of_runs.get((made[-1].local.lr, made[-1].seed), (-600.0, True))
+    )
+    run = InMemory.run
+    monkeypatch.setattr(
+        InMemory, "run", lambda self, config, **more: made.append(config) or run(self, config, **more)
+    )
+    found_in = open_study(tmp_path / "study.db", one)
+    list(continue_study(found_in, one))
+    found = findings(found_in, one)
+    assert {trial.user_attrs["settings"]["local.lr"] for trial in found_in.trials} == {1e-9, 0.05}
+    assert (found.best, found.reached, found.value) == ({"local.lr": 1e-9}, True, 600.0)

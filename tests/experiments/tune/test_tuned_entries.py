@@ -56,6 +56,10 @@ def test_own_model_and_algorithm_are_tuned_and_the_trials_are_kept(tmp_path):
     rich.console.Console(file=shown, width=150).print(found)
     assert "algorithm.scale" in shown.getvalue()
     assert "algorithm.scale" in found._repr_html_()
+    entries = {"own": {"algorithm": Scaled(scale=2.0)}}
+    for changed in ({"clients": given["clients"] | {"a": examples(7)}}, {"model": torch.nn.Linear(3, 2)}):
+        with pytest.raises(td.ConfigError, match="its model or data"):
+            td.tune(entries, **given | changed)
 
 
 def test_tuned_entries_are_a_file_that_compare_takes(tmp_path):

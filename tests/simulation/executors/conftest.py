@@ -19,6 +19,7 @@ except ImportError:
 
 
 os.environ.setdefault("RAY_worker_niceness", "0")  # at Ray's own 15, workers starve beside other tests
+os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "300")  # Ray's own 30 are few beside other tests
 
 
 @contextlib.contextmanager

@@ -213,9 +213,11 @@ def merged(base: Values, changes: Values) -> Values:
     both = dict(base)
     for name, value in changes.items():
         old = both.get(name)
-        both[name] = value
         if isinstance(old, str) and isinstance(value, dict):
             old = {"kind": old}
+        if isinstance(old, dict) and "kind" in old and isinstance(value, str):
+            value = {"kind": value}
+        both[name] = value
         if isinstance(old, dict) and isinstance(value, dict):
             kind = old.get("kind")
             if kind is None or value.get("kind", kind) == kind:

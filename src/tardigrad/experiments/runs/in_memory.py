@@ -11,8 +11,10 @@ from torch import nn
 from tardigrad.algorithms.registry import BUILT_IN
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.drive import Observer
+from tardigrad.experiments.runs.fingerprints import Inputs
 from tardigrad.experiments.runs.result import Result
 from tardigrad.experiments.runs.run import run
+from tardigrad.experiments.runs.simulation_assembly import assemble_simulation
 from tardigrad.learning.heads import Head
 
 
@@ -33,6 +35,10 @@ class InMemory:
         own = [type(config.algorithm) for config in configs if not isinstance(config.algorithm, BUILT_IN)]
         here = any(not algorithm.__module__.startswith("tardigrad_own.") for algorithm in own)
         return here or any(part is not None for part in (self.model, self.clients, self.test, self.head))
+
+    def inputs(self, config: Config) -> Inputs:
+        """Return fingerprints of these objects, as a run of this config has them."""
+        return assemble_simulation(config, self.model, self.clients, self.test, self.head).inputs()
 
     def run(
         self,

@@ -29,6 +29,8 @@ NOTHING_OWN = InMemory()
 RANDOM_TRIALS = 5
 """Number of trials that are chosen at random, before there is enough to learn from."""
 EVALUATIONS_BEFORE_PRUNING = 3
+MISSED = 1e9
+"""What a trial loses for each seed that missed the target, so that it ranks below those that reached it."""
 
 
 class StudyResult(Setting):
@@ -111,8 +113,8 @@ def open_study(file: Path, subject: Subject) -> Study:
     before = study.user_attrs.get("fingerprint")
     if before not in (None, subject.fingerprint):
         raise ConfigError(
-            f"{file}: holds the study of another {subject.label!r} (its settings, its search space or how "
-            "trials are judged have changed); give another --out, or put that back"
+            f"{file}: holds the study of another {subject.label!r} (its settings, its search space, its model "
+            "or data, or how trials are judged have changed); give another --out, or put that back"
         )
     study.set_user_attr("fingerprint", subject.fingerprint)
     return study
@@ -149,7 +151,7 @@ def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], own: 
     trial = study.ask({name: _distribution(dimension) for name, dimension in subject.space.items()})
     settings = {name: _readable(value, subject.space[name]) for name, value in trial.params.items()}
     trial.set_user_attr("settings", settings)
-    scores, best, spent, reached = [], [], 0, True
+    scores, best, spent, missed = [], [], 0, 0
     metric = ACCURACY
     try:
         for index, seed in enumerate(subject.seeds):
@@ -167,7 +169,7 @@ def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], own: 
             scores.append(score)
             metric = judge.metric
             best.append(metric.best(value for _, value in judge.curve))
-            reached &= there
+            missed += not there
     except optuna.TrialPruned:
         trial.set_user_attr("trips", spent)
         study.tell(trial, state=optuna.trial.TrialState.PRUNED)
@@ -178,12 +180,12 @@ def _make(study: Study, subject: Subject, observers: tuple[Observer, ...], own: 
         study.tell(trial, _worst(subject))
         return "failed"
     trial.set_user_attr("trips", spent)
-    trial.set_user_attr("reached", reached)
+    trial.set_user_attr("reached", not missed)
     trial.set_user_attr("best_accuracy", statistics.fmean(best))
     trial.set_user_attr("metric", [metric.name, metric.lower_is_better])
-    score = statistics.fmean(scores)
+    score = statistics.fmean(scores) - MISSED * missed
     study.tell(trial, score)
-    value = _as_value(score, metric, subject.target) if reached else None
+    value = _as_value(score, metric, subject.target) if not missed else None
     return said(value, subject.target, statistics.fmean(best), metric)
 
 
@@ -214,7 +216,7 @@ def _score(judge: _Judge, subject: Subject) -> tuple[float, bool]:
     if trips is not None:
         return -float(trips), True
     missing = metric.gain(metric.best(value for _, value in judge.curve), subject.target)
-    return -judge.trips * (1.0 + missing), False  # less than any that reached it; more if it came nearer
+    return -judge.trips * (1.0 + missing), False  # more if it came nearer
 
 
 def _worst(subject: Subject) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
-from tardigrad.experiments.runs.fingerprints import named_files, own_code
+from tardigrad.experiments.runs.fingerprints import Inputs, named_files, own_code
 from tardigrad.experiments.tune.search_space import Space, Value, setting_at, with_settings
 
 
@@ -27,6 +27,8 @@ class Subject:
     pruning: bool
     target: float | None = None
     """Count the trips to this value of the run's metric. If None, its value at the end counts."""
+    inputs: Inputs = field(default_factory=dict)
+    """Fingerprints of the caller's own model, data and loss in Python."""
 
     @property
     def config(self) -> Config:
@@ -60,6 +62,6 @@ class Subject:
         """A digest of everything that the trials depend on. A study is continued only with the same one."""
         space = {name: dimension.model_dump() for name, dimension in self.space.items()}
         values = self.config.model_dump(mode="json")
-        own = own_code(self.config) | named_files(self.config)
+        own = own_code(self.config) | named_files(self.config) | self.inputs
         parts = [values, space, self.seeds, self.pruning, self.target, *([own] if own else [])]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -9,6 +9,7 @@ import queue
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -92,6 +93,9 @@ def run_tuning(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be made ({error})") from None
+    here = own if own is not None and own.needed(*(subject.config for subject in chosen)) else None
+    if here is not None:
+        chosen = [replace(one, inputs=here.inputs(one.with_settings({}, one.seeds[0]))) for one in chosen]
     studies = {subject.label: open_study(out / STUDIES, subject) for subject in chosen}
     for subject in chosen:
         if not subject.space:
@@ -100,8 +104,8 @@ def run_tuning(
                 highlight=False,
                 markup=False,
             )
-    if own is not None and own.needed(*(subject.config for subject in chosen)):
-        _run_here(chosen, out / STUDIES, console, verbosity, own)
+    if here is not None:
+        _run_here(chosen, out / STUDIES, console, verbosity, here)
     else:
         _run_all(chosen, out / STUDIES, console, verbosity)
     found = {subject.label: findings(studies[subject.label], subject) for subject in chosen}
