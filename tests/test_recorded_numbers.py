@@ -70,6 +70,7 @@ def test_a_recorded_comparison_is_of_its_file_as_it_is_now(file):
     comparison = load_comparison(ROOT / file)
     found = json.loads((ROOT / "docs/recorded" / f"{Path(file).stem}.json").read_text())
     assert (found["title"], found["seeds"]) == (comparison.title, list(comparison.seeds))
+    assert not any(Path(folder).is_absolute() for folder in found["folders"].values())
     assert {run: folder.rpartition("-")[2] for run, folder in found["folders"].items()} == {
         f"{label} (seed {seed})": fingerprint(comparison.config(label, seed, file))
         for label in comparison.entries

@@ -7,17 +7,26 @@ from pathlib import Path
 
 import pytest
 
+import momentum_page
 import results_page
+from tardigrad.experiments.compare.outcome import DAMAGED, DIED, NOT_FINISHED, STOPPED
+from tardigrad.experiments.reproduce.grid_search import _rank, tried_in
 from tardigrad.experiments.reproduce.reproduction import library, load
 from tardigrad.experiments.reproduce.tuning_grid import as_tables
 
 ROOT = Path(__file__).parents[1]
 RESULTS = results_page.recorded()
-GRIDS = sorted(results_page.RECORDED.glob("*/*/grids/*.json"))
+GRIDS = [*sorted(results_page.RECORDED.glob("*/*/grids/*.json")), *momentum_page.RECORDED.glob("*-grid.json")]
+OTHERS = {  # on a page of their own
+    ("small", f"momentum_under_staleness/{name}"): json.loads(
+        (momentum_page.RECORDED / f"{name}.json").read_text()
+    )
+    for name in momentum_page.NAMES
+}
 
 TINY = {
     "name": "paper/table9", "title": "Tiny", "scale": "protocol", "source": "A paper", "paper_measure": "",
-    "paper": {}, "measure": "accuracy", "seeds": [0, 1], "tuning": "", "targets": {"": [0.5]},
+    "paper": {}, "measure": "accuracy", "seeds": [0, 1], "tuning": "", "rules": "", "targets": {"": [0.5]},
     "ours": {"": {"A": {"mean": 0.5, "sd": 0.01, "reached": 2}}}, "failed": {},
     "claims": [{"task": "", "says": "A is good", "verdict": "holds", "found": "p = 0.01"}],
 }  # fmt: skip
@@ -67,10 +76,12 @@ def test_the_pages_have_no_table_of_results_that_was_typed():
         assert not [row for row in rows if re.search(r"±|\d %|p = |\d\.\d", row)]
 
 
-@pytest.mark.parametrize("key", RESULTS, ids=":".join)
+@pytest.mark.parametrize("key", RESULTS | OTHERS, ids=":".join)
 def test_a_recorded_result_is_of_the_file_as_it_is_now(key):
-    result, (size, name) = RESULTS[key], key
+    result, (size, name) = (RESULTS | OTHERS)[key], key
     reproduction = load(library(ROOT / "experiments")[name])
+    assert (result["measure"], result["paper"]) == (reproduction.measure, reproduction.paper.numbers)
+    assert result["rules"] == reproduction.rules
     comparisons = reproduction.comparisons(size)
     assert result["seeds"] == list(reproduction.scales[size].seeds)
     assert result["tuning"] == reproduction.scales[size].tuning
@@ -86,14 +97,18 @@ def test_a_recorded_result_is_of_the_file_as_it_is_now(key):
 @pytest.mark.parametrize("file", GRIDS, ids=lambda file: f"{file.parts[-4]}:{file.stem}")
 def test_the_file_has_the_settings_that_the_recorded_grid_chose(file):
     grid = json.loads(file.read_text())
-    scale = load(library(ROOT / "experiments")[grid["name"]]).scales[grid["scale"]]
+    reproduction = load(library(ROOT / "experiments")[grid["name"]])
+    scale = reproduction.scales[grid["scale"]]
     assert grid["seeds"] == list(scale.grid.seeds)
+    comparisons = reproduction.comparisons(grid["scale"])
+    assert grid["settings"] == {task: tried_in(one, scale.grid).digest for task, one in comparisons.items()}
     assert not set(grid["seeds"]) & set(scale.seeds)
     for task, entries in grid["tasks"].items():
         for label, one in entries.items():
             written = (scale.tasks[task].entries if task else scale.entries)[label]
             assert written == as_tables(one["chosen"])
             assert [tried["settings"] for tried in one["tried"]] == scale.grid.settings(label)
+            assert one["chosen"] == min(one["tried"], key=lambda tried: _rank(tried, False))["settings"]
 
 
 def test_recording_and_writing_fills_in_the_tables(tmp_path):
@@ -111,10 +126,14 @@ def test_recording_and_writing_fills_in_the_tables(tmp_path):
     assert results_page.written(page, {("protocol", "paper/table9"): changed}) != page
 
 
-@pytest.mark.parametrize("error", ["stopped", "not finished"])
-def test_a_table_with_unfinished_runs_is_not_recorded(tmp_path, error):
+@pytest.mark.parametrize("error", [NOT_FINISHED, STOPPED, DIED, f"a/events.jsonl {DAMAGED}"])
+def test_a_table_or_grid_with_unfinished_runs_is_not_recorded(tmp_path, error):
     runs = runs_with(tmp_path / "runs", TINY | {"failed": {"A (seed 0)": error}})
+    tried = [{"settings": {"local.lr": 1.0}}, {"settings": {"local.lr": 2.0}, "failed": error}]
+    grid = {"name": "paper/table9", "scale": "protocol", "tasks": {"": {"A": {"tried": tried}}}}
+    (runs / "paper/table9/grid.json").write_text(json.dumps(grid))
     assert results_page.record(runs, tmp_path / "docs") == []
+    assert results_page.is_unfinished(grid)
     shutil.rmtree(runs)
     runs_with(runs, TINY | {"failed": {"A (seed 0)": "the training loss is not finite"}})
     assert results_page.record(runs, tmp_path / "docs") == ["paper/table9"]
@@ -156,9 +175,8 @@ def test_the_verdicts_of_all_scales_stand_beside_each_other_with_the_reason():
     table, reason = results_page.claims_table(results, "paper", {("paper", "A"): "the rate"}).split("\n\n")
     assert reason == "(a) the rate"
     rows = table.splitlines()
-    assert (
-        rows[0] == "| claim | where | small: few clients and trips | protocol: the paper's set-up | why not |"
-    )
+    protocol = "protocol: the paper's settings, as far as affordable"
+    assert rows[0] == f"| claim | where | small: few clients and trips | {protocol} | why not |"
     assert rows[2:] == [
         "| A | Table 9 | holds (few); does not hold (many) | does not hold | a |",
         "| B | Table 9 | holds | not run |  |",

@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from results_page import markdown
+from results_page import is_unfinished, markdown
 from tardigrad.experiments.reproduce.grid_search import GridResult
 from tardigrad.experiments.reproduce.reproduction_tables import OurNumber, ReproductionResult
 
@@ -26,7 +26,8 @@ NOT_RECORDED = "Not measured yet."
 
 
 def record(runs: Path) -> list[Path]:
-    """Copy the results in a folder of runs, and return the files that were written."""
+    """Copy the results in a folder of runs, unless some of the runs are not finished, and return the files
+    that were written."""
     copied = []
     for name in NAMES:
         folder = runs / "momentum_under_staleness" / name
@@ -34,7 +35,7 @@ def record(runs: Path) -> list[Path]:
             (folder / "reproduction.json", RECORDED / f"{name}.json"),
             (folder / "grid.json", RECORDED / f"{name}-grid.json"),
         ):
-            if source.exists():
+            if source.exists() and not is_unfinished(json.loads(source.read_text())):
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, copy)
                 copied.append(copy)

@@ -25,6 +25,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tardigrad.experiments.compare.outcome import unfinished
 from tardigrad.experiments.reproduce.grid_search import GridResult
 from tardigrad.experiments.reproduce.reproduction_tables import (
     JudgedClaim,
@@ -47,14 +48,12 @@ PAPERS = {
 }
 NOT_ON_THE_PAGE = {"momentum_under_staleness"}
 """These have a page of their own."""
-UNFINISHED = ("not finished", "stopped")
-"""The errors of runs that were stopped."""
 CHANCE = "could be chance"
 OURS = "not the paper's"
 """Begins claims that we added to a file."""
 OUR_TABLES = {"fedac/full", "fedac/readings", "masfl/horizon"}
 """Tables whose claims are those of other tables, under conditions that we added."""
-SCALES = {"small": "few clients and trips", "protocol": "the paper's set-up"}
+SCALES = {"small": "few clients and trips", "protocol": "the paper's settings, as far as affordable"}
 OUTCOMES = ("holds", CHANCE, "does not hold", "not run")
 
 Recorded = dict[tuple[str, str], ReproductionResult]
@@ -67,24 +66,32 @@ def recorded(folder: Path = RECORDED) -> Recorded:
 
 
 def record(runs: Path, folder: Path = RECORDED) -> list[str]:
-    """Copy the results of all tables in a folder of runs, and return their names. A table with runs that are
-    not finished is left out."""
+    """Copy the results of all tables and grids in a folder of runs, and return their names. One with runs
+    that are not finished is left out."""
     names = []
     for file in sorted(runs.glob("*/*/reproduction.json")):
         result: ReproductionResult = _read(file)
-        if any(error in UNFINISHED or "run it again" in error for error in result["failed"].values()):
-            continue
-        if result["name"].split("/")[0] in NOT_ON_THE_PAGE:
+        if is_unfinished(result) or result["name"].split("/")[0] in NOT_ON_THE_PAGE:
             continue
         _write(result, folder / result["scale"] / f"{result['name']}.json")
         names.append(result["name"])
     for file in sorted(runs.glob("*/*/grid.json")):
         grid: GridResult = _read(file)
         paper, table = grid["name"].split("/")
-        if paper not in NOT_ON_THE_PAGE:
+        if not is_unfinished(grid) and paper not in NOT_ON_THE_PAGE:
             _write(grid, folder / grid["scale"] / paper / "grids" / f"{table}.json")
             names.append(f"the grid of {grid['name']}")
     return names
+
+
+def is_unfinished(result: ReproductionResult | GridResult) -> bool:
+    """Return whether some runs of a table or grid are not finished."""
+    if "failed" in result:
+        return any(map(unfinished, result["failed"].values()))
+    tried = [
+        one for entries in result["tasks"].values() for entry in entries.values() for one in entry["tried"]
+    ]
+    return any(unfinished(one["failed"]) for one in tried if "failed" in one)
 
 
 def _read(file: Path) -> Any:

@@ -322,6 +322,7 @@ def test_a_run_that_fails_is_shown_and_its_claim_is_not_judged(tiny, tmp_path):
     [claim] = result["claims"]
     assert claim["verdict"] == "not run"
     assert all(f"B failed with seed {seed}: " in claim["found"] for seed in (0, 1, 2))
+    assert "| failed (3 of 3) |" in (tmp_path / "out/paper/table9/reproduction.md").read_text()
 
 
 @pytest.mark.parametrize(

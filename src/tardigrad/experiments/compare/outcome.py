@@ -21,6 +21,17 @@ Cost = Literal["trips", "steps", "time", "bytes"]
 """The costs of reaching a target that are counted."""
 COSTS: tuple[Cost, ...] = get_args(Cost)
 
+NOT_FINISHED = "not finished"
+STOPPED = "stopped"
+DIED = "its process died (out of memory?); run it again to go on"
+DAMAGED = "is damaged or gone, though the run has finished; delete its folder"
+
+
+def unfinished(error: str) -> bool:
+    """Return whether the error of a run says that it was not made to its end, or that its record is lost;
+    otherwise the run itself failed, such as by divergence."""
+    return error in (NOT_FINISHED, STOPPED, DIED) or error.endswith(DAMAGED)
+
 
 @dataclass(frozen=True)
 class Point:
@@ -94,7 +105,7 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
     """Return the outcome of a run; without its curve if the run is not finished."""
     summary = RunFolder(folder).summary
     if summary is None:
-        return Outcome(label, seed, folder, error=error or "not finished")
+        return Outcome(label, seed, folder, error=error or NOT_FINISHED)
     curve: list[Point] = []
     staleness: Counter[int] = Counter()
     uploads: Counter[str] = Counter()
@@ -124,10 +135,7 @@ def read_outcome(label: str, seed: int, folder: Path, error: str | None = None) 
             case RunEnded():
                 whole |= event.trips == summary["client_trips"]
     if not whole:
-        damaged = (
-            f"{folder / 'events.jsonl'} is damaged or gone, though the run has finished; delete its folder"
-        )
-        return Outcome(label, seed, folder, error=damaged)
+        return Outcome(label, seed, folder, error=f"{folder / 'events.jsonl'} {DAMAGED}")
     split = times.split()
     return Outcome(label, seed, folder, summary, curve, staleness, error, uploads, errors, metric, split)
 

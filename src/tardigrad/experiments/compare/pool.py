@@ -28,6 +28,7 @@ from rich.progress import track
 
 from tardigrad.core.events import Event, ModelEvaluated
 from tardigrad.errors import ConfigError, TardigradError
+from tardigrad.experiments.compare.outcome import DIED, STOPPED
 from tardigrad.experiments.compare.verbosity import Verbosity
 from tardigrad.experiments.config.reading import parse_config
 from tardigrad.experiments.config.schema import Config
@@ -67,7 +68,7 @@ def run_all(jobs: Mapping[K, PoolJob], console: Console, verbosity: Verbosity = 
     errors, lost = _run_in_parallel(left, console, verbosity)
     for key in lost:  # a process died and broke the pool: run each alone to find out which one it is
         more, again = _run_in_parallel({key: left[key]}, console, verbosity)
-        errors |= more | dict.fromkeys(again, "its process died (out of memory?); run it again to go on")
+        errors |= more | dict.fromkeys(again, DIED)
     return errors
 
 
@@ -221,12 +222,12 @@ def _run_one(toml: str, folder: Path) -> str | None:
     from tardigrad.experiments.runs.run import run
 
     if _stop is not None and _stop.is_set():
-        return "stopped"
+        return STOPPED
     try:
         config = parse_config(tomllib.loads(toml), str(folder))
         run(config, out=folder, resume=_begun(folder), observers=(PoolProgress(),), progress=False)
     except KeyboardInterrupt:
-        return "stopped"
+        return STOPPED
     except TardigradError as error:
         return str(error)
     except Exception as error:  # whatever it is, the other runs go on

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tardigrad.core.files import write_text
 from tardigrad.errors import ConfigError
-from tardigrad.experiments.compare.compare import Comparison, merged
+from tardigrad.experiments.compare.compare import Comparison, Values, merged
 from tardigrad.experiments.compare.outcome import Outcome, read_outcome
 from tardigrad.experiments.compare.pool import PoolJob, fingerprint, locked_folder, run_all
 from tardigrad.experiments.compare.verbosity import Verbosity
@@ -58,6 +58,8 @@ class GridResult(TypedDict):
     seeds: list[int]
     targets: dict[str, float]
     """By task."""
+    settings: dict[str, str]
+    """A digest of all settings of the runs, by task."""
     tasks: dict[str, dict[str, EntryGrid]]
     """By task and entry."""
 
@@ -109,10 +111,24 @@ def search_grid(
 def _job(
     comparison: Comparison, label: str, settings: Settings, seed: int, source: str, out: Path
 ) -> PoolJob:
-    entries = {label: merged(comparison.entries[label], as_tables(settings))}
+    entries = {label: _tried_entry(comparison, label, settings)}
     config = comparison.model_copy(update={"entries": entries}).config(label, seed, source)
     kind = getattr(config.algorithm, "kind", "run")
     return PoolJob(config, out / "runs" / f"{kind}-seed{seed}-{fingerprint(config)}")
+
+
+def _tried_entry(comparison: Comparison, label: str, settings: Settings) -> Values:
+    return merged(comparison.entries[label], as_tables(settings))
+
+
+def tried_in(comparison: Comparison, grid: TuningGrid) -> Comparison:
+    """Return the comparison with all points of the grid as its entries."""
+    entries = {
+        f"{label}, {number}": _tried_entry(comparison, label, settings)
+        for label in grid.tried
+        for number, settings in enumerate(grid.settings(label))
+    }
+    return comparison.model_copy(update={"entries": entries})
 
 
 def _conclude_grid(
@@ -128,6 +144,7 @@ def _conclude_grid(
         "scale": size,
         "seeds": list(grid.seeds),
         "targets": {task: comparison.targets[0] for task, comparison in comparisons.items()},
+        "settings": {task: tried_in(comparison, grid).digest for task, comparison in comparisons.items()},
         "tasks": {},
     }
     for task, comparison in comparisons.items():

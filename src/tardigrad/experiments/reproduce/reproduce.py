@@ -118,6 +118,7 @@ def _conclude(
         "seeds": list(scale.seeds),
         "tuning": scale.tuning,
         "settings": {task: part.comparison.digest for task, part in parts.items()},
+        "rules": reproduction.rules,
         "targets": {task: list(part.comparison.targets) for task, part in parts.items()},
         "ours": _table(reproduction.measure, parts, outcomes),
         "failed": {

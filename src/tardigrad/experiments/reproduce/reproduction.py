@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -84,6 +86,13 @@ class Reproduction(Setting):
     """The problems. Default: one."""
     claims: tuple[Claim, ...] = ()
     scales: dict[Size, Scale] = Field(min_length=1)
+
+    @property
+    def rules(self) -> str:
+        """Eight hexadecimal digits that identify what is measured and claimed, and the paper's numbers."""
+        claims = [claim.model_dump(mode="json", exclude_defaults=True) for claim in self.claims]
+        rules = [self.measure, self.also, self.paper.numbers, claims]
+        return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:8]
 
     def comparisons(self, size: Size) -> dict[str, Comparison]:
         """Return the comparisons to run, by task."""

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tardigrad.experiments.compare.outcome import unfinished
 from tardigrad.experiments.reproduce.claims import Verdict
 from tardigrad.experiments.reproduce.measures import UNITS
 
@@ -57,6 +58,8 @@ class ReproductionResult(TypedDict):
     tuning: str
     settings: dict[str, str]
     """A digest of the settings of all entries, by task."""
+    rules: str
+    """A digest of what is measured and claimed, and of the paper's numbers."""
     targets: dict[str, list[float]]
     """By task."""
     ours: dict[str, dict[str, OurNumber]]
@@ -143,18 +146,26 @@ def _grid(result: ReproductionResult) -> tuple[list[str], list[list[str]]]:
         rows.append(
             row
             + [
-                _cell(task.get(label), name, len(result["seeds"]))
+                _cell(entries.get(label), name, len(result["seeds"]), _failures(result, task, label))
                 for name, ours in shown
-                for task in ours.values()
+                for task, entries in ours.items()
             ]
         )
     return head, rows
 
 
-def _cell(number: OurNumber | None, measure: str, seeds: int) -> str:
+def _failures(result: ReproductionResult, task: str, label: str) -> int:
+    """Return with how many seeds the run of an entry failed, such as by divergence."""
+    runs = [f"{task + ': ' if task else ''}{label} (seed {seed})" for seed in result["seeds"]]
+    return sum(run in result["failed"] and not unfinished(result["failed"][run]) for run in runs)
+
+
+def _cell(number: OurNumber | None, measure: str, seeds: int, failures: int) -> str:
     if number is None:
         return ""
     if number["mean"] is None:
+        if failures:
+            return f"failed ({failures} of {seeds})"
         budget = number.get("budget")
         return "not run" if budget is None else f"> {budget:,.0f} ({number['reached']} of {seeds})"
     mean, sd = number["mean"], number["sd"] or 0.0

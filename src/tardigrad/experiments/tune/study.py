@@ -113,8 +113,8 @@ def open_study(file: Path, subject: Subject) -> Study:
     before = study.user_attrs.get("fingerprint")
     if before not in (None, subject.fingerprint):
         raise ConfigError(
-            f"{file}: holds the study of another {subject.label!r} (its settings, its search space, its model "
-            "or data, or how trials are judged have changed); give another --out, or put that back"
+            f"{file}: holds the study of another {subject.label!r} (its settings, its search space, its "
+            "model or data, or how trials are judged have changed); give another --out, or put that back"
         )
     study.set_user_attr("fingerprint", subject.fingerprint)
     return study
