@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import TypedDict
@@ -280,16 +280,25 @@ class Aggregator:
         if isinstance(self.algorithm, Individual):
             if not members:
                 return {}
-            metrics = dict(self.algorithm.step(self.state, buffer.received, self.version) or {})
+            metrics = self._told(self.algorithm.step(self.state, buffer.received, self.version))
         else:
             for layer in self.layers:
                 total = layer.release(buffer, total)
             if not total.sums:
                 return {}  # no client joined (Poisson pace): the version counts, the model stays
-            metrics = dict(self.algorithm.step(self.state, total) or {})
+            metrics = self._told(self.algorithm.step(self.state, total))
         for layer in self.layers:
             metrics |= layer.moved(buffer, total)
         return metrics
+
+    def _told(self, metrics: object) -> dict[str, float]:
+        """Return what a step returned, which may be the mistake of the author of an algorithm."""
+        if metrics is None:
+            return {}
+        if not isinstance(metrics, Mapping):
+            name = type(self.algorithm).__name__
+            raise RunError(f"{name}.step must return a dict of metrics or None, not {metrics!r:.60}")
+        return dict(metrics)
 
     # -- snapshots ---------------------------------------------------------------------------------
 

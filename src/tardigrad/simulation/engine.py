@@ -89,6 +89,7 @@ class Engine:
         self._layers_ready = threading.Event()
         aggregator.notify(self._layers_ready.set)
         self._plan: deque[Planned] = deque()  # planned, not committed
+        self._planned_trips = 0  # that ended in an upload, committed or not
         self._versions = LiveVersions(executor)
         self._submissions = Submissions(executor, self._versions, remembers, seed)
         self._in_buffer: list[int] = []  # versions that uploads in the buffer started from
@@ -155,8 +156,8 @@ class Engine:
     # -- looking ahead ---------------------------------------------------------------------------
 
     def _look_ahead(self) -> None:
-        """Plan until enough trips are known, and submit those that are ready."""
-        while self._plan_error is None and (len(self._submissions) < self._executor.ahead or not self._plan):
+        """Plan until enough trips are known or the run ends, and submit those that are ready."""
+        while self._plan_error is None and (not self._plan or self._may_plan()):
             try:
                 planned = self._planner.advance()
             except TardigradError as error:  # deferred: the run may stop before it gets there
@@ -168,7 +169,16 @@ class Engine:
                 self._note(item)
             self._plan.extend(planned)
 
+    def _may_plan(self) -> bool:
+        """Return whether more trips are needed, and the run goes on after what is planned."""
+        if len(self._submissions) >= self._executor.ahead:
+            return False
+        time, version = self._plan[-1].time, self._planner.book.version
+        return self._stop.reason(self._planned_trips, version, time, {}) is None
+
     def _note(self, item: Planned) -> None:
+        if isinstance(item, Accepted | Rejected):
+            self._planned_trips += 1
         if isinstance(item, Ticket):
             self._versions.need(item.version)
         elif isinstance(item, GivenUp | Rejected):
@@ -305,6 +315,7 @@ class Engine:
         self.refused = Counter(document["refused"])
         self.metrics, self._evaluated = document["metrics"], document["evaluated"]
         plan = [from_row(row) for row in document["plan"]]
+        self._planned_trips = self.trips
         needed = [ticket.version for ticket in self._planner.book.in_flight.values()] + self._in_buffer
         # trips whose end is planned are not under way for the planner any more
         needed += [item.ticket.version for item in plan if isinstance(item, Accepted | Rejected | GivenUp)]

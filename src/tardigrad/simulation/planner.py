@@ -105,12 +105,13 @@ class Planner:
         raise RunError(self._nobody_left())
 
     def _nobody_left(self) -> str:
-        if self._presence is not None:
+        ledger = self.book.ledger
+        if self._presence is not None and not self._starts.nobody_left():
             remedy = (
                 "and no client that may start will ever be there again (availability); give longer "
                 "windows, or more clients, or stop earlier"
             )
-        elif self.book.ledger is not None:
+        elif ledger is not None:
             remedy = (
                 "and no client may start; all others took part as often or as recently as privacy allows; "
                 "lower buffer.size, privacy.separation or the number of steps, or have more clients"
@@ -120,9 +121,11 @@ class Planner:
                 "and no client may start; lower buffer.size, or let a client count more often in one buffer "
                 "(buffer.most_per_client, buffer.once_per_client), or have more clients"
             )
+        size = self.book.buffer.size
+        of = "" if size is None else f" of {size}"
         return (
-            f"nobody is left to train at virtual time {self._now:g}: {self.book.accepted} of "
-            f"{self.book.buffer.size} uploads are in the buffer {remedy}"
+            f"nobody is left to train at virtual time {self._now:g}: {self.book.accepted}{of} uploads are in "
+            f"the buffer {remedy}"
         )
 
     def times(self, trip: int, client: int) -> TripTimes | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tardigrad.core.bookkeeping import Bookkeeping
 from tardigrad.core.draws import Draws, key, uniform
 from tardigrad.core.pace import Arrivals, Poisson, SampledStaleness
-from tardigrad.errors import ConfigError
+from tardigrad.errors import ConfigError, RunError
 from tardigrad.simulation.roster import Roster
 
 Bits = Callable[[int, int], NDArray[np.uint64]]
@@ -43,6 +43,7 @@ class Starts:
         self._blocked_at = 0.0
         self._idle: set[int] | None = None
         """All clients that are not training, and some that are; None until it is needed."""
+        self._left: bool | None = None  # whether a client may start, while no trip is under way
 
     def next_time(self, now: float) -> float:
         """Return when the next clients start; infinity if none does before a trip has ended."""
@@ -52,7 +53,18 @@ class Starts:
 
     def _opens(self) -> float:
         """Return when the next client comes after no client could start; infinity if none does."""
-        return inf if self.roster is None else self.roster.opens(self._blocked_at)
+        if self.roster is None or self.nobody_left():
+            return inf
+        return self.roster.opens(self._blocked_at)
+
+    def nobody_left(self) -> bool:
+        """Return whether no trip is under way, so that nothing can change, and no client may start, even if
+        it is there."""
+        if self.book.in_flight:
+            return False
+        if self._left is None:
+            self._left = len(set().union(*self.book.unavailable())) < self.population
+        return not self._left
 
     def _block(self, time: float) -> None:
         self._blocked, self._blocked_at = True, time
@@ -68,7 +80,7 @@ class Starts:
 
     def ended(self, client: int) -> None:
         """Note that a trip of this client has ended, so that clients may be able to start again."""
-        self._blocked = False
+        self._blocked, self._left = False, None
         if self.roster is not None:
             self.roster.ended(client)
         elif self._idle is not None:
@@ -101,7 +113,7 @@ class Starts:
     def restore(self, state: StartsState) -> None:
         """Continue from a `state()`."""
         self._blocked = bool(state["blocked"])
-        self._idle = None
+        self._idle = self._left = None
         if self.roster is not None:
             self._blocked_at = state["blocked_at"]
             self.roster.restore(bool(state["listing"]))
@@ -148,9 +160,7 @@ class OpenLoop(Starts):
         client = None  # if all are training, or nobody is there
         if not self._blocked or self._opens() <= time:
             client = self.choose(time)
-            if self.roster is not None:
-                self._blocked = client is None
-                self._blocked_at = time
+            self._blocked, self._blocked_at = client is None, time
         self._turned_up += 1
         if self._random:
             self._next = time + self._gap * self._gaps[self._turned_up]
@@ -188,7 +198,21 @@ class PoissonJoining(Starts):
         # again at the same version only if no trip is under way and the buffer is still not full
         if self.book.version <= self._version and self.book.in_flight:
             return inf
+        if self.nobody_left():
+            return inf
         return now if self.roster is None else self.roster.somebody(now, self.book)
+
+    def nobody_left(self) -> bool:
+        if self.book.buffer.size is not None:
+            self._left = None  # a step may have been made since
+            return super().nobody_left()
+        ledger = self.book.ledger  # empty steps are made, so that clients that rest may start again
+        return (
+            not self.book.in_flight
+            and ledger is not None
+            and len(ledger.entries) == self.population
+            and all(map(ledger.finished, ledger.entries))
+        )
 
     def clients(self, time: float) -> Iterator[tuple[int, float | None]]:
         joining = self._joining(self._asked)
@@ -242,6 +266,13 @@ class SampledStarts(Starts):
         for upload in range(version * size, (version + self._maximum + 1) * size):
             if max(0, upload // size - int(self._staleness[upload])) == version:
                 client = self.choose(time)
+                if client is None and len(self.book.training) < self.population:
+                    raise RunError(
+                        f"nobody is left to train at version {version}: clients that are not training took "
+                        "part as often or as recently as privacy or the buffer allows; lower "
+                        "privacy.separation or the number of steps, raise buffer.most_per_client, or have "
+                        "more clients"
+                    )
                 if client is None:
                     raise ConfigError(
                         f"pace.maximum: a staleness of up to {self._maximum} with buffer.size {size} needs "

@@ -104,7 +104,7 @@ def agree(*arguments, at_once=6, exactly=False, **settings):
 def test_agrees_with_one_by_one(groups, algorithm):
     agree(algorithm=algorithm)
     assert largest(groups) == 6
-    assert sum(map(len, groups)) >= 80  # nobody was left alone
+    assert sum(map(len, groups)) >= 79  # of 80: at most the last one of the run was alone
 
 
 def test_clients_of_other_sizes_are_trained_apart(groups):

@@ -98,7 +98,8 @@ def _chart(
 ) -> Chart:
     ends, last = [], {}
     words, baseline = f"test {metric}", _baseline(entries, metric)
-    spec = ChartSpec(kind="lines", x=AXES[over], y=words, percent=metric.percent, lines=[], levels=[])
+    x = entries[0].time if over == "time" else AXES[over]
+    spec = ChartSpec(kind="lines", x=x, y=words, percent=metric.percent, lines=[], levels=[])
     with curves_panel(len(curves)) as (figure, axis):
         for number, own in curves.items():
             grid = np.linspace(0.0, min(curve[-1, 0] for curve in own), POINTS)
@@ -109,7 +110,7 @@ def _chart(
             ends.append((float(grid[-1]), float(mean[-1]), number, entries[number].label))
             last[number] = float(mean[-1])
         axis.set_xlim(left=0)
-        axis.set_xlabel(AXES[over])
+        axis.set_xlabel(x)
         axis.set_ylabel(words)
         numbered(axis)
         if metric.percent:
@@ -136,8 +137,8 @@ def _chart(
         if (seeds > 1)
         else "."
     )
-    title = f"{words[0].upper()}{words[1:]} over {AXES[over]}"
-    return Chart(f"{metric.name}-{over}", title, says, figure, turn=AXES[over], spec=spec)
+    title = f"{words[0].upper()}{words[1:]} over {x}"
+    return Chart(f"{metric.name}-{over}", title, says, figure, turn=x, spec=spec)
 
 
 def _level(axis: Axes, value: float, text: str, dashes: tuple[int, int], metric: Metric) -> None:

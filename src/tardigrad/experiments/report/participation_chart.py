@@ -24,7 +24,14 @@ from tardigrad.experiments.report.run_record import FloatArray, IntArray
 from tardigrad.experiments.report.sources import RunSource, Series
 
 GROUPS = 5
-KINDS = {"slowness": ("by speed", "fastest", "slowest"), "examples": ("by data", "fewest", "most")}
+KINDS = {
+    "slowness": ("by speed", "the fastest fifth of the clients", "the slowest fifth of the clients"),
+    "examples": (
+        "by data",
+        "the fifth of the clients with the fewest examples",
+        "the fifth of the clients with the most examples",
+    ),
+}
 Populations = dict[Path, Population]
 Means = dict[int, FloatArray]
 """By entry: a row for each seed, a column for each group of clients."""
@@ -47,8 +54,8 @@ def participation_charts(entries: list[Series], populations: Populations) -> lis
         gaps = {number: own.mean(axis=0) for number, own in means.items()}
         worst = max(gaps, key=lambda number: float(np.abs(gaps[number][-1] - gaps[number][0])))
         says = (
-            f"With {entries[worst].label} the {high} fifth of the clients contribute "
-            f"{_times(gaps[worst][-1], gaps[worst][0])} the {low} fifth; 1 is everybody's fair share."
+            f"With {entries[worst].label} {high} contributes "
+            f"{_times(gaps[worst][-1], gaps[worst][0])} {low}; 1 is everybody's fair share."
         )
         words = "speed of their devices" if kind == "slowness" else "number of examples"
         charts.append(Chart(f"participation-{by[3:]}", f"Who takes part, by {words}", says, figure))
@@ -77,10 +84,7 @@ def serving_charts(entries: list[Series], populations: Populations) -> list[Char
         worst = max(gaps, key=lambda number: abs(gaps[number]))
         more = "more" if gaps[worst] > 0 else "less"
         gap = f"{abs(100 * gaps[worst]):.1f} points" if metric.percent else f"{abs(gaps[worst]):.3g}"
-        says = (
-            f"The largest gap is {entries[worst].label}'s: the {high} fifth of the clients has "
-            f"{gap} {more} {metric} than the {low} fifth."
-        )
+        says = f"The largest gap is {entries[worst].label}'s: {high} has {gap} {more} {metric} than {low}."
         words = "fast against slow clients" if kind == "slowness" else "by number of examples"
         charts.append(Chart(f"client-accuracy-{by[3:]}", f"{_capital(metric)}, {words}", says, figure))
     return charts
@@ -89,11 +93,15 @@ def serving_charts(entries: list[Series], populations: Populations) -> list[Char
 def not_drawn(populations: Populations) -> list[str]:
     """Return sentences on the charts that are left out because they would show nothing."""
     said = []
-    if populations and not any(_differ(one, "slowness") for one in populations.values()):
+    enough = [one for one in populations.values() if len(one.names) >= GROUPS]
+    if populations and not enough:
         said.append(
-            "All devices are equally fast for good (delay.device_spread is 0), so nothing is shown by speed."
+            "There are fewer than five clients, so nothing is shown by fifths of the clients: neither by the "
+            "speed of their devices nor by their number of examples."
         )
-    if populations and not any(_differ(one, "examples") for one in populations.values()):
+    if enough and not any(_differ(one, "slowness") for one in enough):
+        said.append("All devices are about equally fast for good, so nothing is shown by speed.")
+    if enough and not any(_differ(one, "examples") for one in enough):
         said.append(
             "All clients hold about equally many examples, so nothing is shown by number of examples."
         )

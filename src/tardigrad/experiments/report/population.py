@@ -92,6 +92,8 @@ def find_out(entries: list[Series]) -> PopulationFindings:
 
 
 def _config(run: RunSource) -> Config:
+    if run.served:
+        raise ConfigError("it was served, and the server does not know what its clients hold")
     for name in ("data", "model"):
         if name not in run.settings:
             raise ConfigError(f"its {name} came from Python, so its clients cannot be made again here")

@@ -14,7 +14,7 @@ from tardigrad.errors import ConfigError, RunError
 from tardigrad.experiments.compare.tabulate import ComparisonTable, TuningTable, metric_of
 from tardigrad.experiments.config.reading import read_toml
 from tardigrad.experiments.report.run_record import RunRecord, read_record
-from tardigrad.experiments.runs.run_folder import RunFolder
+from tardigrad.experiments.runs.run_folder import SERVER_FILES, RunFolder
 
 SEED = re.compile(r"(?P<label>.*) \(seed (?P<seed>\d+)\)", re.DOTALL)
 
@@ -31,6 +31,11 @@ class RunSource:
     """None if the run is not finished."""
     privacy: str
     """The content of privacy.md; empty if there is none."""
+
+    @property
+    def served(self) -> bool:
+        """Whether it is of a server: times are seconds, and the config does not say what clients hold."""
+        return any((self.folder / name).exists() for name in SERVER_FILES)
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,11 @@ class Series:
     def first(self) -> RunSource:
         """The run of the first seed, for charts that show only one run."""
         return self.runs[0]
+
+    @property
+    def time(self) -> str:
+        """What its times are, on the axis of a chart."""
+        return "seconds" if self.first.served else "virtual time"
 
     @property
     def finished(self) -> bool:

@@ -24,7 +24,7 @@ def staleness_charts(entries: list[Series]) -> list[Chart]:
         counts = np.bincount(stale)
         wide = -(-len(counts) // BARS)
         shares = np.add.reduceat(counts, np.arange(0, len(counts), wide)) / len(stale)
-        middle, high = np.quantile(stale, [0.5, 0.95])
+        middle, high = np.quantile(stale, [0.5, 0.95], method="inverted_cdf")
         with panel() as (figure, axis):
             places = np.arange(len(shares), dtype=float) * wide + (wide - 1) / 2
             axis.bar(places, shares, width=0.88 * wide, color=SERIES[number % len(SERIES)])
@@ -32,9 +32,10 @@ def staleness_charts(entries: list[Series]) -> list[Chart]:
             axis.set_ylabel("share of accepted uploads")
             percent(axis)
             numbered(axis, whole=True)
-        fresh = f"{counts[0] / len(stale):.0%} are fresh"
-        half = f"Half of the accepted uploads are at most {counted(round(middle), 'version')} old"
-        says = f"{half}, one in twenty is older than {high:.0f}; {fresh}."
+        says = f"Of the accepted uploads {counts[0] / len(stale):.0%} are fresh, "
+        if middle > 0:
+            says += f"half are at most {counted(int(middle), 'version')} old, "
+        says += f"and 95 % at most {counted(int(high), 'version')}."
         spec = _bars("staleness (versions)", number, places, shares, wide)
         spec["whole"] = True
         charts.append(Chart(f"staleness-{number}-{slug(entry.label)}", entry.label, says, figure, spec=spec))

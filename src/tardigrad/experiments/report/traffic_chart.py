@@ -57,14 +57,20 @@ def at_work_charts(entries: list[Series]) -> list[Chart]:
             axis.step(one.begin, one.mean, where="post", color=colour, linewidth=1.4)
             axis.set_xlim(begin, end)
             axis.set_ylim(0, 1.08 * top)
-            axis.set_xlabel("virtual time")
+            axis.set_xlabel(entries[number].time)
             axis.set_ylabel("clients at work")
             numbered(axis)
             numbered(axis, "y", whole=True)
         least, most = f"{one.fewest.min():,.0f}", f"{one.most.max():,.0f}"
-        since = f"From time {thousands(begin)} to" if begin > 0 else "Until time"
+        record = entries[number].first.record
+        since = (
+            f"From time {thousands(begin)} to {thousands(end)}"
+            if begin > 0
+            else f"Until time {thousands(end)}"
+        )
+        whole = "" if end > 0.9 * record.time else f" of {thousands(record.time)}"
         mean = f"{one.mean.mean():,.3g}"
-        says = f"{since} {thousands(end)}, {mean} {'client is' if mean == '1' else 'clients are'} at work"
+        says = f"{since}{whole}, {mean} {'client is' if mean == '1' else 'clients are'} at work"
         says += " all the time." if least == most else f" on average, between {least} and {most}."
         label = entries[number].label
         bands = ChartLine(
@@ -76,7 +82,7 @@ def at_work_charts(entries: list[Series]) -> list[Chart]:
             colour=number % len(SERIES),
         )
         spec = ChartSpec(
-            kind="lines", x="virtual time", y="clients at work", zero=True, stepped=True, lines=[bands]
+            kind="lines", x=entries[number].time, y="clients at work", zero=True, stepped=True, lines=[bands]
         )
         charts.append(Chart(f"at-work-{number}-{slug(label)}", label, says, figure, spec=spec))
     return charts
@@ -132,7 +138,7 @@ def timeline_charts(entries: list[Series]) -> list[Chart]:
             _draw_trips(axis, trips, some)
             axis.set_xlim(begin, end)
             axis.set_ylim(len(some) + 0.5, -1.5)
-            axis.set_xlabel("virtual time")
+            axis.set_xlabel(entry.time)
             axis.set_ylabel(f"{len(some)} of {len(seen):,} trips" if len(seen) > len(some) else "trips")
             axis.set_yticks([])
             axis.grid(visible=False)
@@ -141,7 +147,7 @@ def timeline_charts(entries: list[Series]) -> list[Chart]:
         moved += "" if every == 1 else f", of which every {every}th is marked"
         says = f"From time {thousands(begin)} to {thousands(end)} the model moved {moved}."
         spec = ChartSpec(
-            kind="trips", x="virtual time", y="trips", trips=_trips(record, some),
+            kind="trips", x=entry.time, y="trips", trips=_trips(record, some),
             steps=[(float(versions[1][at]), float(versions[0][at])) for at in marked[::every]],
         )  # fmt: skip
         charts.append(Chart(f"timeline-{number}-{slug(entry.label)}", entry.label, says, figure, spec=spec))

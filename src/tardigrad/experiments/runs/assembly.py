@@ -187,7 +187,9 @@ class Assembly:
             bytes_up=totals.trips * self.trip_bytes.up,
             accuracy=totals.metrics.get("accuracy"),
             main=self.config.evaluation.metric.name,
-            baseline=None if self.flat.has_personal else run_baseline(self.config, self.federation),
+            baseline=None
+            if self.flat.has_personal
+            else run_baseline(self.config, self.federation, self.served),
             loss=totals.metrics.get("loss"),
             model_sha256=hashlib.sha256(model.view(torch.uint8).numpy().data).hexdigest(),
             wall_seconds=round(wall_seconds, 3),

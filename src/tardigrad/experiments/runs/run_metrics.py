@@ -134,7 +134,7 @@ def names_to_compute(config: Config, head: Head) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in wanted if name is not None and name not in head.names))
 
 
-def run_baseline(config: Config, federation: Federation | None) -> Baseline | None:
+def run_baseline(config: Config, federation: Federation | None, served: bool) -> Baseline | None:
     """Return what the best constant prediction gets on the test set, or None if there is no test set.
 
     It is learned from the clients' labels. In a private run those are private, and it is learned from the
@@ -149,7 +149,8 @@ def run_baseline(config: Config, federation: Federation | None) -> Baseline | No
         return None
     learned, of = test, "the test set's labels"
     if config.privacy is None:
-        learned, of = _clients_labels(federation.clients), "the clients' labels"
+        of = "the labels of the server's own data" if served else "the clients' labels"
+        learned = _clients_labels(federation.clients)
     return baseline(head, learned, of, test, federation.classes, names_to_compute(config, head))
 
 

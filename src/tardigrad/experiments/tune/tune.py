@@ -158,9 +158,9 @@ def subjects(comparison: Comparison, source: str) -> list[Subject]:
 
 def _trial_stop(stop: Stop, config: Config, target: float | None) -> Stop:
     """Return the stop rules of a trial, which ends when it reaches the target, if there is one."""
-    if config.head is None and config.evaluation.main is None:
-        return stop.model_copy(update={"accuracy": target})
-    return stop.model_copy(update={"accuracy": None, "target": target, "metric": None, "better": None})
+    plain = config.head is None and config.evaluation.main is None
+    goal = {"accuracy": target} if plain else {"target": target}
+    return stop.model_copy(update=dict.fromkeys(("accuracy", "target", "metric", "better")) | goal)
 
 
 def tuned(comparison: Comparison, chosen: list[Subject], found: dict[str, StudyResult]) -> Values:
