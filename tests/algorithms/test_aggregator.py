@@ -178,3 +178,16 @@ def test_running_average_is_evaluated_if_it_is_set():
     assert averaged.state["model"].tolist() == [-3.0, -7.0]
     assert averaged.evaluated_model.tolist() == [0.75 - 0.75, 0.75 - 1.75]
     assert averaged.broadcast()["model"] is averaged.state["model"]
+
+
+class Returning(td.SumOnly):
+    kind: Literal["returning"] = "returning"
+
+    def step(self, state, buffer):
+        return 3
+
+
+def test_what_a_step_must_return_is_said():
+    said = "Returning.step must return a dict of metrics or None, not 3"
+    with pytest.raises(td.RunError, match=said):
+        td.run(algorithm=Returning(), stop={"trips": 20})

@@ -330,6 +330,47 @@ def test_clients_that_came_from_python_are_left_out_with_a_sentence(tmp_path):
     assert 'id="accuracy-trips"' in text
 
 
+@pytest.mark.parametrize("served", [False, True])
+def test_the_clients_of_a_served_run_are_not_made_up_from_its_config(tmp_path, served):
+    td.run(
+        data={"kind": "digits", "partition": {"kind": "iid", "clients": 8}}, out=tmp_path / "live",
+        pace=td.Asynchronous(concurrency=3), buffer=td.Buffer(size=2), stop=td.Stop(trips=20),
+    )  # fmt: skip
+    if served:
+        (tmp_path / "live/status.json").write_text("{}")
+    text = report([tmp_path / "live"])[0].read_text()
+    assert ("it was served, and the server does not know what its clients hold" in text) is served
+    assert ("All devices are about equally fast" in text) is not served
+    assert ('id="client-accuracy"' in text) is not served
+    assert ("virtual time" in text.replace("<th>virtual time</th>", "")) is not served
+
+
+def test_few_clients_are_not_said_to_be_equal(tmp_path):
+    clients = {"kind": "digits", "partition": {"kind": "iid", "clients": 4}}
+    td.run(
+        data=clients, delay={"kind": "half_normal", "device_spread": 1.0}, out=tmp_path / "few",
+        pace=td.Asynchronous(concurrency=3), buffer=td.Buffer(size=2), stop=td.Stop(trips=20),
+    )  # fmt: skip
+    text = report([tmp_path / "few"])[0].read_text()
+    assert "There are fewer than five clients" in text
+    assert "equally" not in text
+
+
+@pytest.mark.parametrize(
+    ("staleness", "said"),
+    [
+        ([0] * 19 + [3], "95% are fresh, and 95 % are at most 0 versions old."),
+        ([0] * 9 + [1], "90% are fresh, and 95 % are at most 1 version old."),
+        ([0, 1, 2, 7], "25% are fresh, half are at most 1 version old, and 95 % are at most 7 versions old."),
+    ],
+)
+def test_what_is_said_of_staleness_is_true_of_the_counts(tmp_path, staleness, said):
+    uploads = [upload(n, n, 0.0, n + 1.0, step=1, staleness=stale) for n, stale in enumerate(staleness)]
+    record = read_record(write_events(tmp_path / "events.jsonl", *uploads, step(1)))
+    (chart,) = staleness_charts([Series("a", [RunSource(tmp_path, record, {}, None, "")])])
+    assert chart.says == f"Of the accepted uploads {said}"
+
+
 def test_the_report_of_a_private_run(tmp_path):
     config = td.Config.model_validate(
         {

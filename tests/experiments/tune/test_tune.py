@@ -13,7 +13,7 @@ import tardigrad as td
 from gated_algorithm import gated_algorithm
 from observers import InterruptAfter
 from tardigrad.algorithms.registry import BUILT_IN
-from tardigrad.experiments.compare.compare import compare, load_comparison
+from tardigrad.experiments.compare.compare import Comparison, compare, load_comparison
 from tardigrad.experiments.runs.in_memory import InMemory
 from tardigrad.experiments.tune.search_space import Dimension
 from tardigrad.experiments.tune.shipped_spaces import search_space, shipped_space
@@ -175,6 +175,19 @@ def test_the_objective_trips_ranks_by_trips_to_the_target(tmp_path):
     assert f"missed 0.6, came to {found.nearest:.3f}" in said.getvalue()
     assert "a: no trial reached the target; try a larger `tune.budget`" in said.getvalue()
     assert min(value for _, value, *_ in made(study)) < -200
+
+
+@pytest.mark.parametrize(
+    "own", [{"accuracy": 0.15}, {"target": 0.15}, {"target": 0.15, "metric": "accuracy"}]
+)
+@pytest.mark.parametrize("objective", ["metric", "trips"])
+def test_a_trial_does_not_end_at_the_target_of_its_entry(own, objective):
+    comparison = Comparison(
+        seeds=(0,), targets=(0.3,), base=FAST | {"stop": {"trips": 60} | own}, entries={"a": {}},
+        tune={"objective": objective},
+    )  # fmt: skip
+    (one,) = subjects(comparison, "file.toml")
+    assert one.values["stop"] == {"trips": 60} | ({"accuracy": 0.3} if objective == "trips" else {})
 
 
 def test_several_seeds_are_averaged(tmp_path):

@@ -35,7 +35,7 @@ def staleness_charts(entries: list[Series]) -> list[Chart]:
         says = f"Of the accepted uploads {counts[0] / len(stale):.0%} are fresh, "
         if middle > 0:
             says += f"half are at most {counted(int(middle), 'version')} old, "
-        says += f"and 95 % at most {counted(int(high), 'version')}."
+        says += f"and 95 % are at most {counted(int(high), 'version')} old."
         spec = _bars("staleness (versions)", number, places, shares, wide)
         spec["whole"] = True
         charts.append(Chart(f"staleness-{number}-{slug(entry.label)}", entry.label, says, figure, spec=spec))
