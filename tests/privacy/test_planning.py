@@ -219,3 +219,9 @@ def test_tables_fit_into_80_columns(cli, monkeypatch, sought):
     code, out, _ = cli("privacy", "plan", *sought.split(), "--compare")
     for word in ("blt", "tree", "independent", "sensitivity", "prefix noise", "memory"):
         assert word in out
+
+
+@pytest.mark.parametrize(("separation", "said"), [(80, ", of which 40 steps have room for 1"), (10, "")])
+def test_a_separation_in_which_the_participations_do_not_fit_is_told(separation, said):
+    found = answer(Question(epsilon=8.0, steps=40, participations=4, separation=separation, noise="tree"))
+    assert found.mode == f"participation: at most 4, {separation} steps apart{said}"

@@ -63,7 +63,7 @@ class BASGD(Individual):
     }
     lr: PositiveFloat = 1.0
     """The server's learning rate (eta)."""
-    buckets: int = Field(default=10, ge=2)
+    buckets: int = Field(default=10, ge=2, le=10_000)
     """B, at most the number of clients."""
     mean: RobustMean = Median()
     """median or trimmed_mean (with fraction)."""

@@ -35,7 +35,7 @@ class BucketedFedBuff(SumOnly):
     }
     lr: PositiveFloat = 1.0
     """The server's learning rate."""
-    buckets: int = Field(default=5, ge=2)
+    buckets: int = Field(default=5, ge=2, le=10_000)
     """B, how many buffers make a step."""
     mean: RobustMean = Median()
     """median or trimmed_mean (with fraction)."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Individual, Metrics, Rule
@@ -40,7 +40,7 @@ class FedAsync(Individual):
     """constant, or alpha / sqrt(t) at the t-th step."""
     staleness: StalenessLaw = Polynomial(a=0.5)
     """s(staleness)."""
-    rho: NonNegativeFloat = 0.0
+    rho: float = Field(default=0.0, ge=0, le=1e30)
     """Strength of the pull back to the start on the client: 0 is the paper's option I, more is option II."""
 
     @property

@@ -30,6 +30,10 @@ class FedBuffCorollary(SumOnly):
     """L, how fast gradients change: the corollary is for eta_g eta_l Q of at most 1 / L, which is refused if
     the run is too short for it."""
 
+    @property
+    def assumes_sgd(self) -> str | None:
+        return "its step size is that of SGD's theory"
+
     def start(self, model: Tensor, situation: Situation) -> State:
         k, t = situation.buffer, situation.steps
         if k is None or t is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import NonNegativeFloat
+from pydantic import Field
 from torch import Tensor
 
 from tardigrad.algorithms.algorithm import Rule
@@ -35,7 +35,7 @@ class FedProx(FedAvg):
 
     kind: Literal["fedprox"] = "fedprox"  # type: ignore[assignment]
     synchronous: ClassVar[bool] = False
-    mu: NonNegativeFloat = 0.01
+    mu: float = Field(default=0.01, ge=0, le=1e30)
     """Strength of the pull back to the start; the papers use 0.001 to 1."""
 
     staleness: StalenessLaw = Constant()

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from tardigrad.service.protocol.v1 import admin_pb2 as admin_v1
 
 app = typer.Typer(
-    help="Steer a served run with an operator's key (`tardigrad enroll --admin NAME`).", no_args_is_help=True
+    help="Steer a served run with an operator's key (`tardigrad enroll --admin NAME`).",
+    epilog="Example: `tardigrad admin pause HOST:7433 --key keys/root.key --reason maintenance`",
+    no_args_is_help=True,
 )
 
 T = TypeVar("T")

@@ -13,7 +13,9 @@ from tardigrad.core.plural import counted
 from tardigrad.errors import ConfigError
 
 app = typer.Typer(
-    help="The acts of operators on a served run, as its folder records them.", no_args_is_help=True
+    help="Show or verify the audit log of a served run: the acts of its operators.",
+    epilog="Example: `tardigrad audit-log show runs/live`",
+    no_args_is_help=True,
 )
 
 Where = Annotated[

@@ -28,6 +28,7 @@ from tardigrad.errors import TardigradError
 
 app = typer.Typer(
     help="Asynchronous federated learning, where late gradients count.",
+    epilog="Examples: `tardigrad demo`; `tardigrad init run.toml` and then `tardigrad run run.toml`",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from tardigrad.data.sets.own_files import Files
     from tardigrad.data.tables.preparation import Preparation
 
-app = typer.Typer(help="Look at data sets, and fetch them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at data sets, and fetch them.",
+    epilog="Example: `tardigrad data get fashion_mnist`",
+    no_args_is_help=True,
+)
 
 
 @app.command("show", epilog="Example: `tardigrad data show run.toml --plot partition.png`")

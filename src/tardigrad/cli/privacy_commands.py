@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from tardigrad.experiments.runs.audit_run import Audit
     from tardigrad.privacy.planning import PlanAnswer
 
-app = typer.Typer(help="Plan what privacy costs, and check what a run gives away.", no_args_is_help=True)
+app = typer.Typer(
+    help="Plan what privacy costs, and check what a run gives away.",
+    epilog="Example: `tardigrad privacy plan --epsilon 8 --steps 2000 --participations 4 --separation 400`",
+    no_args_is_help=True,
+)
 
 
 PLAN_EXAMPLES = """Examples:

@@ -29,6 +29,8 @@ Matrix = NDArray[np.float64]
 
 SINGULAR = 1e-12
 """A row of W is a combination of the earlier ones if less than this share of its square is new."""
+MOST_VECTORS = 10_000
+"""The longest staleness bound."""
 COLLINEAR = 1e-9
 """Two columns are collinear if the ratio of their singular values is below this."""
 
@@ -52,6 +54,11 @@ class AnyApproximation(MomentumKind):
             raise ConfigError(
                 "buffer.staleness_bound: momentum approximation keeps as many vectors as the bound; "
                 f"none was given, {self.default_staleness_bound} is the paper's"
+            )
+        if situation.staleness_bound > MOST_VECTORS:
+            raise ConfigError(
+                "buffer.staleness_bound: momentum approximation keeps as many vectors as the bound; at most "
+                f"{MOST_VECTORS:,} are possible, {situation.staleness_bound:,} was given"
             )
         return max(1, situation.staleness_bound)
 

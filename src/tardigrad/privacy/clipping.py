@@ -24,7 +24,7 @@ class AdaptiveClip(Setting):
     """The share of uploads whose norm should be within the clip."""
     lr: PositiveFloat = 0.2
     """How fast the clip follows."""
-    overhead: float = Field(default=1.02, gt=1)
+    overhead: float = Field(default=1.02, gt=1, le=1e6)
     """The factor by which the additional coordinate increases the noise of the deltas."""
 
     @property

@@ -122,6 +122,9 @@ def answer(question: Question) -> PlanAnswer:
             f"--steps: this budget allows {mode.most_steps:,} steps and more, but no more can be planned for "
             f"with {noise.kind} noise; give --steps, and leave --noise-multiplier or --epsilon out"
         )
+    fit = -(-plan.steps // b)
+    if k > fit and q.sampling_rate is None:
+        said += f", of which {counted(plan.steps, 'step')} have room for {fit}"
     if q.population is not None:
         _check_population(q, noise, plan.noise_multiplier, plan.steps, q.population)
     overhead = math.sqrt((q.adaptive_overhead or 1) ** 2 + (q.version_overhead or 1) ** 2 - 1)

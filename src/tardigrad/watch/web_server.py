@@ -67,4 +67,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host.strip("[]"), port), family=family, backlog=100)
     except OSError as error:
-        raise ConfigError(f"--host {host} --port {port}: cannot listen there ({error})") from None
+        said = error.strerror or error
+        raise ConfigError(
+            f"--host {host} --port {port}: cannot listen there ({said}); give another --port"
+        ) from None
