@@ -12,6 +12,7 @@ ASSUME_SGD = {
     "fedac": td.FedAC(),
     "masfl": td.MasFL(beta=0.9, gamma=0.1),
     "adamasfl": td.AdaMasFL(),
+    "fedbuff_corollary": td.FedBuffCorollary(scale=0.1),
     "fedprox": td.FedProx(mu=0.1),
     "fedasync, option II": td.FedAsync(rho=0.1),
 }
@@ -43,7 +44,7 @@ def test_algorithm_without_the_part_that_assumes_sgd_takes_any_optimiser(algorit
 
 def test_every_other_algorithm_takes_any_optimiser():
     assuming = {kind for kind in BUILT_IN if kind().assumes_sgd is not None}
-    assert assuming == {td.SCAFFOLD, td.FedAC, td.MasFL, td.AdaMasFL, td.FedProx}
+    assert assuming == {td.SCAFFOLD, td.FedAC, td.MasFL, td.AdaMasFL, td.FedBuffCorollary, td.FedProx}
 
 
 @pytest.mark.parametrize("case", ASSUME_SGD)
