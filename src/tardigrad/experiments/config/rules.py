@@ -50,6 +50,11 @@ def buffer_for(algorithm: SumOnly | Individual, pace: Pace, buffer: Buffer) -> B
     if buffer.staleness_bound is None and algorithm.default_staleness_bound is not None:
         buffer = buffer.model_copy(update={"staleness_bound": algorithm.default_staleness_bound})
     if algorithm.single_upload and buffer.size != 1:
+        if isinstance(pace, Synchronous):
+            raise ConfigError(
+                f"pace.cohort: {algorithm.name} moves the model at every upload, and a round of {pace.cohort} "
+                "has one step; give another pace, such as 'asynchronous', or a cohort of 1"
+            )
         raise ConfigError(
             f"buffer.size: {algorithm.name} moves the model at every upload, so it must be 1; "
             + (f"{buffer.size} was given" if buffer.size else "set it, or this pace takes all who joined")
