@@ -353,6 +353,12 @@ def test_few_clients_are_not_said_to_be_equal(tmp_path):
     )  # fmt: skip
     text = report([tmp_path / "few"])[0].read_text()
     assert "There are fewer than five clients" in text
+    (said,) = re.findall(r"Accepted uploads of each client with \w+, by name: ([\d:, ]+)\.", text)
+    counts = dict(pair.split(": ") for pair in said.split(", "))
+    events = [json.loads(line) for line in (tmp_path / "few/events.jsonl").read_text().splitlines()]
+    for name in "0123":
+        own = [one for one in events if one["event"] == "upload" and one["client"] == int(name)]
+        assert int(counts[name]) == sum(one["accepted"] for one in own)
     assert "equally" not in text
 
 

@@ -52,8 +52,8 @@ def buffer_for(algorithm: SumOnly | Individual, pace: Pace, buffer: Buffer) -> B
     if algorithm.single_upload and buffer.size != 1:
         if isinstance(pace, Synchronous):
             raise ConfigError(
-                f"pace.cohort: {algorithm.name} moves the model at every upload, and a round of {pace.cohort} "
-                "has one step; give another pace, such as 'asynchronous', or a cohort of 1"
+                f"pace.cohort: {algorithm.name} moves the model at every upload, and a round of "
+                f"{pace.cohort} has one step; give another pace, such as 'asynchronous', or a cohort of 1"
             )
         raise ConfigError(
             f"buffer.size: {algorithm.name} moves the model at every upload, so it must be 1; "

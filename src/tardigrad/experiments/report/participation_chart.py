@@ -62,6 +62,17 @@ def participation_charts(entries: list[Series], populations: Populations) -> lis
     return charts
 
 
+def uploads_by_client(entries: list[Series]) -> list[str]:
+    """Return a sentence for each entry with so few clients that each can be named, on its first run."""
+    said = []
+    for entry in entries:
+        counts = entry.first.record.contributions()
+        if 1 < len(counts) < GROUPS:
+            each = ", ".join(f"{name}: {count:,}" for name, count in counts.most_common())
+            said.append(f"Accepted uploads of each client with {entry.label}, by name: {each}.")
+    return said
+
+
 def serving_charts(entries: list[Series], populations: Populations) -> list[Chart]:
     """Return charts of the final model's metric over clients, by speed and by number of examples."""
     charts = []

@@ -15,7 +15,12 @@ from tardigrad.experiments.report.chart import remove_pictures
 from tardigrad.experiments.report.curves import curve_charts
 from tardigrad.experiments.report.momentum_chart import matrix_charts
 from tardigrad.experiments.report.page import Section, page
-from tardigrad.experiments.report.participation_chart import not_drawn, participation_charts, serving_charts
+from tardigrad.experiments.report.participation_chart import (
+    not_drawn,
+    participation_charts,
+    serving_charts,
+    uploads_by_client,
+)
 from tardigrad.experiments.report.partition_chart import partition_charts
 from tardigrad.experiments.report.population import PopulationFindings, find_out
 from tardigrad.experiments.report.privacy_section import as_html
@@ -169,7 +174,8 @@ def _clients(entries: list[Series], found: PopulationFindings) -> list[Section]:
     populations = found.populations
     taking_part = participation_charts(entries, populations)
     served = serving_charts(entries, populations)
-    said = "".join(map(facts.paragraph, not_drawn(populations))) + facts.items(found.unknown, "note")
+    sentences = uploads_by_client(entries) + not_drawn(populations)
+    said = "".join(map(facts.paragraph, sentences)) + facts.items(found.unknown, "note")
     tried = [one for one in populations.values() if any(v is not None for v in one.values)]
     on = ""
     if tried:
