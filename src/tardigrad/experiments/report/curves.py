@@ -121,12 +121,12 @@ def _chart(
             spec["zero"], spec["top"] = True, axis.get_ylim()[1]
         for target in targets:
             shown = f"{100 * target:.3g} %" if metric.percent else f"{target:.4g}"
-            _level(axis, target, f"target {shown}", (1, 2), metric)
+            _level(axis, target, f"target {shown}", (1, 2), metric.lower_is_better)
             spec["levels"].append({"value": target, "text": f"target {shown}"})
         if baseline is not None and metric.name != "loss":
             text = f"{baseline[0]}: {metric.shown(baseline[1])}"
-            _level(axis, baseline[1], text, (6, 3), metric)
-            spec["levels"].append({"value": baseline[1], "text": text})
+            _level(axis, baseline[1], text, (6, 3), right=True)
+            spec["levels"].append({"value": baseline[1], "text": text, "right": True})
         label_ends(axis, ends)
     best = (min if metric.lower_is_better else max)(last, key=lambda number: last[number])
     end = f"{last[best]:.1%}" if metric.percent else f"{last[best]:.3g}"
@@ -141,9 +141,9 @@ def _chart(
     return Chart(f"{metric.name}-{over}", title, says, figure, turn=x, spec=spec)
 
 
-def _level(axis: Axes, value: float, text: str, dashes: tuple[int, int], metric: Metric) -> None:
-    """Draw a horizontal line with a text on it, at the end that is farther from the curves."""
-    end, side = (1, "right") if metric.lower_is_better else (0, "left")
+def _level(axis: Axes, value: float, text: str, dashes: tuple[int, int], right: bool) -> None:
+    """Draw a horizontal line with a text on it, at the right or left end: the one far from the curves."""
+    end, side = (1, "right") if right else (0, "left")
     axis.axhline(value, color=MUTED, linewidth=1, linestyle=(0, dashes))
     axis.annotate(
         text, (end, value), xycoords=("axes fraction", "data"), xytext=(4 - 8 * end, 3),

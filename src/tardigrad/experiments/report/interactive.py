@@ -33,6 +33,8 @@ class ChartLevel(TypedDict):
 
     value: float
     text: str
+    right: NotRequired[bool]
+    """Whether the text is at the right end."""
 
 
 ChartTrip = TypedDict(

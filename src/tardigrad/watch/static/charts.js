@@ -5,7 +5,7 @@
  *
  * spec: { kind: "lines" | "bars" | "trips", x, y: labels of the axes, percent, whole, zero, top, stepped, wide, height,
  *   lines: [{ label, x: [], y: [], low: [], high: [], colour: 0, dash: [] }],   // low, high: a band
- *   levels: [{ value, text }],                                                  // horizontal lines
+ *   levels: [{ value, text, right }],                                           // horizontal lines
  *   trips: [{ trip, client, start, end, from, fate, staleness }], steps: [[time, version]] }
  * Hover or arrow keys show values, dragging or + and - zoom, a double click or Escape shows all again. */
 const charts = (() => {
@@ -166,9 +166,10 @@ const charts = (() => {
       plot.ctx.lineTo(left + width, y);
       plot.ctx.stroke();
       plot.ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-      const right = spec.top !== undefined; // at the end that is farther from the curves
+      const right = level.right || spec.top !== undefined; // at the end that is farther from the curves
       plot.ctx.textAlign = right ? "right" : "left";
-      plot.ctx.fillText(level.text, right ? left + width - 4 : left + 4, y - 4);
+      plot.ctx.textBaseline = "bottom";
+      plot.ctx.fillText(level.text, right ? left + width - 4 : left + 4, y - 2);
       plot.ctx.restore();
     }
   }
