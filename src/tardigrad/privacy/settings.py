@@ -141,16 +141,6 @@ class _Central(_Privacy):
         return cost(dimension + (self.adaptive is not None) + versions)
 
 
-def _check_contributions(participations: int, steps: int, size: int | None, population: int) -> None:
-    """Raise a ConfigError if the clients may not contribute as often as the steps need."""
-    if size is not None and steps * size > population * participations:
-        raise ConfigError(
-            f"privacy.participations: {steps} steps of {size} uploads need {steps * size:,} "
-            f"contributions, but {population:,} clients may make {participations} each; give "
-            f"at least {-(-steps * size // population)}, or make fewer steps"
-        )
-
-
 class Participation(_Central):
     """No sampling is trusted. A client contributes at most `participations` times, in steps at least
     `separation` apart, and its contributions are hidden even from an observer of every model."""
@@ -184,7 +174,12 @@ class Participation(_Central):
         """
         limits = self.limits(steps)
         size = buffer.size
-        _check_contributions(self.participations, steps, size, population)
+        if size is not None and steps * size > population * self.participations:
+            raise ConfigError(
+                f"privacy.participations: {steps} steps of {size} uploads need {steps * size:,} "
+                f"contributions, but {population:,} clients may make {self.participations} each; give "
+                f"at least {-(-steps * size // population)}, or make fewer steps"
+            )
         if size is not None and limits.separation * size > population:
             raise ConfigError(
                 f"privacy.separation: in {limits.separation} steps of {size} uploads nobody may come twice, "
@@ -289,7 +284,6 @@ class LocalPrivacy(_Privacy):
     ) -> Guarantee:
         """Return the guarantee: a client's contributions are `participations` independent Gaussian
         releases."""
-        _check_contributions(self.participations, steps, buffer.size, population)
         mode = ByParticipation(Independent(), self.participations, 1, cost(dimension))
         multiplier = self.noise_multiplier
         if chosen is not None:
