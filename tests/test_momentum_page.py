@@ -104,7 +104,8 @@ def test_chosen_settings_can_be_appended_to_the_file(name, tmp_path):
         flags=re.S,
     )
     grid = load(source).scales["small"].grid
-    chosen = {label: {"chosen": grid.settings(label)[-1]} for label in grid.tried}
+    tried = [{"reached": 5}]
+    chosen = {label: {"chosen": grid.settings(label)[-1], "tried": tried} for label in grid.tried}
     tasks = dict.fromkeys(("few at work", "some at work", "many at work"), chosen)
     file = tmp_path / f"{name}.toml"
     file.write_text(untuned + "\n" + tomli_w.dumps(tuned_tables({"scale": "small", "tasks": tasks})))

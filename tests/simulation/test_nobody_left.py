@@ -102,3 +102,22 @@ def test_nothing_is_planned_beyond_the_end_of_a_run(stop, monkeypatch):
     events = [event for some in simulation.engine.run() for event in some]
     assert isinstance(events[-1], RunEnded)
     assert simulation.engine._planner.book.next_trip < 30
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_in_which_nobody_is_left_does_not_go_on_when_it_is_resumed(tmp_path, workers):
+    """With workers the planner meets the error before the run does, and a snapshot is made in between."""
+    given = settings("asynchronous", None, {"steps": 30}) | {
+        "data": {"kind": "digits", "partition": {"kind": "iid", "clients": 30}},
+        "pace": SampledStaleness(maximum=2), "buffer": {"size": 3}, "out": tmp_path / "run",
+        "workers": workers, "snapshot_seconds": 0.0,
+    }  # fmt: skip
+    given["privacy"] |= {"participations": 3, "separation": 10}
+    with pytest.raises(RunError, match="nobody is left") as first:
+        td.run(**given)
+    events = (tmp_path / "run/events.jsonl").read_bytes()
+    for _ in range(2):
+        with pytest.raises(RunError, match="nobody is left") as again:
+            td.run(**given, resume=True)
+        assert str(again.value) == str(first.value)
+        assert (tmp_path / "run/events.jsonl").read_bytes() == events

@@ -45,6 +45,8 @@ class EngineState(TypedDict):
     planner: PlannerState
     plan: list[PlannedRow]
     """The items that are planned and not committed."""
+    plan_error: NotRequired[str]
+    """Why nothing can be planned after them."""
     in_buffer: list[int]
     losses: list[float]
     time: float
@@ -280,7 +282,7 @@ class Engine:
             tensors |= {f"broadcast/{version}/{name}": v for name, v in vectors.items()}
         for client, vectors in self.memories.items():
             tensors |= {f"memory/{client}/{name}": v for name, v in vectors.items()}
-        return tensors, {
+        document: EngineState = {
             "aggregator": aggregator,
             "planner": self._planner.state(),
             "plan": [to_row(item) for item in self._plan],
@@ -296,6 +298,9 @@ class Engine:
             "metrics": self.metrics,
             "evaluated": self._evaluated,
         }
+        if self._plan_error is not None:
+            document["plan_error"] = str(self._plan_error)
+        return tensors, document
 
     def restore(self, tensors: dict[str, Tensor], document: EngineState) -> None:
         """Continue from a `snapshot()`."""
@@ -316,6 +321,8 @@ class Engine:
         self.metrics, self._evaluated = document["metrics"], document["evaluated"]
         plan = [from_row(row) for row in document["plan"]]
         self._planned_trips = self.trips
+        if (error := document.get("plan_error")) is not None:
+            self._plan_error = RunError(error)
         needed = [ticket.version for ticket in self._planner.book.in_flight.values()] + self._in_buffer
         # trips whose end is planned are not under way for the planner any more
         needed += [item.ticket.version for item in plan if isinstance(item, Accepted | Rejected | GivenUp)]

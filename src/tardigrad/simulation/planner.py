@@ -114,15 +114,16 @@ class Planner:
         elif ledger is not None:
             remedy = (
                 "and no client may start; all others took part as often or as recently as privacy allows; "
-                "lower buffer.size, privacy.separation or the number of steps, or have more clients"
+                "raise privacy.participations, lower buffer.size, privacy.separation or the number of steps, "
+                "or have more clients"
             )
         else:
             remedy = (
                 "and no client may start; lower buffer.size, or let a client count more often in one buffer "
                 "(buffer.most_per_client, buffer.once_per_client), or have more clients"
             )
-        size = self.book.buffer.size
-        of = "" if size is None else f" of {size}"
+        missing = self.book.missing()
+        of = "" if missing is None else f" of {self.book.accepted + missing}"
         return (
             f"nobody is left to train at virtual time {self._now:g}: {self.book.accepted}{of} uploads are in "
             f"the buffer {remedy}"

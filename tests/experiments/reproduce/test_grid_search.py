@@ -1,5 +1,6 @@
 """The grid of a reproduction gives every entry the same budget, and its choice follows from its runs."""
 
+import io
 import tomllib
 
 import pytest
@@ -95,6 +96,16 @@ def test_choice_follows_from_the_runs_and_can_be_appended_to_the_file(library_fo
     assert judged["also"]["time"]["many"]["A"]["interval"][0] < time
     text = (out / "mine/rates/reproduction.md").read_text()
     assert "virtual time to the target 0.5, many" in text
+
+
+def test_an_entry_of_which_every_setting_fails_is_not_chosen_for_the_file(library_folder, tmp_path):
+    file = library_folder / "mine/rates.toml"
+    file.write_text(FILE.replace("[0.001, 0.01, 1.0, 1e30]", "[1e26, 1e27, 1e28, 1e30]"))
+    said = io.StringIO()
+    search_grid(["mine"], "small", tmp_path / "out", Console(file=said, width=500), library_folder)
+    assert said.getvalue().count("A: every setting failed: ") == 2
+    tuned = tomllib.loads((tmp_path / "out/mine/rates/tuned.toml").read_text())
+    assert [list(one["entries"]) for one in tuned["scales"]["small"]["tasks"].values()] == [["B"], ["B"]]
 
 
 def test_the_best_accuracy_at_the_end_is_chosen_if_that_is_measured(library_folder, tmp_path):

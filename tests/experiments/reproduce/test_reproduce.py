@@ -16,7 +16,7 @@ from tardigrad.errors import ConfigError
 from tardigrad.experiments.reproduce import reproduce as module
 from tardigrad.experiments.reproduce.reproduce import reproduce
 from tardigrad.experiments.reproduce.reproduction import SIZES, library, load
-from tardigrad.experiments.reproduce.reproduction_list import show_list
+from tardigrad.experiments.reproduce.reproduction_list import list_of, show_list
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 ASKED = {
@@ -401,3 +401,26 @@ def test_the_command_lists_runs_and_names_what_is_wrong(tiny, tmp_path):
         error = tardigrad(*wrong).exception
         assert isinstance(error, ConfigError)
         assert said in str(error)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        (["x y", "x-y"], "'x y' and 'x-y' would have the same folder, 'x-y'"),
+        ([".."], "'..' is no name of a folder"),
+        (["reproduction.md"], "'reproduction.md' is no name of a folder"),
+    ],
+)
+def test_tasks_have_folders_of_their_own(tiny, tasks, said):
+    file = tiny / "paper/table9.toml"
+    file.write_text(TINY + "".join(f"[scales.small.tasks.'{name}']\n" for name in tasks))
+    with pytest.raises(ConfigError, match=said):
+        load(file)
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[]", "null", '{"claims": 3}', '{"claims": [1]}'])
+def test_a_damaged_result_is_listed_as_not_run(tiny, tmp_path, damaged):
+    place = tmp_path / "out/paper/table9"
+    place.mkdir(parents=True)
+    (place / "reproduction.json").write_text(damaged)
+    assert list_of({"paper/table9": load(tiny / "paper/table9.toml")}, tmp_path / "out")[0]["verdicts"] == {}

@@ -2,11 +2,13 @@
 
 import io
 
+import optuna
 import pytest
 import rich.console
 import torch
 
 import tardigrad as td
+from tardigrad.experiments.tune.tune import STUDIES
 
 BASE = {
     "local": td.Local(lr=0.05, batch_size=8),
@@ -81,3 +83,21 @@ def test_wrong_search_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(td.ConfigError, match=r"unknown key 'tune\.trails'; did you mean 'trials'"):
         td.tune({"A": {}}, settings={"trails": 3}, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_head_of_the_caller_s_own_is_tuned_by_its_own_metric(tmp_path):
+    """Trips to a value of which less is better, and a trial that diverges is the worst."""
+    x = torch.linspace(-1, 1, 20)[:, None]
+    given = {
+        "base": BASE | {"stop": {"trips": 40}}, "head": td.Regression(), "model": torch.nn.Linear(1, 1),
+        "clients": {"a": (x, 3 * x), "b": (x, 3 * x)}, "test": (x, 3 * x),
+    }  # fmt: skip
+    spaces = {"A": {"local.lr": {"choices": [1e20, 0.2]}}}
+    search = {"trials": 6, "ranges": "none", "spaces": spaces}
+    found = td.tune({"A": {}}, settings=search, **given, out=tmp_path / "metric")
+    assert found.best["A"] == {"local.lr": 0.2}
+    study = optuna.load_study(study_name="A", storage=f"sqlite:///{tmp_path / 'metric' / STUDIES}")
+    assert study.best_trial.user_attrs["settings"] == {"local.lr": 0.2}
+    to = {"objective": "trips", **search}
+    reached = td.tune({"A": {}}, settings=to, targets=[0.9], **given, out=tmp_path / "trips")
+    assert 0 < reached.table["per_entry"]["A"]["value"] < 40

@@ -180,8 +180,9 @@ def test_the_ledger_leaves_too_few_clients(reason, words):
     found = explain(facts)
     assert found[0].severity == "error"
     assert f"3 {'rest' if reason is Reason.RESTING else 'took'}" in found[0].sentence
+    change = "a smaller privacy.separation" if reason is Reason.RESTING else "a larger privacy.participations"
+    assert f"or {change}." in found[0].remedy
     assert words in found[0].sentence
-    assert "privacy.participations" in found[0].remedy
 
 
 def test_a_helper_is_away():

@@ -19,7 +19,7 @@ from tardigrad.experiments.report.chart import (
 )
 from tardigrad.experiments.report.interactive import ChartSpec, line
 from tardigrad.experiments.report.run_record import FloatArray
-from tardigrad.experiments.report.sources import RunSource, Series
+from tardigrad.experiments.report.sources import RunSource, Series, time_of
 
 AXES = {
     "trips": "client trips",
@@ -98,7 +98,7 @@ def _chart(
 ) -> Chart:
     ends, last = [], {}
     words, baseline = f"test {metric}", _baseline(entries, metric)
-    x = entries[0].time if over == "time" else AXES[over]
+    x = time_of([entries[number] for number in curves]) if over == "time" else AXES[over]
     spec = ChartSpec(kind="lines", x=x, y=words, percent=metric.percent, lines=[], levels=[])
     with curves_panel(len(curves)) as (figure, axis):
         for number, own in curves.items():

@@ -15,7 +15,7 @@ import tomli_w
 from tardigrad.core.events import ModelEvaluated, RunPosition
 from tardigrad.experiments.compare.tables import attack_successes, cells, headings, time_splits
 from tardigrad.experiments.compare.tabulate import ComparisonTable, metric_of
-from tardigrad.experiments.report.sources import Series, Sources
+from tardigrad.experiments.report.sources import Series, Sources, time_of
 
 CODE = re.compile("`([^`]+)`")
 
@@ -61,8 +61,9 @@ def runs(entries: list[Series]) -> str:
     """Return a table with a row for each run."""
     metrics = list(dict.fromkeys(entry.metric for entry in entries if entry.metric.name != "loss"))
     shown = [f"{metric}{', %' if metric.percent else ''}" for metric in metrics]
+    time = time_of(entries).replace("seconds", "time served")  # another column has the seconds of computing
     head = [
-        "run", "seed", "client trips", "steps", "virtual time", "MB up", "MB down", *shown, "loss",
+        "run", "seed", "client trips", "steps", time, "MB up", "MB down", *shown, "loss",
         "mean staleness",
         "epsilon", "network", "stopped by", "seconds",
     ]  # fmt: skip

@@ -66,6 +66,12 @@ class Series:
         return all(run.summary is not None for run in self.runs)
 
 
+def time_of(entries: list[Series]) -> str:
+    """Return what the times of these entries are together."""
+    kinds = {entry.time for entry in entries}
+    return kinds.pop() if len(kinds) == 1 else "time"
+
+
 @dataclass
 class Sources:
     """All runs and comparisons that were named."""

@@ -105,11 +105,13 @@ def _title(sources: Sources) -> str:
 def _lead(entries: list[Series]) -> str:
     runs = [run for entry in entries for run in entry.runs]
     trips = sum(len(run.record.trips) for run in runs)
-    seconds = sum(run.summary["wall_seconds"] for run in runs if run.summary is not None)
+    seconds = [run.summary["wall_seconds"] for run in runs if run.summary is not None and not run.served]
     made = counted(len(runs), "run")
     if len(runs) > 1:
         made += f" of {counted(len(entries), 'entry', 'entries')}"
-    spent = f"{counted(trips, 'client trip')} in all, computed in {counted(round(seconds), 'second')}"
+    spent = f"{counted(trips, 'client trip')} in all"
+    if not any(run.served for run in runs):
+        spent += f", computed in {counted(round(sum(seconds)), 'second')}"
     return f"{made}, {spent}."
 
 

@@ -197,13 +197,22 @@ def _rank(one: TriedSettings, lower_is_better: bool) -> tuple[float, float, floa
 
 
 def tuned_tables(result: GridResult) -> dict[str, object]:
-    """Return the chosen settings as the tables of a reproduction's file."""
+    """Return the chosen settings as the tables of a reproduction's file, without entries of which every
+    setting failed."""
     tasks = {
-        task: {"entries": {label: as_tables(one["chosen"]) for label, one in entries.items()}}
+        task: {
+            "entries": {
+                label: as_tables(one["chosen"]) for label, one in entries.items() if not _all_failed(one)
+            }
+        }
         for task, entries in result["tasks"].items()
     }
     scale = tasks.get("", {"tasks": tasks})
     return {"scales": {result["scale"]: scale}}
+
+
+def _all_failed(one: EntryGrid) -> bool:
+    return all("failed" in tried and not tried["reached"] for tried in one["tried"])
 
 
 def show_grid(result: GridResult, console: Console) -> None:
@@ -211,6 +220,10 @@ def show_grid(result: GridResult, console: Console) -> None:
     for task, entries in result["tasks"].items():
         console.print(f"{result['name']}, {task or 'all'}", style="bold", highlight=False, markup=False)
         for label, one in entries.items():
+            if _all_failed(one):
+                why = one["tried"][0]["failed"]
+                console.print(f"  {label}: every setting failed: {why}", highlight=False, markup=False)
+                continue
             settings = ", ".join(f"{key} = {value}" for key, value in one["chosen"].items())
             best = next(tried for tried in one["tried"] if tried["settings"] == one["chosen"])
             reached = "target missed" if best["trips"] is None else f"{best['trips']:,.0f} trips"

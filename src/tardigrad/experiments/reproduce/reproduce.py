@@ -23,7 +23,7 @@ from tardigrad.experiments.compare.verbosity import Verbosity
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.reproduce.claims import Judgement, judge
 from tardigrad.experiments.reproduce.measures import measure
-from tardigrad.experiments.reproduce.reproduction import Reproduction, Size, chosen, library, load
+from tardigrad.experiments.reproduce.reproduction import Reproduction, Size, chosen, folder_of, library, load
 from tardigrad.experiments.reproduce.reproduction_tables import (
     JudgedClaim,
     OurNumber,
@@ -101,7 +101,7 @@ def _conclude(
         for task, part in parts.items()
     }
     for task, part in parts.items():
-        place = out / name / "".join(c if c.isalnum() or c in "-_." else "-" for c in task)
+        place = out / name / folder_of(task)
         place.mkdir(parents=True, exist_ok=True)
         table = part.comparison.table(outcomes[task])
         write_tables(table, place)

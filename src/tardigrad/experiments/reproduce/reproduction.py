@@ -87,6 +87,21 @@ class Reproduction(Setting):
     claims: tuple[Claim, ...] = ()
     scales: dict[Size, Scale] = Field(min_length=1)
 
+    @model_validator(mode="after")
+    def _tasks_have_folders(self) -> Reproduction:
+        names = dict.fromkeys(
+            [*self.tasks, *(name for scale in self.scales.values() for name in scale.tasks)]
+        )
+        taken: dict[str, str] = {}
+        for name in names:
+            folder = folder_of(name)
+            other = taken.setdefault(folder, name)
+            if other != name:
+                raise ValueError(f"tasks: {other!r} and {name!r} would have the same folder, {folder!r}")
+            if not folder.strip(".") or folder.startswith("reproduction."):
+                raise ValueError(f"tasks: {name!r} is no name of a folder; call it otherwise")
+        return self
+
     @property
     def rules(self) -> str:
         """Eight hexadecimal digits that identify what is measured and claimed, and the paper's numbers."""
@@ -114,6 +129,11 @@ class Reproduction(Setting):
                     entries[label] = merged(entries[label], changes)
         title = f"{self.title} ({name})" if name else self.title
         return Comparison(title=title, seeds=scale.seeds, targets=targets, base=base, entries=entries)
+
+
+def folder_of(task: str) -> str:
+    """Return the name of the folder in which the tables of a task are written."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in task)
 
 
 def library(folder: Path | None = None) -> dict[str, Path]:

@@ -113,8 +113,10 @@ def _so_far(verdicts: dict[Verdict, int]) -> str:
 
 
 def _verdicts(file: Path) -> dict[Verdict, int]:
-    """Return the number of claims by verdict, in a finished reproduction."""
-    if not file.exists():
+    """Return the number of claims by verdict, in a finished reproduction; none if its file is damaged, which
+    the next run mends."""
+    try:
+        found = [claim["verdict"] for claim in json.loads(file.read_text())["claims"]]
+    except (OSError, ValueError, TypeError, KeyError):
         return {}
-    found = [claim["verdict"] for claim in json.loads(file.read_text())["claims"]]
     return {verdict: found.count(verdict) for verdict in STYLES if verdict in found}

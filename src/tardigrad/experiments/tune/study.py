@@ -222,8 +222,8 @@ def _score(judge: _Judge, subject: Subject) -> tuple[float, bool]:
 def _worst(subject: Subject) -> float:
     """Return the score of a trial that diverged: less than any other. An accuracy is never below 0."""
     config = subject.config
-    shares = subject.target is None and config.head is None and config.evaluation.main is None
-    return 0.0 if shares else -1e12
+    accuracy = not subject.own_head and config.head is None and config.evaluation.main is None
+    return 0.0 if accuracy and subject.target is None else -1e12
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:

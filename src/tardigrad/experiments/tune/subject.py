@@ -27,6 +27,8 @@ class Subject:
     pruning: bool
     target: float | None = None
     """Count the trips to this value of the run's metric. If None, its value at the end counts."""
+    own_head: bool = False
+    """Whether the loss and the metrics are the caller's own, so that the metric need not be an accuracy."""
     inputs: Inputs = field(default_factory=dict)
     """Fingerprints of the caller's own model, data and loss in Python."""
 

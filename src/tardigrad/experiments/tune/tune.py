@@ -88,7 +88,7 @@ def run_tuning(
         import optuna  # noqa: F401
     except ImportError:
         raise ConfigError(f"tune needs Optuna; in this environment: {pip_install('tune')}") from None
-    chosen = subjects(comparison, source)
+    chosen = subjects(comparison, source, own is not None and own.head is not None)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -119,7 +119,7 @@ def run_tuning(
     return table
 
 
-def subjects(comparison: Comparison, source: str) -> list[Subject]:
+def subjects(comparison: Comparison, source: str, own_head: bool = False) -> list[Subject]:
     """Return the entries to tune. Raise a ConfigError for anything that is wrong, before anything is run."""
     settings = comparison.tune or Tune()
     seeds = settings.seeds or (max(comparison.seeds) + 1,)
@@ -145,20 +145,20 @@ def subjects(comparison: Comparison, source: str) -> list[Subject]:
     found = []
     for label, entry in comparison.entries.items():
         config = comparison.config(label, seeds[0], source)
-        stop = _trial_stop(settings.budget or config.stop, config, target)
+        stop = _trial_stop(settings.budget or config.stop, config, target, own_head)
         values = merged(comparison.base, entry) | {"stop": stop.model_dump(exclude_none=True)}
         space = search_space(config, settings.ranges) | settings.spaces.get(label, {})
         trials = settings.trials if space else 1
         where = f"{source}, entry {label!r}"
-        subject = Subject(label, where, values, space, seeds, trials, settings.pruning, target)
+        subject = Subject(label, where, values, space, seeds, trials, settings.pruning, target, own_head)
         subject.check()
         found.append(subject)
     return found
 
 
-def _trial_stop(stop: Stop, config: Config, target: float | None) -> Stop:
+def _trial_stop(stop: Stop, config: Config, target: float | None, own_head: bool) -> Stop:
     """Return the stop rules of a trial, which ends when it reaches the target, if there is one."""
-    plain = config.head is None and config.evaluation.main is None
+    plain = not own_head and config.head is None and config.evaluation.main is None
     goal = {"accuracy": target} if plain else {"target": target}
     return stop.model_copy(update=dict.fromkeys(("accuracy", "target", "metric", "better")) | goal)
 

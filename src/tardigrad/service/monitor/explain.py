@@ -197,8 +197,14 @@ def _limits(facts: RunFacts) -> str:
 
 
 def _for_next_run(facts: RunFacts) -> str:
-    setting = "buffer.most_per_client" if facts.share is not None else "privacy.participations"
-    return f"For the next run: a smaller buffer.size, or a larger {setting}."
+    resting = dict(facts.objections).get(Reason.RESTING, 0)
+    finished = dict(facts.objections).get(Reason.FINISHED, 0)
+    setting = (
+        "a larger buffer.most_per_client" if facts.share is not None else "a larger privacy.participations"
+    )
+    if resting > finished:
+        setting = "a smaller privacy.separation"
+    return f"For the next run: a smaller buffer.size, or {setting}."
 
 
 # -- clients ---------------------------------------------------------------------------------------
