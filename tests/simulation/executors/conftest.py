@@ -55,11 +55,25 @@ def token():
         yield
 
 
+@pytest.fixture(scope="session")
+def patiently():
+    """Call this to start Ray. Ray gives its processes thirty seconds, which are not always enough beside other
+    tests; then it is started again."""
+
+    def started(start):
+        for _ in range(2):
+            with contextlib.suppress(Exception):
+                return start()
+        return start()
+
+    return started
+
+
 @pytest.fixture(scope="module")
-def local_ray(token):
+def local_ray(token, patiently):
     """One local Ray with two CPUs for all tests of a module."""
     with at_most(600):
-        session = RaySession(None, cpus=2, store=200 << 20)
+        session = patiently(lambda: RaySession(None, cpus=2, store=200 << 20))
     yield session
     with at_most(600):
         session.close()

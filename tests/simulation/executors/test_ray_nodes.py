@@ -72,13 +72,13 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def nodes(token):
+def nodes(token, patiently):
     folder = tempfile.mkdtemp(prefix="nodes")  # a short path: Ray has sockets in there
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         patch.setenv("RAY_worker_niceness", "0")  # Ray's 15 leaves workers no time on a busy machine
-        started = Nodes(folder)
+        started = patiently(lambda: Nodes(folder))
         yield started
         started.close()
     shutil.rmtree(folder, ignore_errors=True)

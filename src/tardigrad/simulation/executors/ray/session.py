@@ -61,7 +61,7 @@ class RaySession:
                 _start(ray, folder, cpus or len(os.sched_getaffinity(0)), store)
             except BaseException as error:
                 self._leave()
-                if isinstance(error, OSError | ValueError | RuntimeError):
+                if isinstance(error, Exception):  # Ray raises a bare one if its processes start too slowly
                     raise ConfigError(f"--workers ray: Ray cannot be started ({_line(error)})") from None
                 raise
             self.environment = {}  # its workers inherit the variables of this process
