@@ -57,8 +57,8 @@ def token():
 
 @pytest.fixture(scope="session")
 def patiently():
-    """Call this to start Ray. Ray gives its processes thirty seconds, which are not always enough beside other
-    tests; then it is started again."""
+    """Call this to start Ray. Ray gives its processes thirty seconds, which are not always enough beside
+    other tests; then it is started again."""
 
     def started(start):
         for _ in range(2):
