@@ -101,3 +101,22 @@ def test_a_head_of_the_caller_s_own_is_tuned_by_its_own_metric(tmp_path):
     to = {"objective": "trips", **search}
     reached = td.tune({"A": {}}, settings=to, targets=[0.9], **given, out=tmp_path / "trips")
     assert 0 < reached.table["per_entry"]["A"]["value"] < 40
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model": "mlp"},
+        {"model": {"kind": "mlp", "hidden": [4]}},
+        {"model": td.MLP(hidden=(4,))},
+        {"head": "multiclass"},
+        {"head": {"kind": "multiclass"}},
+        {"head": td.MultiClass()},
+    ],
+    ids=str,
+)
+def test_model_and_head_may_be_given_as_to_run(tmp_path, given):
+    data = {"kind": "digits", "partition": {"kind": "iid", "clients": 5}}
+    for _ in range(2):  # the second finds the study of the first
+        found = td.tune({"A": {}}, base=BASE | {"data": data}, settings=SEARCH, out=tmp_path, **given)
+        assert found.table["per_entry"]["A"]["trials"] == 2

@@ -9,11 +9,12 @@ from pathlib import Path
 from torch import nn
 
 from tardigrad.algorithms.registry import BUILT_IN
+from tardigrad.experiments.config.keywords import with_keywords
 from tardigrad.experiments.config.schema import Config
 from tardigrad.experiments.runs.drive import Observer
 from tardigrad.experiments.runs.fingerprints import Inputs
 from tardigrad.experiments.runs.result import Result
-from tardigrad.experiments.runs.run import run
+from tardigrad.experiments.runs.run import model_and_head, run
 from tardigrad.experiments.runs.simulation_assembly import assemble_simulation
 from tardigrad.learning.heads import Head
 
@@ -38,7 +39,9 @@ class InMemory:
 
     def inputs(self, config: Config) -> Inputs:
         """Return fingerprints of these objects, as a run of this config has them."""
-        return assemble_simulation(config, self.model, self.clients, self.test, self.head).inputs()
+        model, head, said = model_and_head(self.model, self.head)
+        config = with_keywords(config, **said)
+        return assemble_simulation(config, model, self.clients, self.test, head).inputs()
 
     def run(
         self,

@@ -134,14 +134,12 @@ def run(
     >>> result.client_trips, result.steps
     (20, 2)
     """
-    own_model = None if isinstance(model, Setting | str | Mapping) else model
-    own_head = head if isinstance(head, Head) else None
+    own_model, own_head, said = model_and_head(model, head)
     config = with_keywords(
         config, seed=seed, algorithm=algorithm, data=data, local=local, pace=pace, buffer=buffer, delay=delay,
         network=network, availability=availability, adversaries=adversaries, privacy=privacy,
         encoding=encoding, broadcast=broadcast, secure=secure, device=device, stop=stop,
-        evaluation=evaluation, service=service, model=KEPT if own_model is model else model,
-        head=KEPT if head is None or own_head is not None else head, **unknown,
+        evaluation=evaluation, service=service, **said, **unknown,
     )  # fmt: skip
     observers = (*observers, *progress_bars(progress))
     workers = _check_workers(workers, config)
@@ -171,6 +169,20 @@ def run(
         if resume:
             folder.go_on()
         return Drive(simulation, folder, snapshot, snapshot_seconds).run(observers)
+
+
+def model_and_head(
+    model: nn.Module | Model | Named | None, head: Head | Named | None
+) -> tuple[nn.Module | None, Head | None, dict[str, object]]:
+    """Return the caller's own module and loss, and the keywords of a config for those that it can say."""
+    own_model = None if isinstance(model, Setting | str | Mapping) else model
+    own_head = head if isinstance(head, Head) else None
+    said: dict[str, object] = {}
+    if model is not own_model:
+        said["model"] = model
+    if head is not own_head:
+        said["head"] = head
+    return own_model, own_head, said
 
 
 def _open_folder(folder: RunFolder, assembly: Assembly, resume: bool) -> Snapshot | None:
